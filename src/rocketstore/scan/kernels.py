@@ -25,7 +25,8 @@ rebuild_slots = _index.rebuild_slots
 COMPILED: Final = "compiled"
 
 _PARTS: Final = (
-    "columns", "decode", "group", "index", "log_end", "lookup", "page", "put", "resync", "walk",
+    "columns", "decode", "dispatch", "group", "index", "log_end", "lookup", "page", "put", "resync",
+    "walk",
 )  # fmt: skip
 
 _log: Final = get_logger(__name__)

@@ -35,11 +35,9 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Iterator
 
-    import numpy.typing as npt
+    from rocketstore.native.row import ByteArray, Int64Array
 
-    ByteArray: TypeAlias = npt.NDArray[np.uint8]
-
-Buffer: TypeAlias = "npt.NDArray[np.uint8] | bytes | bytearray | memoryview | mmap.mmap"
+Buffer: TypeAlias = "ByteArray | bytes | bytearray | memoryview | mmap.mmap"
 
 BATCH_RECORDS: Final = 8192
 """Default records per batch: 1.8 MB of columns, which stay in the processor's cache."""
@@ -240,9 +238,7 @@ class _Scan:
         """Whether the window holds so many bytes from `position` on, or all that the file has."""
         return self.at <= position and self.window_stop >= min(position + size, self.size)
 
-    def walk(
-        self, position: int, stop: int, cols: npt.NDArray[np.int64]
-    ) -> tuple[int, int, StopReason]:
+    def walk(self, position: int, stop: int, cols: Int64Array) -> tuple[int, int, StopReason]:
         """Walk from `position` as far as the window goes."""
         if not self.has_all(position, _FIXED_PART_BYTES):
             self.load(position)
@@ -291,7 +287,7 @@ class _Scan:
         batch = ScanBatch(columns, blanks, damage, run_starts, self.end_of_data, unwritten_at)
         return self._from_first(batch)
 
-    def _confirm(self, code: StopReason, cols: npt.NDArray[np.int64]) -> StopReason:
+    def _confirm(self, code: StopReason, cols: Int64Array) -> StopReason:
         """Look again at a break, with the window moved there and as long as the record claims.
 
         Returns the verdict that the whole file would have given, END when there is no break. The
@@ -451,7 +447,7 @@ class _Scan:
 
 
 def describe_break(  # noqa: PLR0911 - one sentence per reason
-    array: npt.NDArray[np.uint8], position: int, reason: StopReason, base: int, file_size: int
+    array: ByteArray, position: int, reason: StopReason, base: int, file_size: int
 ) -> str:
     """Say what stands where a walk broke off; parameters are those of ``walk``."""
     head = array[position : position + 88].tobytes().ljust(88, b"\0")

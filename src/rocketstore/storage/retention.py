@@ -92,14 +92,9 @@ class Retention:
     `used_ratio` says how full the partition of a directory is. ``deleteWhen`` is in the zone `tz`,
     None being that of this process, as in Java. `pause` waits between two deletions.
 
-    Attributes
-    ----------
-    stopping
-        Lets the round under way end after the file it is at: the store is being closed.
-    full_directories
-        CommitLog directories too full for new files (spec F1.1).
-    manual_rounds_left
-        Rounds in which expired files go at any hour, because somebody asked.
+    `stopping` lets the round under way end after the file it is at: the store is being closed.
+    `full_directories` of the CommitLog are too full for new files (spec F1.1); in so many rounds as
+    `manual_rounds_left` says expired files go at any hour, because somebody asked.
     """
 
     def __init__(  # noqa: PLR0913 - three parts of the store, and everything a test replaces

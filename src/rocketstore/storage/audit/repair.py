@@ -130,8 +130,6 @@ def repair_store(
 
 
 class _Repair:
-    """One repair."""
-
     def __init__(
         self, path: Path, config: StoreConfig | None, disk: Disk | None, now_ms: int, policy: str
     ) -> None:

@@ -133,7 +133,6 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
 
 
 def _file_fixes(audit: StoreAudit) -> list[FileFix]:
-    """Return what the files of log and queues need."""
     # An empty first file of the log is moved away: as zeros it would be where 4.9 begins and ends.
     empty = {one.path for one in audit.log_findings if one.problem is FileProblem.EMPTY}
     begin = audit.log_files[0].base if audit.log_files else 0
@@ -169,7 +168,6 @@ def _tail(audit: StoreAudit) -> Iterator[tuple[int, int]]:
 
 
 def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan:
-    """Decide what one queue needs: nothing when it is as it should be."""
     missing = queue.truly_missing
     fill: list[tuple[int, int]] = []
     for run in queue.unbacked:

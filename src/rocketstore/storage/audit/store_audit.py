@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from rocketstore.format.index_file import IndexLayout
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.native.row import ByteArray
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.units import QueueKey
     from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from rocketstore.verification.queue_rules import QueuePart
     from rocketstore.verification.unbacked import LogBounds
 
-    ByteArray: TypeAlias = npt.NDArray[np.uint8]
     _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
 
 

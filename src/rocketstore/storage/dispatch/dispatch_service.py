@@ -38,17 +38,7 @@ _UNTIL_RUNG: Final = -1.0
 
 
 class DispatchHealth(NamedTuple):
-    """How the dispatching thread is.
-
-    Attributes
-    ----------
-    failure_count
-        Failed tries in a row; 0 when all is well.
-    error
-        The last of them, None when all is well.
-    since_ms
-        When the first of them happened.
-    """
+    """How the dispatching thread is: failed tries in a row, the last error, when the first was."""
 
     failure_count: int = 0
     error: BaseException | None = None

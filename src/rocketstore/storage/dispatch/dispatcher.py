@@ -239,12 +239,8 @@ class Dispatcher:
     `lmq` are ``enableMultiDispatch`` and ``enableLmq``; `forged` has the physical offsets of
     records whose queue offset a repair found to be impossible.
 
-    Attributes
-    ----------
-    dispatched_offset
-        Physical offset up to which everything is dispatched.
-    stepped_over
-        The first ranges that could not be read; the counts have all of them.
+    Everything before `dispatched_offset` is dispatched; `stepped_over` has the first ranges that
+    could not be read, the counts have all of them.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it joins, and three settings by name
@@ -313,10 +309,7 @@ class Dispatcher:
     def run_once(self) -> bool:
         """Dispatch everything that may be; return whether there was anything.
 
-        Raises
-        ------
-        RocketStoreError, OSError
-            A file could not be made; nothing is lost, the next call goes on at the same record.
+        After an error (a file could not be made) the next call goes on at the same record.
         """
         limit = self._readable_limit()
         if self.dispatched_offset >= limit:
@@ -371,7 +364,6 @@ class Dispatcher:
         self.dispatched_offset = following
 
     def _dispatch_file(self, file: MappedFile, start: int, stop: int) -> None:
-        """Dispatch one file from `start` to `stop`, or to what follows a break."""
         ahead_from = max(self._ahead_from - file.base, start)
         if ahead_from == start and stop - start >= LEAST_AHEAD_BYTES:
             walked, reason = self._dispatch_ahead(file, start, stop)
@@ -402,7 +394,6 @@ class Dispatcher:
         return walked, reason
 
     def _dispatch_stretch(self, file: MappedFile, start: int, stop: int) -> tuple[int, StopReason]:
-        """Walk and dispatch; return where that ended, and why."""
         columns = RecordColumns(file.array, self._cols, file.base)
         walked, reason = start, StopReason.END
         while walked < stop and reason is StopReason.END:

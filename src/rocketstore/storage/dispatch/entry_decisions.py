@@ -63,16 +63,10 @@ def calls_for(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_off
 
 
 class EntryDecisions:
-    """Answers about rows; parameters as `storage.dispatch.dispatcher.Dispatcher`.
+    """Answers about `columns`, the rows being dispatched; parameters as `Dispatcher`.
 
-    Attributes
-    ----------
-    columns
-        The rows that are being dispatched.
-    forced_range
-        Where a forced pass began and ends; None outside one.
-    extra_entries
-        What became of entries of extra queues.
+    `forced_range` is where a forced pass began and ends, None outside one; `extra_entries` counts
+    what became of entries of extra queues.
     """
 
     columns: RecordColumns

@@ -111,8 +111,7 @@ class Preallocator:
         """
         try:
             with self._lock:
-                ready = tuple(self._ready)  # a copy: the thread adds what it made without the lock
-                for taken in [*filter(base.__gt__, ready)]:
+                for taken in [*filter(base.__gt__, self._ready)]:
                     del self._ready[taken]  # the log has it
                 self._put_makes = base not in self._ready
                 if base in self._wanted:
@@ -188,9 +187,10 @@ class Preallocator:
         except Exception:  # noqa: BLE001 - likewise, and the thread goes on
             _log.exception("file.not_preallocated", base=base)
         finally:
-            if file is not None:
-                self._ready[base] = file
-            self._under_way = None
+            with self._lock:
+                if file is not None:
+                    self._ready[base] = file
+                self._under_way = None
             self._changes.tell()
 
     def _make(self, base: int) -> MappedFile:

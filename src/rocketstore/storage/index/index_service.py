@@ -134,15 +134,9 @@ class IndexService:
     process as in Java. Without `enabled` (``messageIndexEnable``) no item is put; what is there is
     still found.
 
-    Attributes
-    ----------
-    files
-        Oldest first; replaced as a whole, never changed in place.
-    newest_bytes
-        The newest file's, which dispatch writes; empty while there is none.
-    items_at_end
-        One number: how many items the last indexed record has, over all files; so many are
-        skipped when that record comes again (K-I8).
+    `files` are replaced as a whole, never changed in place. `newest_bytes` are the newest file's,
+    which dispatch writes, empty without one; `items_at_end` has one number: how many items the last
+    indexed record has, over all files; so many are skipped when that record comes again (K-I8).
     """
 
     def __init__(
@@ -197,7 +191,6 @@ class IndexService:
         return problems
 
     def _take_newest(self) -> None:
-        """Let the kernel put into the newest file."""
         self.items_at_end[0] = self._count_items_at_end()
         self.newest_bytes = np.zeros(0, np.uint8)
         if self.files and self.is_enabled:

@@ -151,7 +151,6 @@ class CommitLogFlusher:
                 self._touched_offset = touch_for_syncs(file, self._touched_offset)
 
     def _dirty_files(self) -> list[MappedFile]:
-        """Return the files that hold bytes after the flushed offset, in order."""
         flushed = self._log.flushed_offset
         files = reversed(self._log.files.files)
         return [*itertools.takewhile(lambda file: file.base + file.size > flushed, files)][::-1]

@@ -103,7 +103,6 @@ class QueueRows:
 
 
 def _grown(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """Return an array with room for `count` rows."""
     if count <= len(array):
         return array
     grown = np.zeros((max(count, 2 * len(array)), *array.shape[1:]), array.dtype)

@@ -180,7 +180,6 @@ class QueueSearch(ABC):
 
 
 def _message_places(entries: EntryArray) -> list[int]:
-    """Return the indexes of the entries that are messages."""
     places: list[int] = (written_mask(entries) & ~filler_mask(entries)).nonzero()[0].tolist()
     return places
 
@@ -197,7 +196,6 @@ def listed_queues(root: Path) -> list[QueueKey]:
 
 
 def _subdirectories(directory: Path) -> list[str]:
-    """Return the names of the directories in a directory, none where it is missing."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())

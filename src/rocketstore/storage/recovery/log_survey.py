@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.scan import kernels
@@ -36,15 +36,11 @@ from rocketstore.verification.queue_numbers import QueueNumbers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
+    from rocketstore.native.row import ByteArray
     from rocketstore.scan.scanner import ByteSource, ScanBatch
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.verification.log_rules import Chain
-
-    ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 _CHAIN_BATCH_RECORDS: Final = 65_536
 _KEYS_PROBE_RECORDS: Final = 8192

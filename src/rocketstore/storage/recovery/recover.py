@@ -222,8 +222,6 @@ def refuse_lost_log(who: str, entry_count: int) -> None:
 
 
 class _Recovery:
-    """One run of recovery."""
-
     def __init__(
         self, parts: RecoveryParts, *, clean: bool, now_ms: int, keeps_places: bool
     ) -> None:
@@ -296,7 +294,6 @@ class _Recovery:
         return end
 
     def _cut(self, end: int, leftovers: list[ByteRange]) -> None:
-        """Let log, queues and index end at `end`."""
         index = self.parts.index
         # Queues first: what shows that an entry is an earlier log's stands after the end.
         self._kept |= self.queues.end_at(
@@ -349,7 +346,6 @@ class _Recovery:
         return survey
 
     def _place(self, physical_offset: int) -> tuple[str, int]:
-        """Return the log file that an offset is in, and its position there."""
         file = self.parts.log.find(physical_offset)
         if file is None:
             return "commitlog", physical_offset

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -29,14 +29,10 @@ from rocketstore.storage.recovery.log_survey import read_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from rocketstore.config import StoreConfig
     from rocketstore.format.checkpoint import Checkpoint
+    from rocketstore.native.row import ByteArray, Int64Array
     from rocketstore.storage.recovery.log_survey import LogBytes
-
-    ByteArray: TypeAlias = npt.NDArray[np.uint8]
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 RECOVERED_FILE_COUNT: Final = 3
 """A clean start looks at the last three files of the log, and of each queue."""
