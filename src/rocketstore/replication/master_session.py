@@ -112,7 +112,7 @@ class MasterSession:
         self._wants = _Wants.ACKNOWLEDGEMENT
 
     def _acknowledge(self, number: int) -> None:
-        if not self.acknowledged <= number <= self.position:
+        if not max(self.acknowledged, 0) <= number <= self.position:
             raise PeerError(
                 Trouble.PROTOCOL,
                 f"it acknowledges {number}; sent was all before {self.position}, and it had "

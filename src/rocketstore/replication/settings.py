@@ -24,7 +24,11 @@ _RECORD_BYTES: Final = 4 * MiB
 
 
 def known_start(log: TargetLog) -> int:
-    """Return where a record begins, not far before the end of a log that is not empty."""
+    """Return where a record begins, not far before the end of a log that is not empty.
+
+    It is never 0, which for a master of 4.9 means that there is nothing; so it is the end itself
+    where the log has one record.
+    """
     end, back = log.end, COMPARED_BYTES
     base = end - 1 - (end - 1) % log.file_size
     while (start := max(base, end - back)) > base:
@@ -33,7 +37,7 @@ def known_start(log: TargetLog) -> int:
         if found >= 0:
             return start + found
         back *= 4
-    return base
+    return base or int.from_bytes(log.read(0, 4), "big")
 
 
 def limits_of(config: StoreConfig) -> Limits:

@@ -99,7 +99,7 @@ class SlaveService:
             before = self.log.end
             try:
                 self._follow_once()
-            except (RocketStoreError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next try may work
                 if not stopping.is_set():
                     self._note(error)
             if self.log.end > before:
@@ -109,6 +109,7 @@ class SlaveService:
 
     def _follow_once(self) -> None:
         """Connect, and follow until something ends that."""
+        self.log.wait_flushed()  # what an earlier connection left
         found = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as connection:
@@ -136,7 +137,9 @@ class SlaveService:
 
     def _note(self, error: Exception) -> None:
         is_refused = isinstance(error, PeerError) and error.trouble is not Trouble.SILENT
-        say = _log.error if is_refused else _log.warning
+        say = _log.warning
+        if is_refused or not isinstance(error, (RocketStoreError, OSError)):
+            say = _log.error if is_refused else _log.exception
         say("replication.lost_master", master=self._name, error=str(error), end=self.log.end)
         self.trouble = error
         self.on_trouble(error)

@@ -65,7 +65,7 @@ class SlaveSession:
         self._signs_without_bytes = 0
         self._reported = 0 if self._is_empty else self._next
         self._greeting = NUMBER.pack(HELLO) + NUMBER.pack(self._reported)
-        self.is_following = False
+        self.is_following = self._next == log.end  # nothing to compare
         self.master_end = -1
 
     def _intake_at(self, end: int) -> Intake:
@@ -119,9 +119,7 @@ class SlaveSession:
         end = self._log.end
         if self._is_empty:
             last = master.end - master.end % master.file_size
-            self._next = max(master.begin, last if self._from_last_file else 0)
-            self._intake = self._intake_at(self._next)
-            self.is_following = True
+            self._begin(max(master.begin, last if self._from_last_file else 0))
         elif end > master.end:
             raise PeerError(Trouble.AHEAD, f"it ends at {end}, the master's at {master.end}")
         elif end < master.begin:
@@ -129,7 +127,8 @@ class SlaveSession:
         elif self._next < master.begin:
             self._next = end  # retention was there: nothing is left to compare
             self.is_following = True
-        self._reported = self._next
+        if not self._is_empty:
+            self._reported = self._next
         self._greeting += NUMBER.pack(self._identity) + NUMBER.pack(self._next)
 
     def _take(self, offset: int, body: bytes) -> None:
@@ -155,7 +154,7 @@ class SlaveSession:
             self._intake.add(body[old:])
 
     def _begin(self, offset: int) -> None:
-        """Begin an empty log where a master of 4.9 begins: with its last file (K-H4)."""
+        """Begin an empty log; a master of 4.9 begins with its last file (K-H4)."""
         if offset % self._log.file_size:
             raise PeerError(
                 Trouble.FILE_SIZE,
@@ -196,10 +195,11 @@ class SlaveSession:
         """Return what is to be said: the greeting, and how far this log is."""
         self._signs.check(now_ms)
         data, self._greeting = self._greeting, b""
-        has_more = self.is_following and self._intake.end > self._reported and not data
+        # In an empty log nothing is acknowledged before there is something.
+        has_more = self.is_following and self._log.end > self._reported and not data
         if has_more or (self._has_heard and self._signs.is_heartbeat_due(now_ms)):
             if has_more:
-                self._reported = self._intake.end
+                self._reported = self._log.end
             data += NUMBER.pack(self._reported)
         if data:
             self._signs.said_ms = now_ms

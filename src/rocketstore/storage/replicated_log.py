@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rocketstore.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -53,8 +55,22 @@ class ReplicatedLog:
         if not self._log.files.files:
             self._dispatcher.start_at(offset)
         self._log.append_replicated(offset, records, store_time_ms)
-        if self._log.sync_flush:
-            self._services.flusher.wait_flushed(self._log.max_offset, self._timeout_s)
+        self.wait_flushed()
+
+    def wait_flushed(self) -> None:
+        """Wait until `end` is that of all that was appended, which with SYNC_FLUSH takes a sync.
+
+        `StoreError` says that this takes longer than a put would wait.
+        """
+        log = self._log
+        if log.sync_flush and not self._services.flusher.wait_flushed(
+            log.max_offset, self._timeout_s
+        ):
+            raise StoreError(
+                f"the log is flushed to {log.flushed_offset} only, of {log.max_offset}, after "
+                f"{self._timeout_s} s",
+                hint="see the system's log (dmesg) for a disk that hangs",
+            )
 
     def ring_at_progress(self, bell: Bell) -> Callable[[], None]:
         """Ring `bell` whenever there is more to read, until what is returned is called."""

@@ -3,6 +3,8 @@
 import time
 
 from rocketstore import Message, MessageStore, PutMessageStatus
+from rocketstore.config import FlushDiskType
+from rocketstore.errors import StoreFullError
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -87,3 +89,56 @@ def test_a_slave_that_was_lost_holds_no_close_up(tmp_path):
     began = time.monotonic()
     slave.close()
     assert time.monotonic() - began < 5
+
+
+def test_a_slave_with_sync_flush_acknowledges_what_is_on_its_disk(tmp_path):
+    sync = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+    with (
+        open_master(tmp_path / "master", **sync) as master,
+        open_slave(tmp_path / "slave", address_of(master), **sync) as slave,
+    ):
+        wait_until(lambda: any(each.sent >= 0 for each in master.replication.followers))
+        for number in range(20):
+            result = master.put(Message(topic="orders", body=b"x" * number * 100))
+            assert result.status is PutMessageStatus.PUT_OK
+            assert slave.flushed_physical_offset >= result.physical_offset + result.size
+
+
+def test_a_slave_whose_disk_hung_goes_on_where_it_was(tmp_path, monkeypatch):
+    sync = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 20}
+    with open_master(tmp_path / "master") as master:
+        put_many(master, 50)
+        with open_slave(tmp_path / "slave", address_of(master), **sync) as slave:
+            flusher = slave._services.flusher
+            hung = [True] * 3
+
+            def wait_flushed(offset, timeout_s, really=flusher.wait_flushed):
+                return not (hung and hung.pop()) and really(offset, timeout_s)
+
+            monkeypatch.setattr(flusher, "wait_flushed", wait_flushed)
+            while hung:
+                put_many(master, 10)
+                wait_for_slave(master, slave)
+            put_many(master, 10)
+            wait_for_slave(master, slave)
+
+
+def test_a_slave_whose_disk_is_full_follows_when_there_is_room_again(tmp_path, monkeypatch):
+    with open_master(tmp_path / "master") as master:
+        put_many(master, 100)
+        slave = open_slave(tmp_path / "slave", "127.0.0.1:1")
+        full = [True] * 3
+        take = slave._parts.preallocator.take
+
+        def take_or_not(base, *, ahead=True):
+            if full:
+                full.pop()
+                raise StoreFullError("no room")
+            return take(base, ahead=ahead)
+
+        monkeypatch.setattr(slave._parts.preallocator, "take", take_or_not)
+        host, port = master.replication.address
+        slave.replication._address = (host, port)
+        with slave:
+            wait_for_slave(master, slave)
+            assert not full

@@ -1,0 +1,196 @@
+"""Replication over a link that may end at any byte, between sides that may die at any moment."""
+
+import random
+
+import pytest
+
+from rocketstore.replication.protocol import PeerError, Trouble
+from support.simulated_link import LIMITS, MemoryLog, Simulation, real_log
+
+SEEDS = 1000
+STEPS = 400
+
+ONLY_CUTS = {Trouble.SILENT}
+
+
+@pytest.mark.parametrize("master_of_4_9", [False, True])
+def test_in_the_end_both_logs_are_equal_whatever_happened_between(master_of_4_9):
+    acknowledged = grown = 0
+    for seed in range(SEEDS):
+        simulation = Simulation(seed, master_of_4_9=master_of_4_9)
+        try:
+            simulation.run(STEPS)
+            simulation.put()
+            simulation.finish()
+            simulation.check()
+            assert simulation.slave.end == simulation.master.end
+            # An empty slave gets only the last file of a master of 4.9 (K-H4).
+            assert simulation.slave.begin == 0 or master_of_4_9
+            assert {each.trouble for each in simulation.refusals} <= ONLY_CUTS
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        acknowledged += simulation.acknowledged > 0
+        grown += simulation.slave.end > 4096
+    assert acknowledged > SEEDS // 2, "the runs acknowledge too little to show anything"
+    assert grown > SEEDS // 10, "the runs reach no second file"
+
+
+def session_pair(master, slave):
+    simulation = Simulation(0, master_of_4_9=False)
+    simulation.master, simulation.slave = master, slave
+    simulation.connect()
+    return simulation
+
+
+def log_of(data, begin=0):
+    log = MemoryLog()
+    log.data, log.begin = bytearray(data), begin
+    return log
+
+
+def refusal(master, slave):
+    """Return why the slave does not follow, as the slave is told."""
+    simulation = session_pair(master, slave)
+    simulation.finish()
+    assert simulation.refusals
+    return simulation.refusals[0]
+
+
+def test_a_slave_that_is_ahead_is_refused_and_says_so():
+    data, ends = real_log()
+    error = refusal(log_of(data[: ends[5]]), log_of(data[: ends[9]]))
+    assert error.trouble is Trouble.AHEAD
+    assert str(ends[9]) in str(error)
+    assert str(ends[5]) in str(error)
+
+
+def test_a_slave_that_is_too_old_is_refused_and_says_so():
+    data, ends = real_log()
+    error = refusal(log_of(data, begin=8192), log_of(data[: ends[0]]))
+    assert error.trouble is Trouble.TOO_OLD
+    assert "8192" in str(error)
+
+
+def test_a_slave_with_another_log_is_noticed_before_a_byte_is_appended():
+    data, ends = real_log()
+    other = bytearray(data[: ends[9]])
+    other[ends[8] + 60] ^= 1
+    slave = log_of(other)
+    assert refusal(log_of(data), slave).trouble is Trouble.DIVERGED
+    assert slave.data == other
+
+
+def test_files_of_another_size_are_noticed(monkeypatch):
+    slave = MemoryLog()
+    monkeypatch.setattr(slave, "file_size", 8192, raising=False)
+    assert refusal(log_of(real_log()[0]), slave).trouble is Trouble.FILE_SIZE
+
+
+def test_a_damaged_record_is_not_appended_and_what_stands_before_it_is():
+    data, ends = real_log()
+    damaged = bytearray(data)
+    broken = next(n for n, end in enumerate(ends) if n and end - ends[n - 1] > 300)
+    damaged[ends[broken] - 150] ^= 0x40  # in its body
+    slave = MemoryLog()
+    error = refusal(log_of(damaged), slave)
+    assert error.trouble is Trouble.DAMAGED
+    assert str(ends[broken - 1]) in str(error)
+    assert slave.data == data[: ends[broken - 1]]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "trouble"),
+    [
+        ([10**15], Trouble.AHEAD),
+        ([-5], Trouble.PROTOCOL),
+        ([0, 10**15], Trouble.PROTOCOL),
+        ([0, -1], Trouble.PROTOCOL),
+        ([4096, 100], Trouble.PROTOCOL),
+        ([-1, 0, 7, -1], Trouble.PROTOCOL),
+    ],
+)
+def test_a_number_that_cannot_be_true_ends_the_connection(numbers, trouble):
+    simulation = session_pair(log_of(real_log()[0]), MemoryLog())
+    master, _ = simulation._sessions
+    for number in numbers[:-1]:
+        master.receive(number.to_bytes(8, "big", signed=True), 0)
+        master.outgoing(0)
+    with pytest.raises(PeerError) as refused:
+        master.receive(numbers[-1].to_bytes(8, "big", signed=True), 0)
+    assert refused.value.trouble is trouble
+    assert master.acknowledged <= 4096
+
+
+def test_a_slave_of_4_9_that_is_too_old_is_refused():
+    simulation = session_pair(log_of(real_log()[0], begin=8192), MemoryLog())
+    master, _ = simulation._sessions
+    with pytest.raises(PeerError) as refused:
+        master.receive((4096).to_bytes(8, "big"), 0)
+    assert refused.value.trouble is Trouble.TOO_OLD
+
+
+def test_retention_that_overtakes_a_slow_slave_ends_its_connection():
+    simulation = session_pair(log_of(real_log()[0]), MemoryLog())
+    master, _ = simulation._sessions
+    master.receive((0).to_bytes(8, "big", signed=True), 0)
+    master.position = 100
+    simulation.master.begin = 8192
+    with pytest.raises(PeerError) as refused:
+        master.outgoing(0)
+    assert refused.value.trouble is Trouble.TOO_OLD
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        (0).to_bytes(8, "big") + (2**31 - 1).to_bytes(4, "big"),
+        (0).to_bytes(8, "big") + (-1).to_bytes(4, "big", signed=True),
+        (-2).to_bytes(8, "big", signed=True) + bytes(4),
+        (-1).to_bytes(8, "big", signed=True) + (4000).to_bytes(4, "big"),
+        (-1).to_bytes(8, "big", signed=True) + (44).to_bytes(4, "big") + bytes(44),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+    ],
+)
+def test_a_frame_that_no_master_sends_ends_the_connection(frame):
+    simulation = session_pair(MemoryLog(), MemoryLog())
+    _, slave = simulation._sessions
+    with pytest.raises(PeerError) as refused:
+        slave.receive(frame, 0)
+    assert refused.value.trouble is Trouble.PROTOCOL
+    assert simulation.slave.end == 0
+
+
+def test_random_bytes_are_refused_or_wait_and_never_reach_a_log():
+    source = random.Random(5)
+    for _ in range(2000):
+        simulation = session_pair(log_of(real_log()[0]), MemoryLog())
+        for side in (0, 1):
+            try:
+                for _ in range(5):
+                    session = simulation._sessions[side]
+                    session.receive(source.randbytes(source.randrange(1, 60)), 0)
+            except PeerError:
+                continue
+        assert simulation.slave.end == 0
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_side_that_sends_a_byte_at_a_time_without_meaning_is_given_up(side):
+    simulation = session_pair(log_of(real_log()[0]), MemoryLog())
+    session = simulation._sessions[side]
+    for now_ms in range(0, LIMITS.silence_ms, LIMITS.silence_ms // 4):
+        session.receive(b"\0", now_ms)
+        session.outgoing(now_ms)
+    session.receive(b"\0", LIMITS.silence_ms)
+    with pytest.raises(PeerError) as refused:
+        session.outgoing(LIMITS.silence_ms)
+    assert refused.value.trouble is Trouble.SILENT
+
+
+def test_a_record_longer_than_the_limit_is_refused_before_it_fills_the_memory():
+    simulation = session_pair(log_of(real_log()[0]), MemoryLog())
+    simulation.limits = LIMITS._replace(longest_record_bytes=1000)
+    simulation.finish()
+    assert simulation.refusals[0].trouble is Trouble.DAMAGED
+    assert "maxMessageSize" in str(simulation.refusals[0])
