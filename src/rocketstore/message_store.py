@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rocketstore.config import BrokerRole
 from rocketstore.consumer_offsets import ConsumerOffsetTable
+from rocketstore.consuming.async_puts import AsyncPuts
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
@@ -23,9 +24,12 @@ from rocketstore.storage.store import BaseStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from concurrent.futures import Future
 
     from rocketstore.consuming.consumer import Consumer
+    from rocketstore.message import Message
     from rocketstore.storage.opening import StoreParts
+    from rocketstore.storage.results import PutResult
 
 
 class MessageStore(BaseStore):
@@ -54,6 +58,8 @@ class MessageStore(BaseStore):
         self.replication = replication_of(self)
         if self.replication is not None:
             self.attached.append(self.replication)
+        self._async_puts = AsyncPuts(self)
+        self.attached.append(self._async_puts)
         self._consuming = ConsumingService(self, self.consumer_offsets)
         self.attached.append(self._consuming)
         self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
@@ -65,6 +71,20 @@ class MessageStore(BaseStore):
         own = {key: str(one) for key, one in self.scrub.runtime_info().items()}
         delays = {} if self.delays is None else self.delays.runtime_info()
         return super().runtime_info() | own | delays
+
+    def put_async(self, message: Message, queue_id: int = 0) -> Future[PutResult]:
+        """Append a message and return a future of what `put` returns or raises.
+
+        With SYNC_FLUSH the future is resolved when the message is on the disk; many messages wait
+        for one sync, and no thread waits for each. ``asyncio.wrap_future`` makes it awaitable, and
+        `rocketstore.aio` has all of a store for asyncio. It cannot be cancelled. Messages that one
+        thread puts stand in the queue in the order of the calls.
+
+        Notes
+        -----
+        Source: DefaultMessageStore.asyncPutMessage.
+        """
+        return self._async_puts.put(message, queue_id)
 
     def consume(  # noqa: PLR0913 - settings by name, all but two with defaults
         self,

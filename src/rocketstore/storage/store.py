@@ -38,6 +38,7 @@ from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from rocketstore.config import RecoveryPolicy
@@ -297,6 +298,13 @@ class BaseStore(Reader):
         """
         return self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
 
+    def acknowledged(self, result: PutResult) -> PutResult:
+        """Return what a put with ``wait_flush=False`` would have returned had it waited.
+
+        Raises what `put` raises once the message is in the log.
+        """
+        return self._writer.acknowledged(result)
+
     # --- waiting --------------------------------------------------------------------------------
 
     def wait_dispatched(
@@ -326,6 +334,13 @@ class BaseStore(Reader):
     def look_again(self) -> None:
         """Let all who wait ask again; takes no lock."""
         self._parts.dispatcher.board.wake()
+
+    def notifying(self, notify: Callable[[], object]) -> AbstractContextManager[None]:
+        """Call `notify` whenever `wait_until` would ask again; on the thread that dispatches.
+
+        For who waits by other means than a thread, as an event loop does.
+        """
+        return self._parts.dispatcher.board.notifying(notify)
 
     def add_listener(self, listener: ArrivalListener) -> None:
         """Call `listener` with an `Arrival` for every message that can be read from now on."""

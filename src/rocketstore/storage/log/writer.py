@@ -191,6 +191,10 @@ class StoreWriter:
         self._check_fits(self._log.end.size_of(on_its_way, counter))  # when it is delivered
         return self._log.counter(QueueKey(DELAY_TOPIC, level - 1)), on_its_way
 
+    def acknowledged(self, result: PutResult) -> PutResult:
+        """Return the result of a put that waited for nothing; see `BaseStore.acknowledged`."""
+        return self._acknowledged(result, time_ns(), self._timeout_s)
+
     def _put_one(self, counter: QueueCounter, record: Record, *, waits: bool) -> PutResult:
         self._check_properties(record.properties)
         self._check_length("body", len(record.body))
