@@ -13,6 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
 from rocketstore.message_store import MessageStore
+from rocketstore.storage.threads import Bell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -173,17 +174,24 @@ async def wait_until(
     """Wait until something is true, as `MessageStore.wait_until` does, on the event loop."""
     if is_true():
         return True
-    loop = asyncio.get_running_loop()
     changed = asyncio.Event()
-
-    def notify() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed
-            loop.call_soon_threadsafe(changed.set)
-
-    with store.notifying(notify), contextlib.suppress(TimeoutError):
+    with contextlib.ExitStack() as ringing, contextlib.suppress(TimeoutError):
+        ringing.callback(store.ring(_LoopBell(changed)))
         async with asyncio.timeout(timeout_s):
             # Has dispatch look at once, instead of at its next turn.
             while not (is_true() or store.is_closed or store.wait_until(is_true, 0)):
                 await changed.wait()
                 changed.clear()
     return is_true()
+
+
+class _LoopBell(Bell):
+    """Sets an event of the loop that runs."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = event
+
+    def ring(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._event.set)

@@ -38,7 +38,6 @@ from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from rocketstore.config import RecoveryPolicy
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import ArrivalListener
     from rocketstore.storage.results import PutResult
+    from rocketstore.storage.threads import Bell
 
 _IN_USE: Final = (
     "_check_readable", "_key_search", "_log", "_pages", "_parts", "_queues",
@@ -335,12 +335,9 @@ class BaseStore(Reader):
         """Let all who wait ask again; takes no lock."""
         self._parts.dispatcher.board.wake()
 
-    def notifying(self, notify: Callable[[], object]) -> AbstractContextManager[None]:
-        """Call `notify` whenever `wait_until` would ask again; on the thread that dispatches.
-
-        For who waits by other means than a thread, as an event loop does.
-        """
-        return self._parts.dispatcher.board.notifying(notify)
+    def ring(self, bell: Bell) -> Callable[[], None]:
+        """Ring `bell` whenever `wait_until` would ask again, until what is returned is called."""
+        return self._parts.dispatcher.board.changes.ring(bell)
 
     def add_listener(self, listener: ArrivalListener) -> None:
         """Call `listener` with an `Arrival` for every message that can be read from now on."""

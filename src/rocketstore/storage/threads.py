@@ -18,7 +18,7 @@ from rocketstore.errors import SystemRefusedError
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 JOIN_TIMEOUT_S: Final = 60.0
 """Longest wait for a thread asked to stop: it is at one system call, or one batch, more."""
@@ -53,7 +53,7 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._bells: list[Callable[[], object]] = []
+        self._bells: list[Bell] = []
 
     def __bool__(self) -> bool:
         """Return whether somebody waits."""
@@ -61,18 +61,8 @@ class Changes:
 
     def tell(self) -> None:
         """Let all who wait look again."""
-        for ring in tuple(self._bells):
-            ring()
-
-    @contextlib.contextmanager
-    def notifying(self, ring: Callable[[], object]) -> Iterator[None]:
-        """Call `ring`, which may not raise, whenever those who wait are notified."""
-        try:
-            self._bells.append(ring)
-            yield
-        finally:
-            with contextlib.suppress(ValueError):
-                self._bells.remove(ring)
+        for bell in tuple(self._bells):
+            bell.ring()
 
     def ring(self, bell: Bell) -> Callable[[], None]:
         """Ring `bell` at every change, until what is returned is called."""
@@ -85,9 +75,8 @@ class Changes:
             return True
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         bell = Bell()
-        ring = bell.ring
         try:
-            self._bells.append(ring)
+            self._bells.append(bell)
             while not is_true():
                 left_s = -1 if deadline is None else max(0.0, deadline - time.monotonic())
                 if not bell.wait(min(left_s, threading.TIMEOUT_MAX)):
@@ -95,7 +84,7 @@ class Changes:
             return True
         finally:
             with contextlib.suppress(ValueError):
-                self._bells.remove(ring)
+                self._bells.remove(bell)
 
 
 class StopSign:

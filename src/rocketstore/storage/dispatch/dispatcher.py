@@ -37,7 +37,6 @@ from rocketstore.verification.expectation import delay_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
-    from contextlib import AbstractContextManager
 
     from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -197,10 +196,6 @@ class ArrivalBoard:
         """Return whether `is_true` became true in time; it is asked whenever dispatch got on."""
         self.changes.wait_for(lambda: self._closed or is_true(), timeout_s)
         return is_true()
-
-    def notifying(self, notify: Callable[[], object]) -> AbstractContextManager[None]:
-        """Call `notify` whenever waiters are to look again."""
-        return self._changes.notifying(notify)
 
     def close(self) -> None:
         """Let all waiters go; later ones do not wait."""
