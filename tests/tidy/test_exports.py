@@ -13,7 +13,9 @@ import rocketstore
 from rocketstore import MessageStore, ReadOnlyStore, errors, pipeline
 from support.repository import ROOT
 
-INTERNAL = {"RecordLog", "NoReturn", "Self", "Iterator", "Path", "StoreLayout"}
+INTERNAL = {
+    "RecordLog", "NoReturn", "Self", "Iterator", "Path", "StoreLayout", "Future", "Callable",
+}  # fmt: skip
 """Of Python, or of the pipeline."""
 
 

@@ -37,6 +37,7 @@ def test_open_starts_the_services_and_close_ends_them(tmp_path):
             "rocketstore-statistics",
             "rocketstore-disk-check",
             "rocketstore-retention",
+            "rocketstore-delay",
         }
     assert our_threads() == set()
 
