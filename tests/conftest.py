@@ -56,6 +56,7 @@ def _rank(item: pytest.Item) -> int:
 @pytest.fixture(scope="session", autouse=True)
 def _remove_unpacked_goldens() -> Iterator[None]:
     yield
+    gc.unfreeze()  # as at the start; libraries look at their end for what was never freed
     for directory in unpacked_directories():
         shutil.rmtree(directory, ignore_errors=True)
 

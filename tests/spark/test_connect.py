@@ -14,7 +14,8 @@ import sys
 import pytest
 
 from support.golden import golden_case
-from support.spark_session import SHORT_LIVED_JVM, require_java
+from support.spark_home import spark_environment
+from support.spark_session import require_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -90,13 +91,7 @@ def require_connect():
 
 def test_source_sinks_and_jobs_work_on_spark_connect(tmp_path):
     require_connect()
-    environment = {
-        **os.environ,
-        "JDK_JAVA_OPTIONS": SHORT_LIVED_JVM,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(tmp_path),
-    }
+    environment = {**spark_environment(), "SPARK_LOCAL_DIRS": str(tmp_path)}
     store = golden_case("basic") / "store"
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(store), str(tmp_path)],

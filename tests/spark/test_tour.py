@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import nbformat
 import pytest
 
 from support.repository import ROOT
+from support.spark_home import spark_environment
 from support.spark_session import require_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -35,13 +35,11 @@ nbformat.write(notebook, sys.argv[2])
 
 def test_the_tour_runs_to_its_end(tmp_path):
     require_java()
-    own = dict.fromkeys(
-        ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "TMPDIR", "SPARK_CONF_DIR"), str(tmp_path)
-    )
-    (tmp_path / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 2\n")
+    own = dict.fromkeys(("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "TMPDIR"), str(tmp_path))
+    own["PYSPARK_SUBMIT_ARGS"] = "--conf spark.sql.shuffle.partitions=2 pyspark-shell"
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(NOTEBOOK), str(tmp_path / "run.ipynb")],
-        env=os.environ | own, cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=spark_environment() | own, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     notebook = nbformat.read(tmp_path / "run.ipynb", as_version=4)

@@ -6,15 +6,13 @@ the disk, which they share.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from support.spark_session import SHORT_LIVED_JVM
+from support.spark_home import spark_environment, spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,19 +72,11 @@ class SparkCluster:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a driver that uses this cluster."""
-        return {
-            **os.environ,
-            "JDK_JAVA_OPTIONS": SHORT_LIVED_JVM,
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(self.directory / "local"),
-        }
+        return {**spark_environment(), "SPARK_LOCAL_DIRS": str(self.directory / "local")}
 
     def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        import pyspark  # noqa: PLC0415 - only where it is installed
-
         # `spark-class` tells workers where the jars are, which a bare `java` would not.
-        command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), kind]
+        command = [str(spark_home() / "bin" / "spark-class"), kind]
         command += ["--host", "127.0.0.1", "--webui-port", "0"]
         with (self.directory / f"{name}.log").open("wb") as log:
             return subprocess.Popen(

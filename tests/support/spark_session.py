@@ -10,14 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import psutil
 import pytest
 
-SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""No optimising compiler, no collector's threads: a JVM of a test ends before they would help."""
+from support.spark_home import jvm_options, spark_home
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -30,7 +27,6 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
     "spark.sql.streaming.stopTimeout": "30s",
-    "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
 }
 
 QUERY_LIMIT_S = 120
@@ -51,35 +47,18 @@ def start_session(directory: str, master: str = "local[2]"):
     """Start the session; `directory` takes what Spark writes."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_HOME"] = str(_home_without_archive(Path(directory)))
+    os.environ["SPARK_HOME"] = str(spark_home())
     from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment set above
 
     builder = SparkSession.builder.master(master).appName("rocketstore tests")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
+    builder = builder.config("spark.driver.extraJavaOptions", jvm_options())
     builder = builder.config("spark.sql.warehouse.dir", f"{directory}/warehouse")
     builder = builder.config("spark.local.dir", f"{directory}/local")
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
-
-
-def _home_without_archive(directory: Path) -> Path:
-    """Return a home of Spark whose workers import PySpark as it is installed, with its bytecode.
-
-    From ``python/lib/pyspark.zip`` each process that plans a stream compiles all of it again: three
-    times the processor time, out of the ten seconds that Spark gives it to connect back.
-    """
-    specification = find_spec("pyspark")
-    assert specification is not None
-    assert specification.submodule_search_locations is not None
-    (installed,) = specification.submodule_search_locations
-    home = directory / "home"
-    home.mkdir(parents=True)
-    for path in Path(installed).iterdir():
-        if path.name in ("bin", "jars", "sbin"):
-            (home / path.name).symlink_to(path)
-    return home
 
 
 def run_to_its_end(start) -> None:
