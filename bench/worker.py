@@ -192,6 +192,60 @@ def bench_open_only(spec: dict[str, Any], path: Path) -> dict[str, Any]:
     return {"seconds": seconds, "anonymousMb": anonymous_mb}
 
 
+def bench_delay(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Put delayed messages at a rate, wait, and see how late each is delivered.
+
+    All of them wait before the first is due; between the last put and the first delivery the
+    processor time of the whole process is taken.
+    """
+    count, idle_s = spec["messages"], spec["idleSeconds"]
+    with _open(spec, path) as store:
+        bodies = BenchMessages(spec).bodies
+        begin = time.perf_counter()
+        for i in range(count):
+            message = Message(
+                topic=TOPIC, body=bodies[i % len(bodies)], keys=key(i), properties={"DELAY": "1"}
+            )
+            if store.put(message, i % spec["queues"]).status is not PUT_OK:
+                raise AssertionError(f"put {i} was refused")
+            if i % 100 == 0:
+                time.sleep(max(0.0, begin + i / spec["rate"] - time.perf_counter()))
+        store.wait_dispatched()
+        time.sleep(1.0)  # dispatched is not yet flushed
+        if store.max_offset(TOPIC, 0):
+            raise AssertionError("a message was due before all were put")
+        cpu_before = time.process_time()
+        time.sleep(idle_s)
+        idle_ms = (time.process_time() - cpu_before) * 1000 / idle_s
+        for queue_id in range(spec["queues"]):
+            if not store.wait_for(TOPIC, queue_id, count // spec["queues"] - 1, timeout_s=60):
+                raise AssertionError("not all messages were delivered")
+        late_ms = np.array(_lateness_ms(store, spec["queues"]))
+    if len(late_ms) != count:
+        raise AssertionError(f"{len(late_ms)} deliveries of {count} messages")
+    return {
+        "p50Milliseconds": float(np.percentile(late_ms, 50)),
+        "p99Milliseconds": float(np.percentile(late_ms, 99)),
+        "idleMilliseconds": idle_ms,
+    }
+
+
+def _lateness_ms(store: MessageStore, queues: int) -> list[int]:
+    """Return how long after it was due each message was stored again."""
+    due = {}
+    for _, entry in store.queue_entries("SCHEDULE_TOPIC_XXXX", 0):
+        waiting = store.at_physical_offset(entry.physical_offset)
+        assert waiting is not None
+        due[waiting.keys] = entry.tags_code
+    late = []
+    for queue_id in range(queues):
+        for _, entry in store.queue_entries(TOPIC, queue_id):
+            copy = store.at_physical_offset(entry.physical_offset)
+            assert copy is not None
+            late.append(copy.store_timestamp_ms - due[copy.keys])
+    return late
+
+
 def _anonymous_memory_mb() -> float:
     rollup = Path("/proc/self/smaps_rollup").read_text()
     match = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
@@ -330,6 +384,7 @@ COMMANDS = {
         bench_scan,
         bench_open,
         bench_open_only,
+        bench_delay,
     )
 }
 

@@ -65,7 +65,8 @@ class Scenario:
     Attributes
     ----------
     command
-        What the workers are asked: ``put``, ``get``, ``query``, ``restart``, ``scan`` or ``open``.
+        What the workers are asked: ``put``, ``get``, ``query``, ``restart``, ``scan``, ``open`` or
+        ``delay``.
     spec
         Arguments of the command, the same for both sides.
     smoke

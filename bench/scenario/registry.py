@@ -255,6 +255,30 @@ _ALL = (
         ),
         against_java=False,
     ),
+    Scenario(
+        name="delay_100000_waiting",
+        claim="deliver 100,000 delayed messages of 1 KiB, put at 10,000/s, all waiting at once",
+        command="delay",
+        spec={
+            "bodySize": 1024,
+            "messages": 100_000,
+            "queues": QUEUES,
+            "rate": 10_000,
+            "idleSeconds": 5,
+            "config": {"messageDelayLevel": "20s"},
+        },
+        smoke={
+            "messages": 800,
+            "idleSeconds": 0.2,
+            "config": {**SMALL_FILES, "messageDelayLevel": "3s"},
+        },
+        measures=(
+            Measure("late p50", "p50Milliseconds", "ms", Verdict.MOST),
+            Measure("late p99", "p99Milliseconds", "ms", Verdict.MOST, 200.0),
+            Measure("idle", "idleMilliseconds", "ms/s", Verdict.MOST, 10.0),
+        ),
+        against_java=False,
+    ),
 )
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import RefusedMessageError
@@ -166,9 +167,14 @@ def in_hash_map_order(properties: Mapping[str, str]) -> dict[str, str]:
     size = 16
     while 4 * len(properties) > 3 * size:
         size *= 2
-    hashes = {name: string_hash(name) & 0xFFFFFFFF for name in properties}
-    order = sorted(properties, key=lambda name: (hashes[name] ^ hashes[name] >> 16) & (size - 1))
+    order = sorted(properties, key=lambda name: _spread_hash(name) & (size - 1))
     return {name: properties[name] for name in order}
+
+
+@lru_cache(4096)
+def _spread_hash(name: str) -> int:
+    hashed = string_hash(name) & 0xFFFFFFFF
+    return hashed ^ hashed >> 16
 
 
 # --- whole or cut off ---------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.native.log_end import Record
 from rocketstore.storage.running_flags import RunningFlag
 from support.configured_store import START_MS, Clock, open_small, small_config
+from support.failing_disk import FailingDisk
 from support.said import capture_logs
 
 TOPIC = "orders"
@@ -177,6 +178,29 @@ def test_a_put_that_is_refused_is_tried_again_and_nothing_is_skipped(store, cloc
     assert store.delays.delivery.refused == 5
     events = [line["event"] for line in said if line["event"].startswith("delay.")]
     assert events == ["delay.put_refused", "delay.delivers_again"]
+
+
+def test_a_full_disk_holds_deliveries_up_until_there_is_room(tmp_path, clock):
+    """The copies need a file of the log that the disk has no room for: they come when it has."""
+    disk = FailingDisk()
+    with open_small(tmp_path, clock, disk=disk) as store:
+        for number in range(30):
+            put(store, b"%d" % number + bytes(1500))
+        turns(store)
+        disk.is_full = True
+        clock.now_ms += 1000
+        for _ in range(3):
+            store.delays.turn()
+        delivered = store.delays.delivery.delivered
+        assert 0 < delivered < 30
+        assert store.delays.delivery.refused > 0
+        disk.is_full = False
+        turns(store)
+        offset, found = 0, []
+        while page := store.get(TOPIC, 0, offset).messages:
+            found += [int(message.body.rstrip(b"\0")) for message in page]
+            offset += len(page)
+        assert found == list(range(30))
 
 
 def record(properties, body=b"x"):
