@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     )
     from rocketstore.storage.running_flags import RunningFlag, RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
+    from rocketstore.transaction.records import EndStatus
+    from rocketstore.transaction.transactions import EndResult, HalfMessage
     from rocketstore.units import (
         ByteRange,
         QueueKey,
@@ -103,6 +105,8 @@ __all__ = [
     "ConsumedMessage",
     "Consumer",
     "DispatchHealth",
+    "EndResult",
+    "EndStatus",
     "FieldRangeError",
     "FileFinding",
     "FlushDiskType",
@@ -112,6 +116,7 @@ __all__ = [
     "GetRawResult",
     "GetResult",
     "GetViewsResult",
+    "HalfMessage",
     "IndexHeader",
     "InvalidFilterError",
     "InvalidNameError",
@@ -185,6 +190,8 @@ _PLACES: Final = {
     ),
     "storage.running_flags": ("RunningFlag", "RunningFlags"),
     "storage.statistics": ("StoreStatistics",),
+    "transaction.records": ("EndStatus",),
+    "transaction.transactions": ("EndResult", "HalfMessage"),
     "units": ("ByteRange", "QueueKey"),
     "verification.file_rules": ("FileFinding",),
 }

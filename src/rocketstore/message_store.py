@@ -21,6 +21,7 @@ from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.replication import replication_of
 from rocketstore.storage.store import BaseStore
+from rocketstore.transaction.transactions import EndResult, HalfMessage, Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,6 +66,8 @@ class MessageStore(BaseStore):
         self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
         self.metrics = MetricsService(self, lambda: self.scrub.known, parts.clock)
         self.attached += [self.scrub, self.metrics]
+        self._transactions = Transactions(self, self.consumer_offsets, parts.clock)
+        self.attached.append(self._transactions)
 
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names, and some of our own."""
@@ -145,3 +148,73 @@ class MessageStore(BaseStore):
     def _go_on_in_child(self) -> None:
         super()._go_on_in_child()
         self.metrics.forget()
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def begin(
+        self, message: Message, queue_id: int = 0, *, producer_group: str | None = None
+    ) -> HalfMessage:
+        """Store a half message: nobody consumes it before it is committed.
+
+        It waits for its flush whatever the message says. A message without a unique key gets one.
+
+        Parameters
+        ----------
+        message, queue_id
+            What a commit puts, and where.
+        producer_group
+            Who may end it; None takes the property ``PGROUP``, or ``DEFAULT_PRODUCER``.
+
+        Raises
+        ------
+        InvalidNameError, RefusedMessageError, FlushFailedError
+            As `put`.
+
+        Notes
+        -----
+        Source: TransactionalMessageServiceImpl.prepareMessage.
+        """
+        return self._transactions.begin(message, queue_id, producer_group)
+
+    def commit(self, half: HalfMessage) -> EndResult:
+        """Put the message of a transaction where consumers find it; see `end_transaction`."""
+        return self.end_transaction(
+            half.producer_group, half.queue_offset, half.physical_offset, commits=True
+        )
+
+    def rollback(self, half: HalfMessage) -> EndResult:
+        """End a transaction without its message; see `end_transaction`."""
+        return self.end_transaction(
+            half.producer_group, half.queue_offset, half.physical_offset, commits=False
+        )
+
+    def end_transaction(
+        self, producer_group: str, queue_offset: int, physical_offset: int, *, commits: bool
+    ) -> EndResult:
+        """Commit or roll back a half message that its offsets name, in whichever process it began.
+
+        Parameters
+        ----------
+        producer_group, queue_offset, physical_offset
+            As END_TRANSACTION has them: group, ``tranStateTableOffset`` and ``commitLogOffset``.
+        commits
+            True commits, False rolls back.
+
+        Returns
+        -------
+        EndResult
+            A transaction ends once: a later call gets ``ENDED_ALREADY`` and changes nothing. After
+            ``NOT_STORED`` and ``BUSY`` it is open, and the call may be repeated.
+
+        Raises
+        ------
+        FlushFailedError
+            A sync failed; this store takes no message any more.
+
+        Notes
+        -----
+        Source: EndTransactionProcessor.processRequest.
+        """
+        return self._transactions.end(
+            producer_group, queue_offset, physical_offset, commits=commits
+        )

@@ -1,0 +1,6 @@
+"""Transactions: half messages that nobody consumes before their producer says that they count.
+
+A half message lies in a topic of its own. A commit puts the final message where it belongs, and
+then an op message that says that the half one has ended; a rollback puts the op message alone.
+Nothing is ever changed in place. Page: docs/how-it-works/transactions.md.
+"""

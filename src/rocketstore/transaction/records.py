@@ -1,0 +1,337 @@
+"""The records of a transaction, made of each other: half, final, op, checked again, discarded.
+
+Law: values in, values out; nothing here knows a store, a clock or a thread. What is made equals
+what a broker of 4.9 puts, byte for byte, but for two fields that it forgets: flag and reconsume
+times of a half message that is checked.
+
+How derived: TransactionalMessageBridge, EndTransactionProcessor.endMessageTransaction and
+DefaultTransactionalMessageCheckListener of 4.9 (spec B19; transactions-and-schedule §1).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import InvalidNameError
+from rocketstore.format.host import encode_host
+from rocketstore.format.properties import (
+    PROPERTIES_SIZE_MAX,
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    UNIQ_KEY,
+    WAIT,
+    decode_properties,
+    encode_properties,
+    in_hash_map_order,
+    message_properties,
+)
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX, record_size
+from rocketstore.format.refusals import (
+    check_queue_id,
+    check_topic,
+    delay_level,
+    encoded_born_host,
+    refuse_special,
+)
+from rocketstore.message import STORE_HOST_V6_FLAG, TRANSACTION_COMMIT, TRANSACTION_MASK
+from rocketstore.native.log_end import Record
+from rocketstore.storage.log.prepared import body_bytes
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocketstore.message import Message, StoredMessage
+
+HALF: Final = QueueKey("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+OP: Final = QueueKey("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)
+DISCARDED: Final = QueueKey("TRANS_CHECK_MAX_TIME_TOPIC", 0)
+"""The queues of half messages, of op messages, and of half messages that were checked in vain."""
+
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The group that has, in `HALF` and `OP`, the offsets before which everything has ended."""
+
+DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
+"""Of a message that names none (MixAll.DEFAULT_PRODUCER_GROUP)."""
+
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+FIRST_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+"""Properties of half messages (MessageConst); the last is the half queue offset of the first copy
+of one that was moved because it was immune."""
+
+_REMOVE_TAG: Final = "d"
+"""Tag of an op message (TransactionalMessageUtil.REMOVETAG)."""
+
+ROOM_BYTES: Final = len(f"{CHECK_TIMES}\x01{2**31}\x02{FIRST_OFFSET}\x01{2**63}\x02")
+"""Bytes of properties that checks add; a half message leaves them free, or it could not be checked
+(K-P6)."""
+
+assert len(HALF.topic) + ROOM_BYTES <= PROPERTIES_SIZE_MAX
+
+
+class Identity(NamedTuple):
+    """What copies of one half message, and its final one, have in common."""
+
+    unique_key: str | None
+    born_timestamp_ms: int
+    body_crc: int
+    producer_group: str | None
+
+
+def identity_of(message: StoredMessage) -> Identity:
+    """Return the identity of a half or final message."""
+    return Identity(
+        message.unique_key,
+        message.born_timestamp_ms,
+        message.body_crc,
+        message.properties.get(PGROUP),
+    )
+
+
+# --- made ---------------------------------------------------------------------------------------
+
+
+def half_record(
+    message: Message, queue_id: int, producer_group: str, transaction_id: str
+) -> Record:
+    """Return the half record of a message.
+
+    `transaction_id` becomes the unique key of a message without one. Raises `InvalidNameError` or
+    `RefusedMessageError` for what could never be committed.
+
+    Source: TransactionalMessageBridge.parseHalfMessageInner. Compatible: WAIT stays in the text.
+    """
+    topic, queue_id = check_topic(message.topic), check_queue_id(queue_id)
+    if topic in (HALF.topic, OP.topic, DISCARDED.topic):
+        raise InvalidNameError(
+            f"topic {topic} is where transactions are kept, and no message's own",
+            hint="name the topic in which consumers shall find it",
+        )
+    asked = message.properties or {}
+    refuse_special(asked, delays=True)
+    delay_level(asked)  # refuses what is none
+    properties = decode_properties(message_properties(message))
+    properties = {UNIQ_KEY: transaction_id, **properties}
+    properties |= {
+        TRAN_MSG: "true", PGROUP: producer_group, REAL_TOPIC: topic, REAL_QID: str(queue_id)
+    }  # fmt: skip
+    for name in (CHECK_TIMES, FIRST_OFFSET):  # of a message that was one of ours before
+        properties.pop(name, None)
+    return Record(
+        body_bytes(message.body),
+        _encoded(properties),
+        encoded_born_host(message.born_host),
+        flag=message.flag,
+        sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+        born_timestamp_ms=message.born_timestamp_ms,
+        reconsume_times=message.reconsume_times,
+    )
+
+
+def missing_room(record: Record, file_size: int) -> str | None:
+    """Return what a half record leaves no room for, None where it leaves enough.
+
+    Checks add properties, and the final record may have a longer topic: without the room, neither
+    could ever be put (K-P6).
+    """
+    properties_size = len(record.properties) + ROOM_BYTES
+    if properties_size > PROPERTIES_SIZE_MAX:
+        return (
+            f"properties of {len(record.properties)} bytes leave less than the {ROOM_BYTES} "
+            f"that checks add, of {PROPERTIES_SIZE_MAX}"
+        )
+    size = END_FILE_MIN_BLANK_SIZE + record_size(
+        body_size=len(record.body),
+        topic_size=TOPIC_SIZE_MAX,
+        properties_size=properties_size,
+        sys_flag=record.sys_flag | STORE_HOST_V6_FLAG,
+    )
+    if size <= file_size:
+        return None
+    return f"{size} bytes, for a copy at its longest, exceed a CommitLog file of {file_size}"
+
+
+def real_queue(half: StoredMessage) -> QueueKey | None:
+    """Return the queue a half message is meant for; None where it names none that can be."""
+    properties = half.properties
+    try:
+        topic = check_topic(properties.get(REAL_TOPIC))
+        return QueueKey(topic, check_queue_id(int(properties.get(REAL_QID, ""))))
+    except (InvalidNameError, ValueError):
+        return None
+
+
+def final_record(half: StoredMessage) -> Record:
+    """Return the record that a commit puts into the real queue, with the half message's text.
+
+    Source: EndTransactionProcessor.endMessageTransaction.
+    """
+    return _copy(
+        half,
+        half.raw_properties,
+        sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+        prepared_offset=half.physical_offset,
+    )
+
+
+def is_final_of(half: StoredMessage, found: StoredMessage) -> bool:
+    """Return whether a message is what a commit of a half message, or of an earlier copy, put."""
+    if found.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
+        return False
+    prepared = found.prepared_transaction_offset
+    if prepared == half.physical_offset:
+        return True
+    is_earlier = is_copy(half) and prepared < half.physical_offset
+    return is_earlier and identity_of(found) == identity_of(half)
+
+
+def op_record(half_queue_offset: int, store_host: str) -> Record:
+    """Return the record that says that a half message has ended.
+
+    Source: TransactionalMessageBridge.makeOpMessageInner. The text is made there before WAIT
+    becomes false and a UNIQ_KEY is added, so neither is stored.
+    """
+    text = encode_properties({WAIT: "true", TAGS: _REMOVE_TAG})
+    return Record(str(half_queue_offset).encode(), text, encode_host(store_host))
+
+
+def ended_by(op: StoredMessage) -> int | None:
+    """Return the half queue offset that an op message names, None if it is none."""
+    body = op.raw_body
+    is_number = body.isdigit() and len(body) < 20
+    return int(body) if op.tags == _REMOVE_TAG and is_number else None
+
+
+def checked_record(half: StoredMessage, times: int) -> Record:
+    """Return the copy of a half message whose producer is asked the `times`-th time.
+
+    Source: TransactionalMessageBridge.renewHalfMessageInner, which forgets two of its fields.
+    """
+    return _copy(half, _encoded({**half.properties, CHECK_TIMES: str(times)}))
+
+
+def immune_record(half: StoredMessage) -> Record:
+    """Return the copy of a half message that is not to be checked yet, to let others pass.
+
+    Source: TransactionalMessageBridge.renewImmunityHalfMessageInner; the checks it did not have
+    are not counted.
+    """
+    first = half.properties.get(FIRST_OFFSET, str(half.queue_offset))
+    return _copy(half, _encoded({**half.properties, FIRST_OFFSET: first}))
+
+
+def discarded_record(half: StoredMessage) -> Record:
+    """Return the record that keeps a half message whose producer never answered.
+
+    Source: DefaultTransactionalMessageCheckListener.toMessageExtBrokerInner.
+    """
+    return _copy(half, half.raw_properties)
+
+
+def is_copy(half: StoredMessage) -> bool:
+    """Return whether a half message was put by a check, and not by its producer."""
+    return CHECK_TIMES in half.properties or FIRST_OFFSET in half.properties
+
+
+def times_checked(half: StoredMessage) -> int:
+    """Return how often a half message's producer was asked."""
+    return _number(half.properties.get(CHECK_TIMES), 0)
+
+
+def _copy(
+    half: StoredMessage,
+    properties: bytes,
+    *,
+    sys_flag: int | None = None,
+    prepared_offset: int = 0,
+) -> Record:
+    return Record(
+        half.raw_body,
+        properties,
+        encode_host(half.born_host),
+        flag=half.flag,
+        sys_flag=half.sys_flag if sys_flag is None else sys_flag,
+        born_timestamp_ms=half.born_timestamp_ms,
+        reconsume_times=half.reconsume_times,
+        prepared_offset=prepared_offset,
+    )
+
+
+def _encoded(properties: Mapping[str, str]) -> bytes:
+    return encode_properties(in_hash_map_order(properties))
+
+
+def _number(text: str | None, default: int) -> int:
+    try:
+        return default if text is None else int(text)
+    except ValueError:
+        return default
+
+
+# --- judged -------------------------------------------------------------------------------------
+
+
+class EndStatus(Enum):
+    """What became of a commit or a rollback."""
+
+    COMMITTED = "COMMITTED"
+    ROLLED_BACK = "ROLLED_BACK"
+    NOT_FOUND = "NOT_FOUND"
+    NOT_A_HALF_MESSAGE = "NOT_A_HALF_MESSAGE"
+    WRONG_GROUP = "WRONG_GROUP"
+    WRONG_QUEUE_OFFSET = "WRONG_QUEUE_OFFSET"
+    WRONG_PHYSICAL_OFFSET = "WRONG_PHYSICAL_OFFSET"
+    ENDED_ALREADY = "ENDED_ALREADY"
+    NOT_STORED = "NOT_STORED"
+    BUSY = "BUSY"
+
+
+def refusal(half: StoredMessage, producer_group: str, queue_offset: int) -> EndStatus | None:
+    """Return why a producer may not end this message, None where it may.
+
+    Source: EndTransactionProcessor.checkPrepareMessage.
+    """
+    is_half = half.topic == HALF.topic and half.queue_id == HALF.queue_id
+    if not is_half or PGROUP not in half.properties or real_queue(half) is None:
+        return EndStatus.NOT_A_HALF_MESSAGE
+    if half.properties[PGROUP] != producer_group:
+        return EndStatus.WRONG_GROUP
+    return None if half.queue_offset == queue_offset else EndStatus.WRONG_QUEUE_OFFSET
+
+
+class CheckRules(NamedTuple):
+    """When a half message is checked; 4.9's keys have the same names, the times are in ms."""
+
+    transaction_time_out: int
+    transaction_check_max: int
+    reserved_time: int
+
+
+class CheckStep(Enum):
+    """What a check does with an open half message."""
+
+    DISCARD = "DISCARD"
+    WAIT = "WAIT"
+    MOVE = "MOVE"
+    ASK = "ASK"
+
+
+def check_step(half: StoredMessage, now_ms: int, rules: CheckRules) -> CheckStep:
+    """Return what is to be done with an open half message.
+
+    Source: TransactionalMessageServiceImpl.check, needDiscard, needSkip, getImmunityTime.
+    """
+    age_ms = now_ms - half.born_timestamp_ms
+    if times_checked(half) >= rules.transaction_check_max or age_ms > rules.reserved_time:
+        return CheckStep.DISCARD
+    asked = half.properties.get(IMMUNITY)
+    if asked is None:
+        return CheckStep.WAIT if 0 <= age_ms < rules.transaction_time_out else CheckStep.ASK
+    seconds = _number(asked, -1)
+    immunity_ms = rules.transaction_time_out if seconds == -1 else seconds * 1000
+    return CheckStep.MOVE if age_ms < immunity_ms else CheckStep.ASK

@@ -1,0 +1,367 @@
+"""Begin, commit and roll back: what makes a half message of a message, and an end of it.
+
+Law: a half message ends once. A commit puts the final message first, then the op message; a process
+killed in between leaves a final message, which whoever reads the ledger next looks for before
+anything else becomes of the half one. What failed or was interrupted so that nobody knows whether
+it is in the log is looked for in the same way, before the next attempt.
+
+Law: one call at a time works on one half message, and no lock is held while anything is put.
+
+How derived: EndTransactionProcessor, TransactionalMessageServiceImpl of 4.9 (spec B19). Better than
+there: a second commit, one after a rollback, and one of a half message whose copy was asked about
+put nothing a second time.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.config import BrokerRole, parse_delay_levels
+from rocketstore.errors import RocketStoreError
+from rocketstore.events import get_logger
+from rocketstore.format.properties import UNIQ_KEY
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.storage.log.prepared import delayed, refuse_other_types
+from rocketstore.storage.results import PutMessageStatus, PutResult
+from rocketstore.storage.threads import Changes
+from rocketstore.transaction.ids import TransactionIds
+from rocketstore.transaction.ledger import Ledger, Place, final_of, read_ledger, read_ops
+from rocketstore.transaction.records import (
+    DEFAULT_PRODUCER_GROUP,
+    GROUP,
+    HALF,
+    OP,
+    PGROUP,
+    EndStatus,
+    final_record,
+    half_record,
+    identity_of,
+    missing_room,
+    op_record,
+    real_queue,
+    refusal,
+)
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.consumer_offsets import ConsumerOffsetTable
+    from rocketstore.message import Message, StoredMessage
+    from rocketstore.native.log_end import Record
+    from rocketstore.storage.store import BaseStore
+
+WAIT_S: Final = 60.0
+"""Longest wait for another call that ends the same half message, and for dispatch."""
+
+SETTLE_EVERY: Final = 256
+"""Ends after which the two offsets are brought up to date, where no check does it."""
+
+_log: Final = get_logger(__name__)
+
+
+class HalfMessage(msgspec.Struct, frozen=True):
+    """A transaction that has begun: what its commit or rollback needs.
+
+    Attributes
+    ----------
+    put
+        Outcome of the put of the half message; nothing has begun unless ``put.is_stored``.
+    producer_group, transaction_id
+        Who answers for it, and its unique key.
+    """
+
+    put: PutResult
+    producer_group: str
+    transaction_id: str
+
+    @property
+    def physical_offset(self) -> int:
+        """Where the half message lies in the log, END_TRANSACTION's ``commitLogOffset``."""
+        return self.put.physical_offset
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in the half topic's queue, END_TRANSACTION's ``tranStateTableOffset``."""
+        return self.put.queue_offset
+
+    @property
+    def message_id(self) -> str:
+        """Offset message id of the half message."""
+        return self.put.message_id
+
+
+class EndResult(msgspec.Struct, frozen=True):
+    """Outcome of a commit or rollback.
+
+    Attributes
+    ----------
+    put
+        Of the final message, or of the op message of a rollback; None where nothing was put.
+    detail
+        What was found instead, for a status that is neither COMMITTED nor ROLLED_BACK.
+    """
+
+    status: EndStatus
+    put: PutResult | None = None
+    detail: str | None = None
+
+
+class Transactions:
+    """The transactions of one open store; any thread may call."""
+
+    def __init__(
+        self, store: BaseStore, offsets: ConsumerOffsetTable, clock: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._ids = TransactionIds(store.config.store_host, clock)
+        self._max_level = len(parse_delay_levels(store.config.message_delay_level))
+        self._loaded: Ledger | None = None
+        self._loading, self._reading, self._lock = (threading.Lock() for _ in range(3))
+        self._claimed: set[int] = set()
+        self._doubtful: set[int] = set()
+        self._owed: dict[int, None] = {}
+        self._released = Changes()
+        self._ends = 0
+
+    # --- the three calls ------------------------------------------------------------------------
+
+    def begin(self, message: Message, queue_id: int, producer_group: str | None) -> HalfMessage:
+        """Put a half message; see `MessageStore.begin`."""
+        refuse_other_types(message)
+        properties = message.properties or {}
+        group = producer_group or properties.get(PGROUP) or DEFAULT_PRODUCER_GROUP
+        key = message.unique_key or properties.get(UNIQ_KEY) or self._ids.next()
+        record = half_record(message, queue_id, group, key)
+        missing = missing_room(record, self._store.config.mapped_file_size_commit_log or 0)
+        if missing is not None:
+            put = PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail=missing)
+        else:
+            put = self._store.put_record(*HALF, record)
+        return HalfMessage(put, group, key)
+
+    def end(
+        self, producer_group: str, queue_offset: int, physical_offset: int, *, commits: bool
+    ) -> EndResult:
+        """Commit or roll back the half message at an offset; see `MessageStore.end_transaction`."""
+        half = self._store.at_physical_offset(physical_offset)
+        if half is None:
+            return self._missing(producer_group, queue_offset, physical_offset)
+        why_not = refusal(half, producer_group, queue_offset)
+        if why_not is not None:
+            return EndResult(why_not, detail=_told(why_not, half))
+        ledger = self.ledger
+        self._pay()
+        place = Place(half.queue_offset, half.physical_offset)
+        standing = ledger.standing(place, identity_of(half))
+        while standing is not None:
+            if not self.claim(standing.queue_offset):
+                return EndResult(EndStatus.BUSY, detail="another call is ending it; ask again")
+            try:
+                if standing == ledger.standing(place, identity_of(half)):
+                    return self._ended(half, standing, commits=commits)
+            finally:
+                self.release(standing.queue_offset)
+            standing = ledger.standing(place, identity_of(half))
+        return EndResult(EndStatus.ENDED_ALREADY)
+
+    def _ended(self, half: StoredMessage, standing: Place, *, commits: bool) -> EndResult:
+        if standing.physical_offset != half.physical_offset:
+            copy = self._store.at_physical_offset(standing.physical_offset)
+            if copy is None:
+                return EndResult(EndStatus.NOT_FOUND, detail=f"no message at {standing}")
+            half = copy
+        return self.end_open(half, commits=commits)
+
+    def end_open(self, half: StoredMessage, *, commits: bool) -> EndResult:
+        """End a half message that is open and claimed by the caller."""
+        offset = half.queue_offset
+        if offset in self._doubtful and not self.settle(half):
+            return EndResult(EndStatus.ENDED_ALREADY)
+        self._doubtful.add(offset)  # until it is known what became of the put
+        if commits:
+            queue, record = self._final(half)
+        else:
+            queue, record = OP, op_record(offset, self._store.config.store_host)
+        put = self._store.put_record(*queue, record)
+        if put.is_stored:
+            self.note_ended(half)
+            if commits:
+                self._owe(offset)
+            else:
+                self._note_op(put, offset)
+        self._doubtful.discard(offset)
+        if not put.is_stored:
+            return EndResult(EndStatus.NOT_STORED, put, put.detail)
+        self._settle_offsets()
+        return EndResult(EndStatus.COMMITTED if commits else EndStatus.ROLLED_BACK, put)
+
+    # --- what has ended -------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is known of the half messages of the store; read from it at the first use."""
+        if self._loaded is None:
+            with self._loading:
+                if self._loaded is None:
+                    self._loaded = self._read()
+        return self._loaded
+
+    def _read(self) -> Ledger:
+        self._store.wait_dispatched(timeout_s=WAIT_S)
+        ledger, halves = read_ledger(self._store, self._offsets.get)
+        for half in halves:
+            final = self._final_of(half)
+            if final is not None:
+                _log.info("transaction.was_committed", half=half.message_id, by=final.message_id)
+                ledger.note_ended(half.queue_offset, identity_of(half))
+                self._owed[half.queue_offset] = None
+        ledger.advance()
+        return ledger
+
+    def settle(self, half: StoredMessage) -> bool:
+        """Find out whether a half message, of which that is not known, is still open."""
+        if not self._store.wait_dispatched(timeout_s=WAIT_S):
+            return False
+        offset = half.queue_offset
+        self.read_ops()
+        if self.ledger.is_open(offset):
+            if self._final_of(half) is None:
+                self._doubtful.discard(offset)
+                return True
+            self.note_ended(half)
+            self._owe(offset)
+        self._doubtful.discard(offset)
+        return False
+
+    def is_doubtful(self, queue_offset: int) -> bool:
+        """Whether it is not known what became of the last attempt to end a half message."""
+        return queue_offset in self._doubtful
+
+    def note_ended(self, half: StoredMessage) -> None:
+        """Take down that a half message has ended."""
+        with self._lock:
+            self.ledger.note_ended(half.queue_offset, identity_of(half))
+
+    def note_moved(self, half: StoredMessage, copy: Place) -> None:
+        """Take down that a copy stands for a half message."""
+        with self._lock:
+            self.ledger.note_moved(half.queue_offset, copy, identity_of(half))
+
+    def read_ops(self) -> None:
+        """Take down the op messages that were not read yet."""
+        ledger = self.ledger
+        with self._reading:
+            read_ops(self._store, ledger)
+
+    def claim(self, queue_offset: int) -> bool:
+        """Be the only one who works on a half message; False where somebody else goes on to."""
+        return self._released.wait_for(lambda: self._claim_now(queue_offset), WAIT_S)
+
+    def release(self, queue_offset: int) -> None:
+        """Let others work on a half message."""
+        self._claimed.discard(queue_offset)
+        self._released.tell()
+
+    def _claim_now(self, queue_offset: int) -> bool:
+        with self._lock:
+            is_free = queue_offset not in self._claimed
+            self._claimed.add(queue_offset)
+        return is_free
+
+    # --- op messages ----------------------------------------------------------------------------
+
+    def _owe(self, queue_offset: int) -> None:
+        """Say in an op message that a half message has ended; at once, or before the next end."""
+        self._owed[queue_offset] = None
+        self._pay()
+
+    def _pay(self) -> None:
+        for queue_offset in list(self._owed):
+            record = op_record(queue_offset, self._store.config.store_host)
+            put = self._store.put_record(*OP, record, wait_flush=False)
+            if not put.is_stored:
+                return
+            self._note_op(put, queue_offset)
+            self._owed.pop(queue_offset, None)
+
+    def _note_op(self, put: PutResult, queue_offset: int) -> None:
+        with self._lock:
+            self.ledger.note_op(put.queue_offset, queue_offset)
+
+    def _settle_offsets(self) -> None:
+        self._ends += 1
+        if self._ends % SETTLE_EVERY == 0:
+            self.save_offsets()
+
+    def save_offsets(self) -> None:
+        """Let the group's offsets pass over what has ended."""
+        ledger = self.ledger
+        self.read_ops()
+        with self._lock:
+            ledger.advance()
+        self._offsets.set(HALF.topic, GROUP, HALF.queue_id, ledger.base)
+        self._offsets.set(OP.topic, GROUP, OP.queue_id, ledger.op_base)
+
+    # --- the service ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Finish what a kill left of commits, if the store has transactions and takes puts."""
+        if self._store.config.broker_role is BrokerRole.SLAVE or not self._store.max_offset(*HALF):
+            return
+        try:
+            _ = self.ledger
+            self._pay()
+        except RocketStoreError as error:  # whoever ends a transaction gets it
+            _log.error("transaction.not_read", root=str(self._store.layout.root), error=str(error))
+
+    def stop(self) -> None:
+        """Put the op messages that are owed, and set the offsets."""
+        if self._loaded is None:
+            return
+        try:
+            self._pay()
+            self.save_offsets()
+        except (RocketStoreError, OSError) as error:  # the next open finds out for itself
+            _log.error("transaction.not_settled", owed=len(self._owed), error=str(error))
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _final(self, half: StoredMessage) -> tuple[QueueKey, Record]:
+        """Return where a commit puts its message, by way of the delay topic if it asks for that."""
+        queue = real_queue(half)
+        assert queue is not None  # `refusal` has looked
+        record = final_record(half)
+        on_its_way = delayed(record, *queue, self._max_level)
+        if on_its_way is None:
+            return queue, record
+        return QueueKey(DELAY_TOPIC, on_its_way[0] - 1), on_its_way[1]
+
+    def _final_of(self, half: StoredMessage) -> StoredMessage | None:
+        if real_queue(half) is None:
+            return None
+        return final_of(self._store, half, self._final(half)[0])
+
+    def _missing(self, group: str, queue_offset: int, physical_offset: int) -> EndResult:
+        """Say what the half queue has at the given offset, where the log has nothing."""
+        page = self._store.get(*HALF, max(queue_offset, 0), 1)
+        found = page.messages[0] if page.messages else None
+        if found is None or refusal(found, group, queue_offset) is not None:
+            return EndResult(EndStatus.NOT_FOUND, detail=f"no message at {physical_offset}")
+        return EndResult(
+            EndStatus.WRONG_PHYSICAL_OFFSET,
+            detail=f"half message {queue_offset} lies at {found.physical_offset}, "
+            f"not at {physical_offset}",
+        )
+
+
+def _told(status: EndStatus, half: StoredMessage) -> str:
+    if status is EndStatus.WRONG_GROUP:
+        return f"it belongs to the producer group {half.properties[PGROUP]}"
+    if status is EndStatus.WRONG_QUEUE_OFFSET:
+        return f"it is half message {half.queue_offset}"
+    return f"a message of {half.topic} is there"

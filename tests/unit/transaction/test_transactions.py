@@ -1,0 +1,383 @@
+"""Begin, commit, roll back: what is stored, what is answered, what a kill leaves."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from rocketstore import (
+    EndStatus,
+    FormatError,
+    InvalidNameError,
+    Message,
+    MessageStore,
+    PutMessageStatus,
+    RefusedMessageError,
+    StoredMessage,
+)
+from rocketstore.format.metadata_json import loads
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.transaction import transactions
+from rocketstore.transaction.ledger import messages_of
+from rocketstore.transaction.records import HALF, OP
+from rocketstore.units import QueueKey
+from support.memory import memory_directory
+from support.small_store import CONFIG, START_MS, Clock, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rocketstore import PutResult
+    from rocketstore.native.log_end import Record
+
+ORDERS = QueueKey("orders", 3)
+MESSAGE = Message(
+    topic="orders", body=b"o-17", keys="o-17", tags="created", properties={"a": "1"},
+    flag=7, reconsume_times=2, born_timestamp_ms=START_MS - 5, unique_key="K1",
+)  # fmt: skip
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Stores:
+    """A store that a test opens, kills and opens again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = Clock()
+        self.store = open_store(root, self.clock)
+
+    def reopen(self, *, killed: bool) -> MessageStore:
+        self.store.abandon() if killed else self.store.close()
+        self.clock.now_ms += 1000
+        self.store = open_store(self.root, self.clock)
+        return self.store
+
+    def kill_at_put(self, number: int, *, after: bool) -> None:
+        """Let the put of a record of that number, from 0 on, be the last thing that happens."""
+        real, left = self.store.put_record, [number]
+
+        def put_record(
+            topic: str, queue_id: int, record: Record, *, wait_flush: bool = True
+        ) -> PutResult:
+            left[0] -= 1
+            if left[0] < 0 and not after:
+                raise Killed
+            result = real(topic, queue_id, record, wait_flush=wait_flush)
+            if left[0] < 0:
+                raise Killed
+            return result
+
+        self.store.put_record = put_record  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def stores() -> Iterator[Stores]:
+    with memory_directory() as root:
+        opened = Stores(root)
+        yield opened
+        opened.store.abandon()
+
+
+def all_of(store: MessageStore, queue: QueueKey) -> list[StoredMessage]:
+    store.wait_dispatched()
+    return list(messages_of(store, queue, 0))
+
+
+def ended(store: MessageStore) -> list[bytes]:
+    return [op.body for op in all_of(store, OP)]
+
+
+def test_a_half_message_is_hidden_until_it_is_committed(stores: Stores) -> None:
+    store = stores.store
+    half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
+    assert half.put.status is PutMessageStatus.PUT_OK
+    assert not all_of(store, ORDERS)
+
+    stored = store.at_physical_offset(half.physical_offset)
+    assert stored is not None
+    assert (stored.topic, stored.queue_id, stored.queue_offset) == (*HALF, half.queue_offset)
+    assert stored.message_id == half.message_id
+    assert stored.properties == {
+        "a": "1", "KEYS": "o-17", "UNIQ_KEY": "K1", "TAGS": "created", "TRAN_MSG": "true",
+        "PGROUP": "billing", "REAL_TOPIC": "orders", "REAL_QID": "3",
+    }  # fmt: skip
+
+    stores.clock.now_ms += 10
+    result = store.commit(half)
+    assert result.status is EndStatus.COMMITTED
+    [final] = all_of(store, ORDERS)
+    assert final.prepared_transaction_offset == half.physical_offset
+    assert final.sys_flag & 0xC == 0x8
+    assert final.raw_properties == stored.raw_properties
+    for name in ("raw_body", "flag", "reconsume_times", "born_timestamp_ms", "born_host"):
+        assert getattr(final, name) == getattr(stored, name) == getattr(MESSAGE, name, b"o-17")
+    [op] = all_of(store, OP)
+    assert (op.body, op.properties, op.sys_flag) == (b"0", {"WAIT": "true", "TAGS": "d"}, 0)
+
+
+def test_a_rollback_leaves_nothing_to_consume(stores: Stores) -> None:
+    store = stores.store
+    first, second = (store.begin(MESSAGE, ORDERS.queue_id) for _ in range(2))
+    assert store.rollback(second).status is EndStatus.ROLLED_BACK
+    assert not all_of(store, ORDERS)
+    assert ended(store) == [b"1"]
+    assert store.commit(first).status is EndStatus.COMMITTED
+    assert ended(store) == [b"1", b"0"]
+
+
+@pytest.mark.parametrize("reopened", ["no", "closed", "killed"])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+def test_a_transaction_ends_once(
+    stores: Stores, reopened: str, *, first: bool, second: bool
+) -> None:
+    store = stores.store
+    half = store.begin(MESSAGE, ORDERS.queue_id)
+    ends = (store.commit if first else store.rollback)(half)
+    assert ends.status in (EndStatus.COMMITTED, EndStatus.ROLLED_BACK)
+    if reopened != "no":
+        store = stores.reopen(killed=reopened == "killed")
+    again = (store.commit if second else store.rollback)(half)
+    assert again.status is EndStatus.ENDED_ALREADY
+    assert len(all_of(store, ORDERS)) == first
+    assert ended(store) == [b"0"]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("commits_again", [True, False])
+def test_a_kill_in_a_commit_neither_loses_nor_doubles_it(
+    stores: Stores, number: int, *, after: bool, commits_again: bool, indexed: bool
+) -> None:
+    store = stores.store
+    store.config = msgspec.structs.replace(store.config, message_index_enable=indexed)
+    half = store.begin(MESSAGE, ORDERS.queue_id)
+    stores.kill_at_put(number, after=after)
+    with pytest.raises(Killed):
+        store.commit(half)
+    store = stores.reopen(killed=True)
+    store.config = msgspec.structs.replace(store.config, message_index_enable=indexed)
+    is_committed = after or number > 0
+    assert len(all_of(store, ORDERS)) == is_committed
+    result = (store.commit if commits_again else store.rollback)(half)
+    if is_committed:
+        assert result.status is EndStatus.ENDED_ALREADY
+    assert len(all_of(store, ORDERS)) == (is_committed or commits_again)
+    assert ended(store) == [b"0"]
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("commits_again", [True, False])
+def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
+    stores: Stores, number: int, *, after: bool, commits_again: bool
+) -> None:
+    store = stores.store
+    half = store.begin(MESSAGE, ORDERS.queue_id)
+    real = store.put_record
+    stores.kill_at_put(number, after=after)
+    with pytest.raises(Killed):
+        store.commit(half)
+    store.put_record = real  # type: ignore[method-assign]
+    (store.commit if commits_again else store.rollback)(half)
+    is_committed = commits_again or after or number > 0
+    assert len(all_of(store, ORDERS)) == is_committed
+    store = stores.reopen(killed=False)
+    assert store.commit(half).status is EndStatus.ENDED_ALREADY
+    assert set(ended(store)) == {b"0"}
+
+
+def test_an_interrupted_rollback_is_not_committed_afterwards(stores: Stores) -> None:
+    store = stores.store
+    half = store.begin(MESSAGE, ORDERS.queue_id)
+    real = store.put_record
+    stores.kill_at_put(0, after=True)
+    with pytest.raises(Killed):
+        store.rollback(half)
+    store.put_record = real  # type: ignore[method-assign]
+    assert store.commit(half).status is EndStatus.ENDED_ALREADY
+    assert not all_of(store, ORDERS)
+
+
+def refusing(store: MessageStore, topic: str) -> Any:
+    """Let puts into a topic be refused, and return what undoes it."""
+    real = store.put_record
+
+    def put_record(name: str, *arguments: Any, **named: Any) -> PutResult:
+        if name == topic:
+            return transactions.PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, detail="full")
+        return real(name, *arguments, **named)
+
+    store.put_record = put_record  # type: ignore[method-assign]
+    return lambda: setattr(store, "put_record", real)
+
+
+def test_what_cannot_be_stored_leaves_the_transaction_open(stores: Stores) -> None:
+    store = stores.store
+    half = store.begin(MESSAGE, ORDERS.queue_id)
+    undo = refusing(store, "orders")
+    result = store.commit(half)
+    assert (result.status, result.detail) == (EndStatus.NOT_STORED, "full")
+    undo()
+    undo = refusing(store, OP.topic)
+    assert store.rollback(half).status is EndStatus.NOT_STORED
+    undo()
+    assert store.commit(half).status is EndStatus.COMMITTED
+    assert ended(store) == [b"0"]
+
+
+def test_an_op_message_that_found_no_room_is_put_later(stores: Stores) -> None:
+    store = stores.store
+    half = store.begin(MESSAGE, ORDERS.queue_id)
+    undo = refusing(store, OP.topic)
+    assert store.commit(half).status is EndStatus.COMMITTED
+    assert store.commit(half).status is EndStatus.ENDED_ALREADY
+    assert not ended(store)
+    undo()
+    store = stores.reopen(killed=False)
+    assert ended(store) == [b"0"]
+    assert len(all_of(store, ORDERS)) == 1
+
+
+def test_wrong_ends_are_told_apart_and_change_nothing(stores: Stores) -> None:
+    store = stores.store
+    plain = store.put(Message(topic="orders", body=b"plain"), queue_id=3)
+    half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
+    store.wait_dispatched()
+    end = store.end_transaction
+    at, offset = half.physical_offset, half.queue_offset
+    end_of_log = store.max_physical_offset
+    told = {
+        EndStatus.NOT_A_HALF_MESSAGE: end("billing", 0, plain.physical_offset, commits=True),
+        EndStatus.WRONG_GROUP: end("other", offset, at, commits=True),
+        EndStatus.WRONG_QUEUE_OFFSET: end("billing", 5, at, commits=False),
+        EndStatus.WRONG_PHYSICAL_OFFSET: end("billing", offset, at + 4, commits=True),
+        EndStatus.NOT_FOUND: end("billing", 9, at + 4, commits=True),
+    }
+    for status, result in told.items():
+        assert result.status is status
+        assert result.detail
+    assert end("billing", -1, -1, commits=True).status is EndStatus.NOT_FOUND
+    assert store.max_physical_offset == end_of_log
+    assert store.commit(half).status is EndStatus.COMMITTED
+
+
+def test_what_could_never_be_committed_does_not_begin(stores: Stores) -> None:
+    store = stores.store
+    with pytest.raises(InvalidNameError):
+        store.begin(Message(topic="../orders"))
+    with pytest.raises(InvalidNameError):
+        store.begin(Message(topic=HALF.topic))
+    with pytest.raises(InvalidNameError):
+        store.begin(MESSAGE, -1)
+    with pytest.raises(RefusedMessageError):
+        store.begin(Message(topic="orders", properties={"a\x01": "b"}))
+    with pytest.raises(RefusedMessageError):
+        store.begin("orders")  # type: ignore[arg-type]
+    assert store.max_physical_offset == 0
+
+
+@pytest.mark.parametrize("size", range(32_500, 32_768, 23))
+def test_a_half_message_leaves_room_for_its_checks(stores: Stores, size: int) -> None:
+    half = stores.store.begin(Message(topic="orders", properties={"a": "x" * size}))
+    assert half.put.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    assert stores.store.commit(half).status is EndStatus.NOT_FOUND
+
+
+def test_a_message_without_a_key_gets_one(stores: Stores) -> None:
+    store = stores.store
+    first, second = (store.begin(Message(topic="orders")) for _ in range(2))
+    assert first.transaction_id != second.transaction_id
+    assert len(first.transaction_id) == 32
+    [one, two] = all_of(store, HALF)
+    assert (one.unique_key, two.unique_key) == (first.transaction_id, second.transaction_id)
+    assert one.properties["PGROUP"] == first.producer_group == "DEFAULT_PRODUCER"
+
+
+def test_the_groups_offsets_pass_over_what_has_ended(stores: Stores) -> None:
+    store = stores.store
+    halves = [store.begin(MESSAGE, number) for number in range(5)]
+    for half in (halves[0], halves[1], halves[3]):
+        store.commit(half)
+    store = stores.reopen(killed=False)
+    assert offsets(stores.root) == {HALF.topic: 2, OP.topic: 2}
+    store.commit(halves[4])
+    store.rollback(halves[2])
+    stores.reopen(killed=False)
+    assert offsets(stores.root) == {HALF.topic: 5, OP.topic: 5}
+
+
+def offsets(root: Path) -> dict[str, int]:
+    table = loads((root / "config" / "consumerOffset.json").read_text())["offsetTable"]
+    return {name.removesuffix("@CID_RMQ_SYS_TRANS"): queues[0] for name, queues in table.items()}
+
+
+def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores: Stores) -> None:
+    store = stores.store
+    for body in (b"0", b"1", b"-1", b"x", b"9" * 400):
+        store.put(Message(topic=OP.topic, body=body, tags="d"))
+    half = store.begin(MESSAGE, ORDERS.queue_id)
+    assert store.commit(half).status is EndStatus.COMMITTED
+    store = stores.reopen(killed=True)
+    assert store.commit(half).status is EndStatus.ENDED_ALREADY
+
+
+def test_two_threads_end_a_transaction_once(stores: Stores) -> None:
+    store = stores.store
+    halves = [store.begin(MESSAGE, ORDERS.queue_id) for _ in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(store.commit, halves * 4))
+    assert sum(result.status is EndStatus.COMMITTED for result in results) == len(halves)
+    assert len(all_of(store, ORDERS)) == len(halves)
+
+
+def test_a_broken_table_of_offsets_stops_transactions_only(stores: Stores) -> None:
+    half = stores.store.begin(MESSAGE)
+    stores.store.close()
+    (stores.root / "config").mkdir(exist_ok=True)
+    (stores.root / "config" / "consumerOffset.json").write_text("[1]")
+    with MessageStore.open(stores.root, CONFIG) as store:
+        assert store.put(Message(topic="orders")).status is PutMessageStatus.PUT_OK
+        with pytest.raises(FormatError):
+            store.commit(half)
+
+
+def test_an_open_with_threads_finishes_what_a_kill_left(stores: Stores) -> None:
+    half = stores.store.begin(MESSAGE, ORDERS.queue_id)
+    stores.kill_at_put(0, after=True)
+    with pytest.raises(Killed):
+        stores.store.commit(half)
+    stores.store.abandon()
+    with MessageStore.open(stores.root, CONFIG) as store:
+        assert ended(store) == [b"0"]
+        assert len(all_of(store, ORDERS)) == 1
+    assert offsets(stores.root) == {HALF.topic: 1, OP.topic: 1}
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_message_with_a_delay_waits_after_its_commit(
+    stores: Stores, number: int, *, after: bool
+) -> None:
+    store = stores.store
+    waiting = QueueKey(DELAY_TOPIC, 1)
+    half = store.begin(msgspec.structs.replace(MESSAGE, properties={"DELAY": "2"}), 3)
+    assert len(all_of(store, HALF)) == 1
+    stores.kill_at_put(number, after=after)
+    with pytest.raises(Killed):
+        store.commit(half)
+    store = stores.reopen(killed=True)
+    store.commit(half)
+    [final] = all_of(store, waiting)
+    assert final.prepared_transaction_offset == half.physical_offset
+    assert final.sys_flag & 0xC == 0x8
+    assert not all_of(store, ORDERS)
+    assert ended(store) == [b"0"]
