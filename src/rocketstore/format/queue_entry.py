@@ -19,7 +19,6 @@ import numpy as np
 from rocketstore.errors import FormatError, TruncatedRecordError
 from rocketstore.format import Field, layout_code, packed
 from rocketstore.format.properties import INNER_MULTI_DISPATCH
-from rocketstore.format.record import FIXED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,10 +52,6 @@ MAX_EXT_ADDRESS: Final = -(2**31) - 1
 
 MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 """Larger ones have no place in any file; only a damaged header states them."""
-
-DOUBTFUL_BEGINNING: Final = 1 << 26
-"""A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
-a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
 
 LMQ_PREFIX: Final = "%LMQ%"
 """Queues of light message queues are all queue 0 of their name (spec F8)."""
@@ -153,25 +148,6 @@ def _equal_mask(array: EntryArray, entry: QueueEntry) -> npt.NDArray[np.bool_]:
         & (array["tags_code"] == entry.tags_code)
     )
     return mask
-
-
-def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
-    """Whether a queue may begin with a record's number without another record that agrees.
-
-    A header has no checksum, and a forged number would refuse every message after it. It is
-    believed if it is small, or if the log in front of the record has room for so many messages.
-    """
-    return queue_offset <= max(DOUBTFUL_BEGINNING, physical_offset // FIXED_SIZE)
-
-
-def may_follow(queue_offset: int, queue_stop: int, log_bytes: int, file_places: int) -> bool:
-    """Whether a record may state a number past a queue's end; the rule of dispatch and of verify.
-
-    As many messages may be missing as fit into the log between the last one and this one, and as a
-    queue file has places: a later message may stand where lost ones stood, whose numbers are not
-    given again (decision 0014). More would be a forged number, and its fillers would fill the disk.
-    """
-    return 0 <= queue_offset <= queue_stop + max(log_bytes, 0) // FIXED_SIZE + file_places
 
 
 def may_stand_in(

@@ -278,16 +278,9 @@ class BaseStore(Reader):
         Source: DefaultMessageStore.putMessages.
         """
         return self._writer.put_client_batch(
-            topic,
-            queue_id,
-            batch,
-            properties=properties,
-            sys_flag=sys_flag,
-            born_timestamp_ms=born_timestamp_ms,
-            born_host=born_host,
-            reconsume_times=reconsume_times,
-            wait_flush=wait_flush,
-        )
+            topic, queue_id, batch, properties, born_host, wait_flush=wait_flush,
+            sys_flag=sys_flag, born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
+        )  # fmt: skip
 
     def put_record(
         self, topic: str, queue_id: int, record: Record, *, wait_flush: bool = True

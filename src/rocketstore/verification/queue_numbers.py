@@ -1,4 +1,4 @@
-"""A number for each queue, in the order in which a task meets them.
+"""A number for each queue, in the order in which a task meets them; which queue offsets can be.
 
 Law: equal number if and only if equal topic bytes and equal queue id; the kernel ``number_queues``
 compares the bytes, not only their hashes.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.format.java_hash import string_hash
+from rocketstore.format.record import FIXED_SIZE
 from rocketstore.native.row import SLOT_COLUMN_COUNT, slot_of
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from rocketstore.scan.columns import RecordColumns
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+DOUBTFUL_BEGINNING: Final = 1 << 26
+"""A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
+a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
 
 _FIRST_SLOTS: Final = 256
 _FULL_PART: Final = 2
@@ -104,3 +109,22 @@ def _empty_slots(count: int) -> Int64Array:
     slots = np.zeros((count, SLOT_COLUMN_COUNT), dtype=np.int64)
     slots[:, -1] = -1
     return slots
+
+
+def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
+    """Whether a queue may begin with a record's number without another record that agrees.
+
+    A header has no checksum, and a forged number would refuse every message after it. It is
+    believed if it is small, or if the log in front of the record has room for so many messages.
+    """
+    return queue_offset <= max(DOUBTFUL_BEGINNING, physical_offset // FIXED_SIZE)
+
+
+def may_follow(queue_offset: int, queue_stop: int, log_bytes: int, file_places: int) -> bool:
+    """Whether a record may state a number past a queue's end; the rule of dispatch and of verify.
+
+    As many messages may be missing as fit into the log between the last one and this one, and as a
+    queue file has places: a later message may stand where lost ones stood, whose numbers are not
+    given again (decision 0014). More would be a forged number, and its fillers would fill the disk.
+    """
+    return 0 <= queue_offset <= queue_stop + max(log_bytes, 0) // FIXED_SIZE + file_places

@@ -19,12 +19,11 @@ from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
     MAX_EXT_ADDRESS,
-    is_likely_beginning,
-    may_follow,
 )
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
 from rocketstore.verification.findings import Finding, Severity, finding
+from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import (
     TAIL_KINDS,
     Unbacked,

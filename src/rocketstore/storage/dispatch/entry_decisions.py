@@ -23,8 +23,6 @@ from rocketstore.format.queue_entry import (
     LMQ_PREFIX,
     MAX_QUEUE_OFFSET,
     QueueEntry,
-    is_likely_beginning,
-    may_follow,
 )
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.scan import kernels
@@ -32,6 +30,7 @@ from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import extra_places
+from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
 
 if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile

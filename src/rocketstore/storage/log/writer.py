@@ -14,7 +14,7 @@ to nothing: what it does not take comes here.
 from __future__ import annotations
 
 from time import time_ns
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -31,7 +31,7 @@ from rocketstore.format.refusals import (
     encoded_born_host,
     refuse_transaction,
 )
-from rocketstore.message import DEFAULT_HOST, Message
+from rocketstore.message import Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
 from rocketstore.storage.log.prepared import (
@@ -219,44 +219,33 @@ class StoreWriter:
         except _NotTaken as refused:
             return self._refused(refused)
 
-    def put_client_batch(  # noqa: PLR0913 - the fields of a send request, each checked
-        self,
-        topic: str,
-        queue_id: int,
-        batch: bytes | bytearray | memoryview,
-        *,
-        properties: Mapping[str, str] | bytes = b"",
-        sys_flag: int = 0,
-        born_timestamp_ms: int | None = None,
-        born_host: str = DEFAULT_HOST,
-        reconsume_times: int = 0,
-        wait_flush: bool = True,
-    ) -> PutResult:
-        """Store messages as a producer encoded them; see `MessageStore.put_client_batch`."""
+    def put_client_batch(
+        self, topic: str, queue_id: int, batch: object, properties: Mapping[str, str] | bytes,
+        born_host: str, *, wait_flush: bool, **fields: Any,
+    ) -> PutResult:  # fmt: skip
+        """Store messages as a producer encoded them; see `MessageStore.put_client_batch`.
+
+        `fields` are those of a `Record` that all messages have.
+        """
         try:
             batch = body_bytes(batch)
             if wait_flush and len(batch) <= self._longest:
                 result = self.plain.put_encoded(
-                    batch, properties, topic, queue_id, sys_flag=sys_flag,
-                    born_timestamp_ms=born_timestamp_ms, born_host=born_host,
-                    reconsume_times=reconsume_times,
-                )  # fmt: skip
+                    batch, properties, topic, queue_id, born_host=born_host, **fields
+                )
                 if result is not None:
                     return cast("PutResult", result)
             self._check_state()
             counter = self._counter_of(topic, queue_id)
             host = self._born_host(born_host)
-            refuse_transaction(sys_flag)
+            refuse_transaction(fields["sys_flag"])
             more, may_wait = storable_block(properties)
             self._check_properties(more)
             self._check_length("batch", len(batch))
             records = [
-                Record(
-                    body, block, host, flag=flag, sys_flag=sys_flag,
-                    born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
-                )
+                Record(body, block, host, flag=flag, **fields)
                 for flag, body, block in client_messages(batch, more)
-            ]  # fmt: skip
+            ]
             longest = max((record.properties for record in records), key=len)
             self._check_properties(longest, what="properties of a message and of its batch")
             return self._append(counter, records, waits=wait_flush and may_wait)

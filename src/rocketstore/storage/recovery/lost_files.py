@@ -15,17 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from rocketstore.format.index_file import (
-    FIRST_ITEM,
-    HeaderWitness,
-    is_index_file_name,
-    item_array,
-    right_times,
-)
+from rocketstore.format.index_file import FIRST_ITEM, is_index_file_name, item_array
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, kept_place_mask
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.storage.recovery.log_survey import store_time_of
 from rocketstore.verification.findings import Finding, Severity
+from rocketstore.verification.index_rules import HeaderWitness, right_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

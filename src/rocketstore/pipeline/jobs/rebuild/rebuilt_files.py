@@ -34,6 +34,7 @@ from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE, unpacked
 from rocketstore.pipeline.stores import offset_files
 from rocketstore.scan import kernels
+from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import UnbackedKind, unbacked_runs
 
 if TYPE_CHECKING:
@@ -257,11 +258,7 @@ class EntryPlaces:
         if self.following < 0:
             # A forged number would refuse all records after it.
             goes_on = next_number is None or 0 <= next_number - first <= self._room
-            if (
-                count == 1
-                and not goes_on
-                and not queue_entry.is_likely_beginning(first, int(physical[0]))
-            ):
+            if count == 1 and not goes_on and not is_likely_beginning(first, int(physical[0])):
                 self.refused_count += 1
                 return
             self.following = first - first % self._room
@@ -270,9 +267,7 @@ class EntryPlaces:
             if offset < self.following:
                 is_taken = self._takes_hole(offset)
             # As dispatch: a later message may stand where lost ones stood (decision 0014).
-            elif queue_entry.may_follow(
-                offset, self.following, int(physical[row]) - self._reached, self._room
-            ):
+            elif may_follow(offset, self.following, int(physical[row]) - self._reached, self._room):
                 if offset > self.following:
                     self.holes.append((self.following, offset))
                 stop, self.following, is_taken = count, first + count, True
