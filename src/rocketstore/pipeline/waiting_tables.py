@@ -3,13 +3,13 @@
 Both are records of system topics from the entry on that the broker's own offsets name, so the log
 is planned and read for them as for any chosen queues. Delays are read by any number of tasks. Which
 half messages are open only all of them show, with their op records: one task for each store holds
-the open ones, and the numbers of those that are ended.
+those that are.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
@@ -21,6 +21,7 @@ from rocketstore.format.metadata_json import (
     ConsumerOffsets,
     DelayOffsets,
 )
+from rocketstore.format.properties import REAL_QID, REAL_TOPIC, TAGS
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline import planning
@@ -33,7 +34,7 @@ from rocketstore.pipeline.projection import (
     record_values,
 )
 from rocketstore.pipeline.queues import QueueFiles, chosen_stores, list_queues
-from rocketstore.pipeline.stores import StorePlace, list_segments, read_metadata
+from rocketstore.pipeline.stores import list_segments, read_metadata
 from rocketstore.units import QueueKey
 from rocketstore.verification import waiting
 from rocketstore.verification.expectation import groups
@@ -45,19 +46,13 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.planning import SplitTask
+    from rocketstore.pipeline.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.verification.waiting import Half
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 _NO_TIME: Final = LAST_TIMESTAMP_MS + 1
-
-
-class StoreTask(NamedTuple):
-    """All that is read of a store, its ranges in the order of the log."""
-
-    store: StorePlace
-    parts: tuple[SplitTask, ...]
 
 
 def _plan(
@@ -91,9 +86,9 @@ def _batch(
     columns: RecordColumns, schema: Schema, store: StorePlace, texts: Any, **own: Any
 ) -> RecordBatch:
     """Return a row for each record; `own` are the columns that the other table has not."""
-    ids = _texts(texts, waiting.REAL_QUEUE_ID).to_pylist()
+    ids = _texts(texts, REAL_QID).to_pylist()
     known = own | {
-        "realTopic": _texts(texts, waiting.REAL_TOPIC),
+        "realTopic": _texts(texts, REAL_TOPIC),
         "realQueueId": [waiting.whole_number(one, 9) for one in ids],
         "bodySize": columns.body_size,
         "brokerName": store.broker_name,
@@ -156,10 +151,9 @@ def _due_ms(store: StorePlace, columns: RecordColumns) -> Any:
 # --- transactions -------------------------------------------------------------------------------
 
 
-def plan_transactions(options: ReadOptions) -> list[StoreTask]:
+def plan_transactions(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return a task for each store that has half messages from the checked offset on."""
-    found = [StoreTask(store, _halves_of(store, options)) for store in chosen_stores(options)]
-    return [task for task in found if task.parts]
+    return [task for store in chosen_stores(options) if (task := _halves_of(store, options))]
 
 
 def _halves_of(store: StorePlace, options: ReadOptions) -> tuple[SplitTask, ...]:
@@ -176,15 +170,17 @@ def _halves_of(store: StorePlace, options: ReadOptions) -> tuple[SplitTask, ...]
     return tuple(parts) if has_halves else ()
 
 
-def transactions(task: StoreTask, options: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
-    """Yield the half messages of a store that are open."""
+def transactions(
+    task: tuple[SplitTask, ...], options: ReadOptions, schema: Schema
+) -> Iterator[RecordBatch]:
+    """Yield the half messages of a store that are open; the ranges are in the order of its log."""
     queues: dict[int, OpenHalves] = {}
-    for part in task.parts:
+    for part in task:
         for columns in _records(part, options):
-            _take(columns, schema, task.store, queues)
+            _take(columns, schema, part.store, queues)
     halves = [half for one in queues.values() for half in one.halves]
     if halves:
-        for offsets in _committed(task.store, options, halves):
+        for offsets in _committed(task[0].store, options, halves):
             for one in queues.values():
                 one.commit(offsets)
     rows = [half.message[1] for one in queues.values() for half in one.halves]
@@ -206,11 +202,11 @@ def _take(
         halves = queues.setdefault(int(columns.queue_id[row]), OpenHalves())
         properties = dict(pairs)
         if topic == OP_TOPIC:
-            halves.end(properties.get("TAGS"), columns.body(row))
+            halves.end(properties.get(TAGS), columns.body(row))
             continue
         place = int(columns.queue_offset[row]), int(columns.physical_offset[row])
         said = int(columns.born_timestamp[row]), int(columns.body_crc[row]), properties
-        message = properties.get(waiting.REAL_TOPIC), rows[row]
+        message = properties.get(REAL_TOPIC), rows[row]
         halves.add(waiting.half_of(place, *said, message))
 
 
@@ -222,7 +218,7 @@ def _committed(
     Only a crash leaves such a half message without its op record, so this is read for those that
     are open, and no more of the log than the queues that they would be committed to.
     """
-    oldest = min(half.physical_offset for half in halves)
+    oldest = min((*half.earlier, half.physical_offset)[0] for half in halves)
 
     def next_of(queue: QueueFiles) -> int:
         first, stop = queue.first_offset, queue.written_stop

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rocketstore.format.properties import UNIQ_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
@@ -21,12 +23,10 @@ TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 ENDED_TAG: Final = "d"
 """Names of 4.9's TransactionalMessageUtil: an op record of this tag names a half that is ended."""
 
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QUEUE_ID: Final = "REAL_QID"
 PRODUCER_GROUP: Final = "PGROUP"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 FIRST_HALF_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-"""Properties of 4.9's MessageConst; the last one names the half that a copy was made of."""
+"""Properties of 4.9's MessageConst, the last two of copies that a check has written."""
 
 
 def waiting_offsets(stored: int | None, first: int, stop: int) -> range:
@@ -50,22 +50,16 @@ def whole_number(text: str | None, digits: int = 18) -> int | None:
 class Half(NamedTuple):
     """A half message; `message` is whatever its reader keeps of it.
 
-    A check writes it again behind the others, with one more of `check_times`, or with the queue
-    offset of its first copy in `first_offset`; `identity` stays the same.
+    A check writes it again at the end of its queue: that `is_copy`, of the same `identity`, and
+    `earlier` are the physical offsets of those that it stands for.
     """
 
     queue_offset: int
     physical_offset: int
     identity: Hashable
-    check_times: int
-    first_offset: int | None
+    is_copy: bool
     message: Any
-
-    def is_copy_of(self, older: Half) -> bool:
-        """Whether it was written in place of another one of the same identity."""
-        is_named = self.first_offset in (older.queue_offset, older.first_offset)
-        is_named &= self.first_offset is not None
-        return self.check_times > older.check_times or is_named
+    earlier: tuple[int, ...] = ()
 
 
 def half_of(
@@ -73,56 +67,61 @@ def half_of(
 ) -> Half:
     """Return a half message by its queue offset and physical offset, and what its record says."""
     # A producer that sends again keeps the key, but not the time; a check keeps both.
-    identity = (properties.get("UNIQ_KEY"), born_ms, body_crc)
-    times = whole_number(properties.get(CHECK_TIMES), 9) or 0
-    return Half(*place, identity, times, whole_number(properties.get(FIRST_HALF_OFFSET)), message)
+    identity = properties.get(UNIQ_KEY), born_ms, body_crc, properties.get(PRODUCER_GROUP)
+    is_copy = CHECK_TIMES in properties or FIRST_HALF_OFFSET in properties
+    return Half(*place, identity, is_copy, message)
 
 
 class OpenHalves:
     """The half messages of one queue that are open, by its records and those of its op queue.
 
-    They are open until an op record names them, a check writes them again, or their message was
-    committed, though a crash may have kept the op record from being written.
+    They are open until an op record after them names them or one that they are a copy of, a check
+    writes them again, or they were committed, though a crash may have kept the op record away.
     """
 
     def __init__(self) -> None:
         self._open: dict[int, Half] = {}
-        self._copies: dict[Hashable, list[int]] = {}
-        self._ended: set[int] = set()
+        self._same: dict[Hashable, list[int]] = {}  # open ones of an identity, in order
+        self._over: set[int] = set()  # hashes of identities: there are many
+        self._copies: dict[int, int] = {}
 
     def add(self, half: Half) -> None:
         """Take the next half message of the queue."""
-        older = (self._open[at] for at in self._copies.get(half.identity, ()))
-        replaced = next((one for one in older if half.is_copy_of(one)), None)
-        if replaced is not None:
-            self._drop(replaced.queue_offset)
+        same = self._same.get(half.identity)
+        if half.is_copy and same:
+            older = self._open[same[0]]
+            self._drop(older)
+            self._copies[older.queue_offset] = half.queue_offset
+            half = half._replace(earlier=(*older.earlier, older.physical_offset))
+        elif half.is_copy and hash(half.identity) in self._over:
+            return  # the answer came while it was written again
         self._open[half.queue_offset] = half
-        self._copies.setdefault(half.identity, []).append(half.queue_offset)
-        if half.queue_offset in self._ended:
-            self._drop(half.queue_offset)
+        self._same.setdefault(half.identity, []).append(half.queue_offset)
 
     def end(self, tags: str | None, body: bytes) -> None:
-        """Take an op record, before or after the half message that it names."""
-        offset = whole_number(body[:32].decode("ascii", "replace"))
-        if tags == ENDED_TAG and offset is not None:
-            self._ended.add(offset)
-            self._drop(offset)
+        """Take the next op record, which stands after the half message that it names."""
+        offset = whole_number(body[:32].decode("ascii", "replace")) if tags == ENDED_TAG else None
+        while offset in self._copies:
+            offset = self._copies[offset]
+        if offset in self._open:
+            self._over.add(hash(self._open[offset].identity))
+            self._drop(self._open[offset])
 
     def commit(self, prepared_offsets: Iterable[int]) -> None:
         """Take the physical offsets of half messages that committed records name."""
-        places = {half.physical_offset: at for at, half in self._open.items()}
-        for offset in prepared_offsets:
-            if offset in places:
-                self._drop(places[offset])
+        committed = set(prepared_offsets)
+        for half in self.halves:
+            if not committed.isdisjoint((half.physical_offset, *half.earlier)):
+                self._drop(half)
 
-    def _drop(self, queue_offset: int) -> None:
-        if (half := self._open.pop(queue_offset, None)) is not None:
-            copies = self._copies[half.identity]
-            copies.remove(queue_offset)
-            if not copies:
-                del self._copies[half.identity]
+    def _drop(self, half: Half) -> None:
+        del self._open[half.queue_offset]
+        same = self._same[half.identity]
+        same.remove(half.queue_offset)
+        if not same:
+            del self._same[half.identity]
 
     @property
     def halves(self) -> list[Half]:
         """Those that are open by what was taken so far, in the order of the queue."""
-        return [half for half in self._open.values() if half.first_offset not in self._ended]
+        return list(self._open.values())

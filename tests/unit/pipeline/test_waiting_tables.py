@@ -210,17 +210,25 @@ def checks_of(root, **options):
 
 
 def test_a_check_leaves_only_the_copy_that_it_wrote(broker, root):
-    first = broker.half("a")
+    broker.half("a")
     other = broker.half("b")
     again = broker.half("a", TRANSACTION_CHECK_TIMES="1")
     assert checks_of(root) == {other: 0, again: 1}
     last = broker.half("a", TRANSACTION_CHECK_TIMES="2")
     assert checks_of(root) == {other: 0, last: 2}
-    # An op record of the first comes late: 4.9 asks for the copy again.
-    broker.op(str(first).encode())
-    assert checks_of(root) == {other: 0, last: 2}
     broker.op(str(last).encode())
     assert checks_of(root) == {other: 0}
+
+
+def test_an_answer_to_an_earlier_copy_ends_the_last_one(broker, root):
+    first = broker.half("a")
+    broker.half("a", TRANSACTION_CHECK_TIMES="1")
+    last = broker.half("a", TRANSACTION_CHECK_TIMES="2")
+    assert checks_of(root) == {last: 2}
+    broker.op(str(first).encode())
+    assert checks_of(root) == {}
+    broker.half("a", TRANSACTION_CHECK_TIMES="3")
+    assert checks_of(root) == {}
 
 
 def test_a_copy_that_keeps_its_time_of_grace_ends_with_the_half_message_that_it_names(broker, root):
@@ -235,8 +243,10 @@ def test_a_copy_that_keeps_its_time_of_grace_ends_with_the_half_message_that_it_
 def test_a_message_that_its_producer_sent_twice_is_two_half_messages(broker, root):
     twins = [broker.half("a"), broker.half("a", born=BORN_MS + 3_000), broker.half("a")]
     assert list(checks_of(root)) == twins
+    late = broker.half("a", born=BORN_MS + 3_000, TRANSACTION_CHECK_TIMES="1")
+    assert checks_of(root) == {twins[0]: 0, twins[2]: 0, late: 1}
     copy = broker.half("a", TRANSACTION_CHECK_TIMES="1")
-    assert checks_of(root) == {twins[1]: 0, twins[2]: 0, copy: 1}
+    assert checks_of(root) == {twins[2]: 0, late: 1, copy: 1}
 
 
 @pytest.mark.parametrize("topic", ["Real", DELAY_TOPIC])
@@ -257,11 +267,38 @@ def test_an_op_record_that_names_nothing_ends_nothing(broker, root, body):
     assert checks_of(root) == {}
 
 
-def test_an_op_record_may_come_before_the_half_message_in_the_log(broker, root):
+def test_an_op_record_that_stands_before_a_half_message_names_another_one(broker, root):
     broker.half("a")
     broker.op(b"1")
     broker.half("b")
-    assert list(checks_of(root)) == [0]
+    assert list(checks_of(root)) == [0, 1]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_commit_of_an_earlier_copy_ends_the_one_that_stands_for_it(broker, root, is_first):
+    broker.half("a")
+    half = broker.placed
+    if is_first:
+        broker.commit(half)
+    copy = broker.half("a", TRANSACTION_CHECK_TIMES="1")
+    assert list(checks_of(root)) == ([] if is_first else [copy])
+    broker.commit(half)
+    assert checks_of(root) == {}
+
+
+@pytest.mark.parametrize("sys_flag", [0, 4, 12])
+def test_only_a_committed_message_ends_the_half_message_at_its_prepared_offset(
+    broker, root, sys_flag
+):
+    half = broker.half("a")
+    assert broker.placed.physical_offset == 0  # which any message names
+    broker.put("Real", b"body", {"PGROUP": "pg"}, sys_flag=sys_flag, prepared_offset=0)
+    assert list(checks_of(root)) == [half]
+
+
+def test_a_copy_of_a_half_message_that_was_passed_by_stands_alone(broker, root):
+    copy = broker.half("a", TRANSACTION_CHECK_TIMES="4", TRAN_PREPARED_QUEUE_OFFSET="77")
+    assert checks_of(root) == {copy: 4}
 
 
 def test_properties_that_are_no_numbers_are_passed_over(broker, root):

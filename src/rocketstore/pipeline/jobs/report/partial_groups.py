@@ -109,7 +109,7 @@ class ReportTask(NamedTuple):
     now_ms: int
     delays_ms: dict[int, int]
     delivered: dict[str, dict[int, int] | None]
-    halves: tuple[waiting_tables.StoreTask, ReadOptions] | None = None
+    halves: tuple[tuple[SplitTask, ...], ReadOptions] | None = None
 
 
 def count_task(task: ReportTask) -> Iterator[Any]:
@@ -301,7 +301,7 @@ def _waiting(task: ReportTask, delivered: dict[int, int] | None, rows: Numbers) 
 
 
 def _open_halves(
-    task: ReportTask, halves: waiting_tables.StoreTask, options: ReadOptions
+    task: ReportTask, halves: tuple[SplitTask, ...], options: ReadOptions
 ) -> Iterator[Any]:
     """Yield the half messages of a store that nobody has ended, by topic, producers and age."""
     for rows in waiting_tables.transactions(halves, options, HALVES):
@@ -311,7 +311,7 @@ def _open_halves(
         kept = {name: values.fill_null("") for name, values in names.items()}
         known = {"number": AGES_MS[place], "bytes": rows["size"], "most": rows["checkTimes"]}
         times = {"firstMs": born, "lastMs": born}
-        yield from _count("halves", kept | known | times, broker=halves.store.broker_name)
+        yield from _count("halves", kept | known | times, broker=halves[0].store.broker_name)
 
 
 def _measured(values: Numbers) -> dict[str, Any]:
