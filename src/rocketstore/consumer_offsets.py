@@ -140,6 +140,22 @@ class ConsumerOffsetTable:
         }
 
 
+def read_offsets(layout: StoreLayout) -> ConsumerOffsets:
+    """Return the offsets that a store has at the moment, for who only reads them.
+
+    Raises
+    ------
+    FormatError
+        The file and its backup are broken.
+    """
+    path = layout.config / CONSUMER_OFFSETS_FILE
+    return read_with_backup(path, _table) or ConsumerOffsets()
+
+
+def _table(content: bytes) -> ConsumerOffsets:
+    return decode_table(content, ConsumerOffsets)
+
+
 def _decoded(content: bytes) -> dict[str, Any]:
     """Return everything that stands in the file; raises `FormatError`."""
     decode_table(content, ConsumerOffsets)  # judges the types

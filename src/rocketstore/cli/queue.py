@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from rocketstore.cli.options import (
     MaxOption,
@@ -97,6 +97,55 @@ def show(
         if count == max_:
             first = next(iter(reader.queue_entries(topic, queue, offset, 1)), (0,))[0]
             say_shown(count, reader.max_offset(topic, queue) - first)
+    return 0
+
+
+@app.command
+def lag(
+    store: StoreArgument,
+    /,
+    *,
+    group: Annotated[str | None, Parameter(name=["--group", "-g"])] = None,
+    topic: Annotated[str | None, Parameter(name=["--topic", "-t"])] = None,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print how far each consumer group is behind the end of each queue that it consumes.
+
+    Negative for a group that is ahead of a queue which lost messages.
+
+    Parameters
+    ----------
+    store
+        Directory of the store.
+    group
+        Only this consumer group.
+    topic
+        Only this topic.
+    settings
+        Where settings come from.
+    output
+        How to print.
+    """
+    from rocketstore.cli.reading import not_found, open_for_reading
+    from rocketstore.consumer_offsets import read_offsets
+
+    with open_for_reading(store, settings) as reader:
+        # The offsets first: what comes meanwhile is lag, and no group is ahead of its queue by it.
+        places = list(read_offsets(reader.layout).places())
+        groups = sorted({name for name, _, _ in places})
+        rows = [
+            {"group": name, "topic": key.topic, "queueId": key.queue_id, "offset": offset,
+             "maxOffset": (end := reader.max_offset(*key)), "lag": end - offset}
+            for name, key, offset in places
+            if group in (None, name) and topic in (None, key.topic)
+        ]  # fmt: skip
+    if group is not None and group not in groups:
+        known = ", ".join(groups[:8]) if groups else "none yet"
+        what = f"{store} has no offsets of a group {group}"
+        raise not_found(what, f"it has those of: {known}", output)
+    columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
+    print_rows(iter(rows), output, columns=columns)
     return 0
 
 

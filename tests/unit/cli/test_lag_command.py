@@ -1,0 +1,59 @@
+"""``rocketstore queue lag``: how far groups are behind, read without changing a byte."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+from rocketstore.cli.application import run
+from support.golden_stores import golden_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, int | str]]:
+    assert run(["queue", "lag", *arguments, "--output", "json"]) == 0
+    rows: list[dict[str, int | str]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_a_broker_s_groups_are_shown_with_their_lag(capsys: pytest.CaptureFixture[str]) -> None:
+    root, manifest = golden_store("broker")
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    rows = rows_of(capsys, str(root))
+    assert {row["group"] for row in rows} == {
+        "golden_group", "golden_orderly", "CID_RMQ_SYS_TRANS",
+    }  # fmt: skip
+    for row in rows:
+        queue = manifest["consumeQueues"].get(row["topic"], {}).get(str(row["queueId"]))
+        assert row["maxOffset"] == (0 if queue is None else queue["maxOffset"])
+        assert row["lag"] == int(row["maxOffset"]) - int(row["offset"])
+    assert all(row["lag"] == 0 for row in rows if row["topic"] == "GoldenTopic")
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_groups_and_topics_are_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    golden, _ = golden_store("broker")
+    root = tmp_path / "store"
+    shutil.copytree(golden, root)
+    path = root / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"GoldenTopic@billing":{3:100,0:150},"Other@billing":{0:7}}}')
+    assert rows_of(capsys, str(root), "--group", "billing", "--topic", "GoldenTopic") == [
+        {"group": "billing", "topic": "GoldenTopic", "queueId": 0, "offset": 150,
+         "maxOffset": 102, "lag": -48},
+        {"group": "billing", "topic": "GoldenTopic", "queueId": 3, "offset": 100,
+         "maxOffset": 102, "lag": 2},
+    ]  # fmt: skip
+    assert rows_of(capsys, str(root), "-t", "Other")[0]["lag"] == -7
+
+
+def test_an_unknown_group_is_said_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    root, _ = golden_store("broker")
+    assert run(["queue", "lag", str(root), "--group", "nobody"]) == 1
+    assert "golden_group" in capsys.readouterr().err
+    root, _ = golden_store("basic")
+    assert rows_of(capsys, str(root)) == []

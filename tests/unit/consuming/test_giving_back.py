@@ -1,0 +1,162 @@
+"""What is given back becomes the very records that a 4.9 broker makes of it (B4, S0-07, S0-12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketstore import Message, MessageStore, PutFailedError, RefusedMessageError
+from rocketstore.config import parse_delay_levels
+from rocketstore.consuming.giving_back import given_back
+from rocketstore.message import TRANSACTION_COMMIT
+from support.configured_store import small_config
+from support.golden_stores import golden_store
+from support.memory import memory_directory
+
+GROUP = "golden_group"
+RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
+DELAYED = {"REAL_TOPIC", "REAL_QID"}
+"""Which the delay topic adds."""
+
+
+def fields(message):
+    """What a copy shares with the record that the broker stored."""
+    sys_flag = message.sys_flag
+    body = message.raw_body if hasattr(message, "raw_body") else message.body
+    return (
+        body, message.flag, sys_flag, message.born_timestamp_ms, message.born_host,
+        message.reconsume_times,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def golden():
+    root, _ = golden_store("broker")
+    with MessageStore.open(root, read_only=True) as reader:
+        yield reader
+
+
+def test_second_tries_are_those_of_the_genuine_broker(golden):
+    tries = golden.get(RETRY, 0, 0).messages
+    assert len(tries) == 3
+    for stored in tries:
+        first = golden.by_id(stored.properties["ORIGIN_MESSAGE_ID"])
+        copy = given_back(first, GROUP, 1)  # the golden client asked for level 1
+        assert copy.topic == RETRY
+        assert fields(copy) == fields(stored)
+        assert copy.properties == {
+            name: value for name, value in stored.properties.items() if name not in DELAYED
+        }
+
+
+def test_dead_letters_are_those_of_the_genuine_broker(golden):
+    dead = golden.get(DEAD, 0, 0).messages
+    tries = {one.properties["UNIQ_KEY"]: one for one in golden.get(RETRY, 0, 0).messages}
+    assert len(dead) == 3
+    for stored in dead:
+        copy = given_back(tries[stored.properties["UNIQ_KEY"]], GROUP, 1, 1)
+        assert copy.topic == DEAD
+        assert fields(copy) == fields(stored)
+        assert copy.properties == stored.properties
+
+
+@pytest.fixture
+def moving():
+    """Return a store, and a function that lets its clock go on and delivers what is due."""
+    now = [1_000_000]
+    with (
+        memory_directory() as root,
+        MessageStore.open(root, small_config(), threads=False, clock=lambda: now[0]) as store,
+    ):
+
+        def later(milliseconds):
+            now[0] += milliseconds
+            store.wait_dispatched()
+            store.delays.turn()
+            store.wait_dispatched()
+
+        later(0)
+        yield store, later
+
+
+def test_a_message_is_tried_again_a_level_later_each_time_and_is_a_dead_letter_in_the_end(moving):
+    store, later = moving
+    store.put(Message(topic="orders", body=b"17", tags="paid", keys=("o-17",), flag=5))
+    levels = parse_delay_levels(store.config.message_delay_level)
+    with store.consume("orders", "billing", tags="paid") as consumer:
+        message = next(consumer)
+        first_id = message.message_id
+        for count in range(16):
+            assert message.reconsume_times == count
+            assert message.give_back()
+            assert not message.give_back()
+            pause_ms = levels[min(3 + count, 18)]
+            later(pause_ms - 1)
+            assert consumer.poll() is None
+            later(1)
+            message = consumer.poll()
+            assert message.topic == "orders"
+            assert message.queue == ("%RETRY%billing", 0)
+            assert message.properties["ORIGIN_MESSAGE_ID"] == first_id
+            assert (message.body, message.tags, message.flag) == (b"17", "paid", 5)
+        assert message.give_back()
+        later(10 * levels[18])
+        assert consumer.poll() is None
+    [dead] = store.get("%DLQ%billing", 0, 0).messages
+    assert dead.reconsume_times == 17
+    assert dead.properties["RETRY_TOPIC"] == "orders"
+    assert store.consumer_offsets.get("orders", "billing", 0) == 1
+    assert store.consumer_offsets.get("%RETRY%billing", "billing", 0) == 16
+    assert [one.body for one in store.consume("%DLQ%billing", "repair")] == [b"17"]
+
+
+def test_a_level_below_zero_is_a_dead_letter_at_once_and_a_higher_one_the_longest(moving):
+    store, later = moving
+    for body in (b"0", b"1"):
+        store.put(Message(topic="orders", body=body))
+    consumer = store.consume("orders", "billing")
+    assert next(consumer).give_back(-1)
+    assert next(consumer).give_back(99)
+    later(0)
+    assert [one.body for one in store.get("%DLQ%billing", 0, 0).messages] == [b"0"]
+    assert store.max_offset("SCHEDULE_TOPIC_XXXX", 17) == 1
+
+
+def test_what_cannot_be_stored_stays_with_the_consumer(moving):
+    store, _ = moving
+    # Its properties have no room for those of a copy.
+    long = {"P": "x" * 32_700}
+    store.put(Message(topic="orders", properties=long))
+    store.put(Message(topic="orders"))
+    consumer = store.consume("orders", "billing")
+    message, following = next(consumer), next(consumer)
+    assert following.ack()
+    with pytest.raises((PutFailedError, RefusedMessageError)):
+        message.give_back()
+    assert store.consumer_offsets.get("orders", "billing", 0) == 0
+    assert message.ack()
+    assert store.consumer_offsets.get("orders", "billing", 0) == 2
+
+
+def test_a_committed_message_is_given_back_as_an_ordinary_one(golden):
+    committed = next(
+        message
+        for queue in range(4)
+        for message in golden.get("GoldenTx", queue, 0).messages
+        if message.sys_flag & TRANSACTION_COMMIT
+    )
+    copy = given_back(committed, GROUP)
+    assert copy.sys_flag == committed.sys_flag & ~TRANSACTION_COMMIT
+    assert copy.prepared_transaction_offset == 0
+
+
+def test_a_group_of_a_broker_has_the_tries_that_its_table_says(moving):
+    store, _ = moving
+    directory = store.layout.config
+    directory.mkdir(exist_ok=True)
+    (directory / "subscriptionGroup.json").write_text(
+        '{"subscriptionGroupTable":{"billing":{"groupName":"billing","retryMaxTimes":0}}}'
+    )
+    store.put(Message(topic="orders"))
+    assert next(store.consume("orders", "billing")).give_back()
+    store.wait_dispatched()
+    assert store.max_offset("%DLQ%billing", 0) == 1
