@@ -109,13 +109,10 @@ def refuse_special(properties: Mapping[str, str], *, delays: bool = False) -> No
 
 
 def delay_level(properties: Mapping[str, str]) -> int:
-    """Return the delay level that properties ask for, 0 or less for none.
-
-    Raises `RefusedMessageError` where it is no number. Source: Message.getDelayTimeLevel.
-    """
-    text = properties.get(DELAY)
+    """Return the delay level that properties ask for (getDelayTimeLevel), 0 or less for none."""
+    text = properties.get(DELAY, "0")
     try:
-        return 0 if text is None else int(text)
+        return int(text)
     except (TypeError, ValueError) as error:
         raise RefusedMessageError(
             f"property {DELAY}={text!r:.20} is no delay level",

@@ -121,17 +121,16 @@ class _DelayedMessage(PreparedMessage):
     __slots__ = ()
 
 
-def delayed(record: Record, topic: str, queue_id: int, max_level: int) -> tuple[int, Record] | None:
-    """Return level and record of a message on its way through the delay topic; None without.
+def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, Record]:
+    """Return level, 0 for none, and record of a message as the delay topic holds it.
 
-    A level above `max_level` becomes that one. Prepared and rolled-back messages are not delayed.
-    Source: CommitLog.asyncPutMessage (spec B3.4).
+    Levels beyond the `last` are that one. Source: CommitLog.asyncPutMessage (spec B3.4).
     """
     if not (_DELAYS.search(record.properties) and record.takes_a_place):
-        return None
+        return 0, record
     properties = decode_properties(record.properties)
-    if (level := min(delay_level(properties), max_level)) <= 0:
-        return None
+    if (level := min(delay_level(properties), last)) <= 0:
+        return 0, record
     if topic == DELAY_TOPIC:
         raise RefusedMessageError(f"a message of {topic} is delayed already: it would never leave")
     properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue_id)}

@@ -108,7 +108,7 @@ class StoreWriter:
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
-        self._max_level = len(parse_delay_levels(config.message_delay_level))
+        self._last_level = len(parse_delay_levels(config.message_delay_level))
         self._syncs = config.is_sync_flush
         self._timeout_s = config.sync_flush_timeout / 1000
         self._needs_replica = config.broker_role is BrokerRole.SYNC_MASTER
@@ -154,7 +154,7 @@ class StoreWriter:
             refuse_other_types(message)
             counter = self._counter_of(message.topic, queue_id)
             record, waits = record_of(message, self._born_host, delays=True)
-            return self._put_one(*self._delayed(counter, record), waits=waits)
+            return self._put_one(counter, record, waits=waits, delays=True)
         except _NotTaken as refused:
             return self._refused(refused)
 
@@ -168,7 +168,7 @@ class StoreWriter:
             record = prepared.record
             if body is not None:
                 record = record.with_body(body_bytes(body))
-            return self._put_one(*self._delayed(counter, record), waits=prepared.wait_flush)
+            return self._put_one(counter, record, waits=prepared.wait_flush, delays=True)
         except _NotTaken as refused:
             return self._refused(refused)
 
@@ -182,20 +182,17 @@ class StoreWriter:
         except _NotTaken as refused:
             return self._refused(refused)
 
-    def _delayed(self, counter: QueueCounter, record: Record) -> tuple[QueueCounter, Record]:
-        """Return queue and record of a message, in the delay topic if it asks for a delay."""
-        found = delayed(record, *counter.key, self._max_level)
-        if found is None:
-            return counter, record
-        level, on_its_way = found
-        self._check_fits(self._log.end.size_of(on_its_way, counter))  # when it is delivered
-        return self._log.counter(QueueKey(DELAY_TOPIC, level - 1)), on_its_way
-
     def acknowledged(self, result: PutResult) -> PutResult:
         """Return the result of a put that waited for nothing; see `BaseStore.acknowledged`."""
         return self._acknowledged(result, time_ns(), self._timeout_s)
 
-    def _put_one(self, counter: QueueCounter, record: Record, *, waits: bool) -> PutResult:
+    def _put_one(
+        self, counter: QueueCounter, record: Record, *, waits: bool, delays: bool = False
+    ) -> PutResult:
+        level, record = delayed(record, *counter.key, self._last_level) if delays else (0, record)
+        if level:
+            self._check_fits(self._log.end.size_of(record, counter))  # when it is delivered
+            counter = self._log.counter(QueueKey(DELAY_TOPIC, level - 1))
         self._check_properties(record.properties)
         self._check_length("body", len(record.body))
         return self._append(counter, [record], waits=waits)
