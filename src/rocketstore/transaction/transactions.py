@@ -336,10 +336,8 @@ class Transactions:
         queue = real_queue(half)
         assert queue is not None  # `refusal` has looked
         record = final_record(half)
-        on_its_way = delayed(record, *queue, self._max_level)
-        if on_its_way is None:
-            return queue, record
-        return QueueKey(DELAY_TOPIC, on_its_way[0] - 1), on_its_way[1]
+        level, record = delayed(record, *queue, self._max_level)
+        return QueueKey(DELAY_TOPIC, level - 1) if level else queue, record
 
     def _final_of(self, half: StoredMessage) -> StoredMessage | None:
         if real_queue(half) is None:
