@@ -80,6 +80,7 @@ class Life:
         self.root, self.calls = root, calls
         self.config = small_files(
             flush, max_msgs_num_batch=1000, retention=True,
+            delete_commit_log_files_interval=0, delete_consume_queue_files_interval=0,
             delete_when=";".join(f"{hour:02d}" for hour in range(24)),
         )  # fmt: skip
         self.now_ms = 1_700_000_000_000

@@ -13,6 +13,7 @@ from rocketstore.pipeline.sink.sink_writer import RowEncoder, parse_sink_options
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
+from rocketstore.storage.store import BaseStore
 from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -223,9 +224,9 @@ def killed_at(point: int, work: Callable[[Disk], object]) -> bool:
 
 def _tear_puts(points: _KillPoints) -> None:
     """Let every put of this process, which is about to die, be a place to die in."""
-    put = MessageStore.put_prepared
+    put = BaseStore.put_prepared
 
-    def torn(store: MessageStore, *arguments: Any) -> PutResult:
+    def torn(store: BaseStore, *arguments: Any) -> PutResult:
         points.puts += 1
         if points.puts % TORN_PUTS:
             return put(store, *arguments)
@@ -244,4 +245,4 @@ def _tear_puts(points: _KillPoints) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    MessageStore.put_prepared = torn  # type: ignore[method-assign, assignment]
+    BaseStore.put_prepared = torn  # type: ignore[method-assign, assignment]

@@ -20,6 +20,7 @@ from rocketstore.pipeline.sink.sink_commit import (
 )
 from rocketstore.pipeline.sink.sink_writer import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.store import BaseStore
 from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
     CONFIG,
@@ -159,10 +160,10 @@ def test_a_message_of_another_that_equals_the_next_row_is_not_taken_for_it(root)
             raise KeyboardInterrupt
         return put(store, *arguments)
 
-    put = MessageStore.put_prepared
+    put = BaseStore.put_prepared
     puts = iter(range(100))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MessageStore, "put_prepared", put_five_and_stop)
+        patch.setattr(BaseStore, "put_prepared", put_five_and_stop)
         with pytest.raises(KeyboardInterrupt):
             commit_batch(options, job, files, 1, clock=clock)
     row = TASKS[0][5]
