@@ -17,6 +17,7 @@ from rocketstore.consuming.async_puts import AsyncPuts
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
+from rocketstore.memory import MemoryTopics
 from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.replication import replication_of
@@ -42,6 +43,9 @@ class MessageStore(BaseStore):
         Where each group goes on in each queue.
     delays
         Delivers delayed messages; None in a slave.
+    memory_topics
+        Topics whose messages are in memory only; None unless ``memoryTopicEnable`` is on, and
+        in a slave.
     replication
         What slaves follow (``haListenPort``), or what follows a master (``haMasterAddress``); None
         without.
@@ -52,6 +56,11 @@ class MessageStore(BaseStore):
         self.consumer_offsets = ConsumerOffsetTable(self.layout, flush=self.flush, disk=parts.disk)
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)
+        self.memory_topics: MemoryTopics | None = None
+        if parts.config.memory_topic_enable and parts.config.broker_role is not BrokerRole.SLAVE:
+            # Before the services, which then see those topics like any other.
+            self.memory_topics = MemoryTopics(self, clock=parts.clock, disk=parts.disk)
+            self.memory_topics.attach()
         self.delays: DelayService | None = None
         if parts.config.broker_role is not BrokerRole.SLAVE:
             self.delays = DelayService(self, clock=parts.clock, disk=parts.disk)
@@ -69,9 +78,18 @@ class MessageStore(BaseStore):
         self._transactions = Transactions(self, self.consumer_offsets, parts.clock)
         self.attached.append(self._transactions)
 
+    @property
+    def queue_count(self) -> int:
+        """How many queues there are; it changes when one comes."""
+        memory = self.memory_topics
+        return super().queue_count + (0 if memory is None else memory.messages.queue_count)
+
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names, and some of our own."""
         own = {key: str(one) for key, one in self.scrub.runtime_info().items()}
+        if self.memory_topics is not None:
+            memory = self.memory_topics.runtime_info()
+            own |= {key: str(one) for key, one in memory.items()}
         delays = {} if self.delays is None else self.delays.runtime_info()
         return super().runtime_info() | own | delays
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(rocketstore.__file__).parent
-ROOMS = ("storage", "consuming")
+ROOMS = ("storage", "consuming", "memory", "metrics")
 SOURCES = sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py"))
 OWN_FRAMES = {"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"}
 """What runs in a frame of its own, in which no lock is taken."""

@@ -313,7 +313,6 @@ def test_a_flag_like_no_option_points_at_the_list():
 
 
 KEYS_OF_OTHER_VERSIONS = (
-    "memoryTopicEnable",
     "checkTransactionMessageEnable",
     "accessMessageInMemoryHotRatio",
     "mappedFileSizeTimerLog",

@@ -227,6 +227,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     redelete_hanged_file_interval: Annotated[int, Option("ms", 0)] = 120_000
     """Pause before a hung deletion is tried again."""
 
+    # --- memory topics --------------------------------------------------------------------------
+    memory_topic_enable: Annotated[bool, Option(ours=True)] = False
+    """Keep messages of topics that topics.json marks with memory in memory and in no file: lost
+    when the store is closed."""
+    memory_topic_max_bytes: Annotated[int, Option("bytes", 0, 2**62, ours=True)] = 0
+    """Most memory that they take; 0 is 75 % of what is available when the store is opened."""
+
     # --- metrics --------------------------------------------------------------------------------
     metrics_port: Annotated[int, Option("-", 0, 65_535, ours=True)] = 0
     """Port on which an open store serves its numbers to Prometheus; 0 serves none."""

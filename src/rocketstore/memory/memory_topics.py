@@ -1,0 +1,325 @@
+"""Which topics are memory topics, and how the calls of a store that name one go there.
+
+A topic is one if ``config/topics.json`` says ``"memory": true`` of it and ``memoryTopicEnable`` is
+on; else it is a topic like any other. A store without the setting pays nothing: its calls are wound
+around only where there may be such a topic.
+
+How derived: BrokerController.memoryTopicEnable, TopicConfig.memory and the decisions of send and
+pull processor in seed 001 (spec B22).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from bisect import bisect_left
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import psutil
+
+from rocketstore.errors import RefusedMessageError, StoreError
+from rocketstore.events import get_logger
+from rocketstore.format.java_hash import tags_code
+from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, dumps, loads
+from rocketstore.format.properties import decode_properties
+from rocketstore.format.queue_entry import QueueEntry
+from rocketstore.format.refusals import (
+    check_queue_id,
+    check_topic,
+    delay_level,
+    encoded_born_host,
+)
+from rocketstore.memory.memory_store import FIRST_ADDRESS, MemoryStore
+from rocketstore.message import Message
+from rocketstore.native.log_end import Record
+from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
+from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.storage.log.prepared import (
+    PreparedMessage,
+    batch_messages,
+    body_bytes,
+    client_messages,
+    record_of,
+    storable_block,
+)
+from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.results import PutResult
+    from rocketstore.storage.store import BaseStore
+
+AVAILABLE_SHARE: Final = 0.75
+"""Part of the memory available at the start that messages may take, unless a limit is set (B22)."""
+
+_PAGES: Final = (
+    ("get", MESSAGES, GetResult),
+    ("get_raw", RECORDS, GetRawResult),
+    ("get_views", VIEWS, GetViewsResult),
+)
+_TABLE: Final = "topicConfigTable"
+_CGROUP: Final = Path("/proc/self/cgroup")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+
+_log: Final = get_logger(__name__)
+
+
+def available_bytes() -> int:
+    """Return the memory that this process may still take: the machine's, or its control group's."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        group = _CGROUP.read_text().rpartition("::")[2].strip()
+        directory = _CGROUPS / group.lstrip("/")
+        limit = int((directory / "memory.max").read_text())
+        used = int((directory / "memory.current").read_text())
+    except (OSError, ValueError):  # no such group, or one without a limit
+        return available
+    return max(0, min(available, limit - used))
+
+
+class MemoryTopics:
+    """The memory topics of an open store, and their messages."""
+
+    def __init__(self, store: BaseStore, *, clock: Callable[[], int], disk: Disk) -> None:
+        config = store.config
+        limit = config.memory_topic_max_bytes or int(available_bytes() * AVAILABLE_SHARE)
+        self.messages = MemoryStore(config, limit_bytes=limit, clock=clock)
+        self._store = store
+        self._clock = clock
+        self._disk = disk
+        self._path = store.layout.config / TOPICS_FILE
+        self._creating = threading.Lock()
+        self._table = read_with_backup(self._path, loads) or {}
+        marked = [name for name, one in self._topics().items() if one.get("memory") is True]
+        self.names: frozenset[str] = frozenset(filter(self._is_fit, marked))
+
+    def _topics(self) -> dict[str, dict[str, Any]]:
+        topics: dict[str, dict[str, Any]] = self._table.setdefault(_TABLE, {})
+        return topics
+
+    def _is_fit(self, name: str) -> bool:
+        if "%" in name or name.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_")):
+            _log.warning("memory.topic_ignored", topic=name, why="the store itself puts there")
+            return False
+        return True
+
+    def create(self, topic: str, queue_count: int = 1) -> None:
+        """Make a topic a memory topic, also for later opens: ``topics.json`` says so.
+
+        Raises
+        ------
+        StoreError
+            The topic has messages on the disk, or is one of the store's own.
+        """
+        check_topic(topic)
+        check_queue_id(queue_count)
+        if not self._is_fit(topic):
+            raise StoreError(f"{topic} cannot be a memory topic: the store itself puts there")
+        if any(key.topic == topic for key in self._disk_queues()):
+            raise StoreError(
+                f"{topic} cannot become a memory topic: it has messages on the disk",
+                hint="choose another name; those messages could not be read any more",
+            )
+        with self._creating:
+            entry = self._topics().get(topic) or msgspec.to_builtins(
+                TopicConfig(
+                    topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
+                )
+            )
+            self._topics()[topic] = dict(sorted({**entry, "memory": True}.items()))
+            version = self._table.setdefault("dataVersion", {"counter": 0, "timestamp": 0})
+            version |= {"counter": version.get("counter", 0) + 1, "timestamp": self._clock()}
+            write_atomically(self._path, dumps(self._table).encode(), disk=self._disk, decode=loads)
+            self.names |= {topic}
+
+    def _disk_queues(self) -> list[QueueKey]:
+        return type(self._store).queues(self._store)
+
+    def runtime_info(self) -> dict[str, int]:
+        """Return the memory topics' part of the runtime information."""
+        messages = self.messages
+        return {
+            "memoryTopics": len(self.names),
+            "memoryTopicMessages": messages.message_count,
+            "memoryTopicBytes": messages.used_bytes,
+            "memoryTopicMaxBytes": messages.limit_bytes,
+            "memoryTopicEvicted": messages.evicted,
+        }
+
+    # --- puts -----------------------------------------------------------------------------------
+
+    def put(self, message: Message, queue_id: int = 0) -> PutResult:
+        """Keep a message; as `BaseStore.put`."""
+        return self._add(
+            message.topic, queue_id, [record_of(message, encoded_born_host, delays=True)[0]]
+        )
+
+    def put_prepared(
+        self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
+    ) -> PutResult:
+        """Keep a prepared message; as `BaseStore.put_prepared`."""
+        record = prepared.record
+        if body is not None:
+            record = record.with_body(body_bytes(body))
+        return self._add(prepared.topic, queue_id, [record])
+
+    def put_batch(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
+        """Keep messages of one topic, all or none; as `BaseStore.put_batch`."""
+        records = [record_of(message, encoded_born_host)[0] for message in messages]
+        return self._add(messages[0].topic, queue_id, records)
+
+    def put_client_batch(
+        self, topic: str, queue_id: int, batch: bytes | memoryview, **more: Any
+    ) -> PutResult:
+        """Keep a batch as a producer encodes it; as `BaseStore.put_client_batch`."""
+        more.pop("wait_flush", None)
+        block, _ = storable_block(more.pop("properties", b""))
+        host = encoded_born_host(more.pop("born_host", "127.0.0.1:0"))
+        records = [
+            Record(body, properties, host, flag=flag, **more)
+            for flag, body, properties in client_messages(body_bytes(batch), block)
+        ]
+        return self._add(topic, queue_id, records)
+
+    def put_record(
+        self, topic: str, queue_id: int, record: Record, *, wait_flush: bool = True
+    ) -> PutResult:
+        """Keep a record as it is; there is no flush to wait for."""
+        del wait_flush
+        return self._append(topic, queue_id, [record])
+
+    def _add(self, topic: str, queue_id: int, records: list[Record]) -> PutResult:
+        for record in records:
+            if (
+                b"DELAY\x01" in record.properties
+                and delay_level(decode_properties(record.properties)) > 0
+            ):
+                raise RefusedMessageError(
+                    f"{topic} is a memory topic, which takes no delayed message",
+                    hint="what waits is kept on the disk: put it to another topic",
+                )
+        return self._append(topic, queue_id, records)
+
+    def _append(self, topic: str, queue_id: int, records: list[Record]) -> PutResult:
+        result = self.messages.append(topic, check_queue_id(queue_id), records)
+        self._store.look_again()
+        return result
+
+    # --- reads ----------------------------------------------------------------------------------
+
+    def _page(
+        self,
+        form: tuple[int, type[Any]],
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        tags: str | None = None,
+    ) -> Any:
+        self._store.running_flags.check_readable()
+        kind, result = form
+        page = self.messages.page(kind, QueueKey(topic, queue_id), offset, max_messages, tags)
+        self._store.statistics.note_get(page[2] if kind == RECORDS else len(page[1]), 0)
+        return result(*page)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that can be read, 0 for an unknown queue."""
+        queue = self.messages.queue(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return one past the last queue offset, 0 for an unknown queue."""
+        queue = self.messages.queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    next_queue_offset = max_offset
+
+    def message_count(self, topic: str, queue_id: int) -> int:
+        """Return how many messages of a queue can be read."""
+        queue = self.messages.queue(topic, queue_id)
+        return 0 if queue is None else len(queue.records)
+
+    def queue_entries(
+        self, topic: str, queue_id: int, offset: int | None = None, max_entries: int | None = None
+    ) -> Iterator[tuple[int, QueueEntry]]:
+        """Yield queue offset and what an entry on the disk would say."""
+        start = max(offset or 0, self.min_offset(topic, queue_id))
+        stop = self.max_offset(topic, queue_id)
+        if max_entries is not None:
+            stop = min(stop, start + max(max_entries, 0))
+        for number in range(start, stop):
+            message = self.messages.message(topic, queue_id, number)
+            if message is not None:
+                code = tags_code(message.tags)
+                yield number, QueueEntry(message.physical_offset, message.size, code)
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the queue offset of the first message stored at or after a moment."""
+        numbers = range(self.min_offset(topic, queue_id), self.max_offset(topic, queue_id))
+        # One that is evicted meanwhile was older than all that are left.
+        at = bisect_left(
+            numbers, timestamp_ms, key=lambda n: self.store_timestamp(topic, queue_id, n) or -1
+        )
+        return numbers.start + at
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Return the store time of a queue's first message, None when it has none."""
+        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the store time of one queue offset, None when it has no message."""
+        message = self.messages.message(topic, queue_id, offset)
+        return None if message is None else message.store_timestamp_ms
+
+    # --- routes ---------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Let the store's calls that name a memory topic come here; a closed store has none."""
+        store: Any = self._store
+        for name in (
+            "put_client_batch", "put_record", "min_offset", "max_offset", "next_queue_offset",
+            "message_count", "queue_entries", "offset_at", "earliest_timestamp", "store_timestamp",
+        ):  # fmt: skip
+            setattr(store, name, self._routed(name, "topic", lambda topic: topic))
+        for name, kind, result in _PAGES:
+            in_memory = functools.partial(self._page, (kind, result))
+            setattr(store, name, self._routed(name, "topic", lambda topic: topic, in_memory))
+        store.put = self._routed("put", "message", _topic_of)
+        store.put_prepared = self._routed("put_prepared", "prepared", _topic_of)
+        batch = self._routed("put_batch", "messages", lambda messages: messages[0].topic)
+        store.put_batch = functools.wraps(store.put_batch)(
+            lambda messages, queue_id=0: batch(batch_messages(messages), queue_id)
+        )
+        acknowledged = store.acknowledged
+        store.acknowledged = lambda result: (
+            result if result.physical_offset >= FIRST_ADDRESS else acknowledged(result)
+        )
+        on_disk = store.queues
+        store.queues = lambda: sorted({*on_disk(), *self.messages.keys()})
+
+    def _routed(
+        self,
+        name: str,
+        first: str,
+        topic_of: Callable[[Any], Any],
+        in_memory: Callable[..., Any] | None = None,
+    ) -> Callable[..., Any]:
+        on_disk, in_memory = getattr(self._store, name), in_memory or getattr(self, name)
+
+        @functools.wraps(on_disk)
+        def call(*arguments: Any, **named: Any) -> Any:
+            topic = topic_of(arguments[0] if arguments else named.get(first))
+            if type(topic) is str and topic in self.names and not self._store.is_closed:
+                return in_memory(*arguments, **named)
+            return on_disk(*arguments, **named)
+
+        return call
+
+
+def _topic_of(message: object) -> object:
+    return message.topic if isinstance(message, Message | PreparedMessage) else None

@@ -1,0 +1,433 @@
+"""Memory topics: the face of any topic, no byte on the disk, room made by the seed's rule."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus, StoreConfig
+from rocketstore.config import BrokerRole, FlushDiskType
+from rocketstore.errors import (
+    InvalidNameError,
+    NotReadableError,
+    RefusedMessageError,
+    StoreClosedError,
+    StoreError,
+)
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.memory import memory_store, memory_topics
+from rocketstore.memory.memory_store import ENTRY_OVERHEAD_BYTES, FIRST_ADDRESS
+from rocketstore.storage.running_flags import RunningFlag
+from support.memory import memory_directory
+from support.small_store import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CACHE, OTHER, DISK = "cache", "other", "disk"
+OK = PutMessageStatus.PUT_OK
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as directory:
+        yield directory
+
+
+def mark(root: Path, *topics: str) -> None:
+    """Write ``topics.json`` as a broker would have it."""
+    table = {name: {"topicName": name, "memory": True, "newer": 1} for name in topics}
+    path = root / "config" / "topics.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"topicConfigTable": {**table, DISK: {"topicName": DISK}}}))
+
+
+def open_memory(
+    root: Path, *topics: str, clock: Any = None, threads: bool = False, **settings: Any
+) -> MessageStore:
+    mark(root, *(topics or (CACHE, OTHER)))
+    config = StoreConfig.small(memory_topic_enable=True, **settings)
+    return MessageStore.open(root, config, clock=clock or Clock(), threads=threads)
+
+
+def message(topic: str, number: int = 0, **more: Any) -> Message:
+    return Message(topic=topic, body=b"%06d" % number, tags=f"T{number % 2}", **more)
+
+
+def bodies(store: MessageStore, topic: str, queue_id: int = 0) -> list[int]:
+    page = store.get(topic, queue_id, store.min_offset(topic, queue_id), 32)
+    return [int(one.body) for one in page.messages]
+
+
+def files(root: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def shown(value: Any) -> Any:
+    """Return what a memory topic and one on the disk must agree in."""
+    if hasattr(value, "messages"):
+        seen = [
+            (one.queue_id, one.queue_offset, one.size, one.body, one.properties, one.flag,
+             one.store_timestamp_ms, one.born_timestamp_ms, one.born_host, one.store_host,
+             one.reconsume_times, one.sys_flag, one.body_crc)
+            for one in value.messages
+        ]  # fmt: skip
+        return (value.status, seen, *value[2:])
+    if hasattr(value, "packed_sizes"):
+        return (
+            value.status, value.queue_offset, value.size, value.store_timestamp_ms,
+            value.message_count, value.record_sizes, value.store_host, value.is_stored,
+        )  # fmt: skip
+    if hasattr(value, "records"):
+        return (value.status, sum(map(len, value.records)) if isinstance(value.records, list)
+                else len(value.records), *value[2:])  # fmt: skip
+    return value
+
+
+def test_it_answers_as_a_topic_on_the_disk_does(root: Path) -> None:
+    """The oracle is the store itself: one script for a topic of each kind."""
+
+    def script(store: MessageStore, topic: str, clock: Clock) -> Iterator[Any]:
+        yield store.get(topic, 0, 0)
+        yield store.max_offset(topic, 0)
+        for number in range(40):
+            clock.now_ms += 10
+            yield store.put(message(topic, number, keys=("k",), flag=3), number % 2)
+        v6 = message(topic, 7, born_host="[2001:db8::1]:80", reconsume_times=2)
+        yield store.put(v6, queue_id=1)
+        yield store.put_batch([message(topic, n) for n in (1, 2, 3)], queue_id=0)
+        prepared = store.prepare(message(topic, 5))
+        yield store.put_prepared(prepared)
+        yield store.put_prepared(prepared, b"another")
+        batch = encode_client_batch([(1, b"8", b"K\x01v"), (2, b"9", b"")])
+        yield store.put_client_batch(topic, 1, batch, properties={"A": "b"}, born_host="1.2.3.4:5")
+        yield store.put(Message(topic=topic, body=bytes(store.config.max_message_size + 1)))
+        yield store.put(Message(topic=topic, properties={"p": "x" * 32_767}))
+        assert store.wait_dispatched()
+        for queue_id in (0, 1, 2):
+            yield store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            yield store.message_count(topic, queue_id), store.next_queue_offset(topic, queue_id)
+            yield store.earliest_timestamp(topic, queue_id)
+            for offset in (-1, 0, 5, 22, 24, 25, 26, 1000):
+                yield store.get(topic, queue_id, offset)
+                yield store.get(topic, queue_id, offset, 3, "T1")
+                yield store.get(topic, queue_id, offset, 0, "none || other")
+                yield store.get_raw(topic, queue_id, offset)
+                yield store.get_views(topic, queue_id, offset, 5)
+                yield store.store_timestamp(topic, queue_id, offset)
+            for moment in (0, 1_700_000_000_000, 1_700_000_000_205, clock.now_ms, 1 << 60):
+                yield store.offset_at(topic, queue_id, moment)
+        entries = list(store.queue_entries(topic, 0)), list(store.queue_entries(topic, 0, 5, 3))
+        yield [[(at, one.record_size, one.tags_code) for at, one in some] for some in entries]
+        yield store.wait_for(topic, 0, 3, timeout_s=0)
+        yield store.wait_for(topic, 0, 1000, timeout_s=0)
+
+    answers = []
+    for topic in (CACHE, "plain"):  # names, and so records, of one length
+        clock = Clock()
+        with memory_directory() as own, open_memory(own, clock=clock) as store:
+            answers.append([shown(one) for one in script(store, topic, clock)])
+    for number, (in_memory, on_disk) in enumerate(zip(*answers, strict=True)):
+        assert in_memory == on_disk, number
+
+
+def test_no_file_is_made_written_or_read(root: Path) -> None:
+    with open_memory(root, memory_topic_max_bytes=3000) as store:
+        store.put(message(DISK))
+        store.wait_dispatched()
+        store.flush()
+        before, end = files(root), store.max_physical_offset
+        for number in range(100):
+            assert store.put(message(CACHE, number)).status is OK
+            store.put_batch([message(OTHER, number)] * 2)
+        store.get(CACHE, 0, 0)
+        store.flush()
+        assert store.memory_topics.messages.evicted > 200
+        assert files(root) == before
+        assert store.max_physical_offset == end
+        assert store.find(CACHE, "k") == []
+
+
+def test_a_restart_begins_with_nothing(root: Path) -> None:
+    with open_memory(root) as store:
+        store.put(message(CACHE, 1))
+        store.put(message(DISK, 2))
+    with open_memory(root) as store:
+        store.wait_dispatched()
+        assert store.get(CACHE, 0, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+        assert bodies(store, DISK) == [2]
+        assert store.put(message(CACHE, 3)).queue_offset == 0
+        assert bodies(store, CACHE) == [3]
+
+
+# --- which topics -------------------------------------------------------------------------------
+
+
+def test_without_the_setting_a_marked_topic_is_on_the_disk(root: Path) -> None:
+    mark(root, CACHE)
+    with MessageStore.open(root, StoreConfig.small(), threads=False) as store:
+        assert store.memory_topics is None
+        assert "put" not in vars(store)
+        assert store.put(message(CACHE)).physical_offset == 0
+        assert "memoryTopics" not in store.runtime_info()
+
+
+def test_a_topic_that_is_made_a_memory_topic_stays_one(root: Path) -> None:
+    with open_memory(root) as store:
+        store.memory_topics.create("fresh", 4)
+        assert store.put(message("fresh")).physical_offset >= FIRST_ADDRESS
+        store.put(message(DISK))
+        store.wait_dispatched()
+        with pytest.raises(StoreError, match="messages on the disk"):
+            store.memory_topics.create(DISK)
+        for name in ("SCHEDULE_TOPIC_XXXX", "%RETRY%g", "RMQ_SYS_TRANS_HALF_TOPIC"):
+            with pytest.raises(StoreError, match="the store itself puts there"):
+                store.memory_topics.create(name)
+        with pytest.raises(InvalidNameError):
+            store.memory_topics.create("a/b")
+        topics = json.loads((root / "config" / "topics.json").read_text())
+    table = topics["topicConfigTable"]
+    assert table["fresh"]["memory"] is True
+    assert table["fresh"]["readQueueNums"] == table["fresh"]["writeQueueNums"] == 4
+    assert table[CACHE]["newer"] == 1
+    assert "memory" not in table[DISK]
+    assert topics["dataVersion"]["counter"] == 1
+    config = StoreConfig.small(memory_topic_enable=True)
+    with MessageStore.open(root, config, threads=False) as store:
+        assert store.memory_topics.names == {CACHE, OTHER, "fresh"}
+
+
+def test_topics_of_the_store_itself_are_never_in_memory(root: Path) -> None:
+    with open_memory(root, CACHE, "%RETRY%g", "SCHEDULE_TOPIC_XXXX") as store:
+        assert store.memory_topics.names == {CACHE}
+
+
+def test_queues_and_topics_have_those_in_memory_too(root: Path) -> None:
+    with open_memory(root) as store:
+        store.put(message(CACHE), 3)
+        store.put(message(DISK))
+        store.wait_dispatched()
+        assert [tuple(key) for key in store.queues()] == [(CACHE, 3), (DISK, 0)]
+        assert store.topics() == [CACHE, DISK]
+
+
+# --- room ---------------------------------------------------------------------------------------
+
+
+def size_of(root: Path) -> int:
+    with memory_directory() as own, open_memory(own) as store:
+        return store.put(message(CACHE)).size + ENTRY_OVERHEAD_BYTES
+
+
+def test_the_oldest_of_its_own_topic_goes_first(root: Path) -> None:
+    with open_memory(root, memory_topic_max_bytes=4 * size_of(root)) as store:
+        store.put(message(OTHER, 0))
+        for number in (1, 2):
+            store.put(message(CACHE, number), queue_id=number)
+        store.put(message(CACHE, 3), queue_id=1)
+        store.put(message(CACHE, 4), queue_id=2)
+        assert [bodies(store, CACHE, n) for n in (1, 2)] == [[3], [2, 4]]
+        assert bodies(store, OTHER) == [0]
+        assert (store.min_offset(CACHE, 1), store.max_offset(CACHE, 1)) == (1, 2)
+        assert store.get(CACHE, 1, 0).status is GetMessageStatus.OFFSET_TOO_SMALL
+
+
+def test_without_one_of_its_own_the_longest_stored_of_all_goes(root: Path) -> None:
+    with open_memory(
+        root, CACHE, OTHER, "third", memory_topic_max_bytes=3 * size_of(root)
+    ) as store:
+        store.put(message(OTHER, 0))
+        store.put(message(CACHE, 1))
+        store.put(message(OTHER, 2))
+        store.put(message("third", 3))
+        assert [bodies(store, topic) for topic in (OTHER, CACHE, "third")] == [[2], [1], [3]]
+
+
+def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(
+    root: Path,
+) -> None:
+    with open_memory(root, memory_topic_max_bytes=10 * size_of(root)) as store:
+        for number in range(10):
+            store.put(message(CACHE, number))
+        big = Message(topic=OTHER, body=bytes(5 * size_of(root)))
+        assert store.put(big).status is OK
+        messages = store.memory_topics.messages
+        assert messages.used_bytes <= messages.limit_bytes
+        assert 1 < len(bodies(store, CACHE)) < 6
+        kept = bodies(store, CACHE)
+        huge = store.put(Message(topic=CACHE, body=bytes(11 * size_of(root))))
+        assert huge.status is PutMessageStatus.MESSAGE_ILLEGAL
+        assert "memoryTopicMaxBytes" in str(huge.detail)
+        assert bodies(store, CACHE) == kept
+
+
+def test_the_limit_is_three_quarters_of_the_memory_that_is_available(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory_topics, "available_bytes", lambda: 1_000_000)
+    with open_memory(root) as store:
+        assert store.memory_topics.messages.limit_bytes == 750_000
+        assert store.runtime_info()["memoryTopicMaxBytes"] == "750000"
+    monkeypatch.undo()
+    group = tmp_path / "own" / "group"
+    group.mkdir(parents=True)
+    (tmp_path / "cgroup").write_text("0::/own/group\n")
+    monkeypatch.setattr(memory_topics, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(memory_topics, "_CGROUPS", tmp_path)
+    (group / "memory.current").write_text("400\n")
+    for limit, available in (("1000\n", 600), ("300\n", 0)):
+        (group / "memory.max").write_text(limit)
+        assert memory_topics.available_bytes() == available
+    (group / "memory.max").write_text("max\n")
+    assert memory_topics.available_bytes() > 1000
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_a_delayed_message_and_what_no_topic_takes_are_refused(root: Path) -> None:
+    with open_memory(root) as store:
+        with pytest.raises(RefusedMessageError, match="memory topic"):
+            store.put(message(CACHE, properties={"DELAY": "3"}))
+        with pytest.raises(RefusedMessageError, match="memory topic"):
+            store.put_prepared(store.prepare(message(CACHE, properties={"DELAY": "3"})))
+        with pytest.raises(RefusedMessageError):
+            store.put(message(CACHE, sys_flag=4))
+        with pytest.raises(RefusedMessageError):
+            store.put_batch([message(CACHE), message(OTHER)])
+        with pytest.raises(RefusedMessageError):
+            store.put_batch([])
+        with pytest.raises(InvalidNameError):
+            store.put(message(CACHE), queue_id=-1)
+        assert store.put(message(CACHE, properties={"DELAY": "0"})).status is OK
+
+
+def test_a_closed_store_and_flags_are_heeded(root: Path) -> None:
+    with open_memory(root) as store:
+        store.put(message(CACHE))
+        store.running_flags.set(RunningFlag.NOT_READABLE, "a test")
+        with pytest.raises(NotReadableError):
+            store.get(CACHE, 0, 0)
+        store.running_flags.clear(RunningFlag.NOT_READABLE)
+        store.running_flags.set(RunningFlag.DISK_FULL, "a test")
+        assert store.put(message(CACHE)).status is OK
+        assert store.put(message(DISK)).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert store.put(message(CACHE)).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    with pytest.raises(StoreClosedError):
+        store.get(CACHE, 0, 0)
+    with open_memory(root, broker_role=BrokerRole.SLAVE) as store:
+        assert store.put(message(CACHE)).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+
+
+# --- threads and interrupts ---------------------------------------------------------------------
+
+
+def test_threads_lose_nothing_and_the_count_of_bytes_stays_right(root: Path) -> None:
+    writers, each = 4, 300
+    with open_memory(root, threads=True, memory_topic_max_bytes=40 * size_of(root)) as store:
+        offsets: list[int] = []
+        seen: set[int] = set()
+        stop = threading.Event()
+
+        def write() -> None:
+            for number in range(each):
+                offsets.append(store.put(message(CACHE, number)).queue_offset)
+                store.put(message(OTHER, number))
+
+        def read() -> None:
+            at = 0
+            while not stop.is_set():
+                page = store.get(CACHE, 0, at)
+                numbers = [one.queue_offset for one in page.messages]
+                assert numbers == sorted(numbers)
+                seen.update(numbers)
+                at = (
+                    page.next_offset
+                    if page.status is not GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+                    else 0
+                )
+
+        threads = [threading.Thread(target=write) for _ in range(writers)]
+        reader = threading.Thread(target=read)
+        for thread in (*threads, reader):
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        stop.set()
+        reader.join(60)
+        assert sorted(offsets) == list(range(writers * each))
+        messages = store.memory_topics.messages
+        assert messages.used_bytes == messages._counted() <= messages.limit_bytes
+        assert messages.message_count + messages.evicted == 2 * writers * each
+        assert seen
+
+
+def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(root: Path) -> None:
+    with open_memory(root) as store:
+        messages = store.memory_topics.messages
+        store.put(message(CACHE, 1))
+
+        class Interrupted(memory_store.MemoryQueue):
+            """A queue whose new records are in it when the interrupt comes."""
+
+            @property
+            def end(self) -> int:
+                return 1
+
+            @end.setter
+            def end(self, value: int) -> None:
+                if value > 1:
+                    raise KeyboardInterrupt
+
+        messages._queues[CACHE][0].__class__ = Interrupted
+        with pytest.raises(KeyboardInterrupt):
+            store.put_batch([message(CACHE, 2), message(CACHE, 3)])
+        queue = messages._queues[CACHE][0]
+        queue.__class__ = memory_store.MemoryQueue
+        queue.__dict__["end"] = 1
+        assert bodies(store, CACHE) == [1]
+        assert not messages._lock.locked()
+        assert messages.used_bytes == messages._counted()
+        assert store.put(message(CACHE, 4)).queue_offset == 1
+        assert bodies(store, CACHE) == [1, 4]
+        assert messages.message_count == 2
+        assert messages.used_bytes == messages._counted()
+
+
+def test_who_waits_is_woken_by_a_put(root: Path) -> None:
+    with open_memory(root, threads=True) as store:
+        came: list[bool] = []
+        waiter = threading.Thread(target=lambda: came.append(store.wait_for(CACHE, 0, 0, 60)))
+        waiter.start()
+        store.put(message(CACHE))
+        waiter.join(60)
+        assert came == [True]
+
+
+def test_groups_consume_a_memory_topic_and_futures_are_resolved(root: Path) -> None:
+    with open_memory(root, threads=True, flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
+        taken: list[bytes] = []
+
+        def consume() -> None:
+            with store.consume(CACHE, group="g", start="first", idle_timeout_s=60) as consumer:
+                for one in consumer:
+                    taken.append(one.body)
+                    one.ack()
+                    if len(taken) == 3:
+                        return
+
+        consumer = threading.Thread(target=consume)
+        consumer.start()
+        for number in range(3):
+            result = store.put_async(message(CACHE, number)).result(timeout=60)
+            assert result.status is OK
+        consumer.join(60)
+        assert taken == [b"000000", b"000001", b"000002"]
