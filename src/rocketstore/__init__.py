@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     )
     from rocketstore.storage.running_flags import RunningFlag, RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
+    from rocketstore.transaction.checks import CheckAnswer
     from rocketstore.transaction.records import EndStatus
     from rocketstore.transaction.transactions import EndResult, HalfMessage
     from rocketstore.units import (
@@ -98,6 +99,7 @@ __all__ = [
     "BodyTooLargeError",
     "BrokerRole",
     "ByteRange",
+    "CheckAnswer",
     "Checkpoint",
     "ChecksumMismatchError",
     "CompressedBodyError",
@@ -190,6 +192,7 @@ _PLACES: Final = {
     ),
     "storage.running_flags": ("RunningFlag", "RunningFlags"),
     "storage.statistics": ("StoreStatistics",),
+    "transaction.checks": ("CheckAnswer",),
     "transaction.records": ("EndStatus",),
     "transaction.transactions": ("EndResult", "HalfMessage"),
     "units": ("ByteRange", "QueueKey"),

@@ -22,16 +22,18 @@ from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.replication import replication_of
 from rocketstore.storage.store import BaseStore
+from rocketstore.transaction.checks import TransactionChecks
 from rocketstore.transaction.transactions import EndResult, HalfMessage, Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
     from rocketstore.consuming.consumer import Consumer
-    from rocketstore.message import Message
+    from rocketstore.message import Message, StoredMessage
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
+    from rocketstore.transaction.checks import CheckAnswer
 
 
 class MessageStore(BaseStore):
@@ -76,7 +78,10 @@ class MessageStore(BaseStore):
         self.metrics = MetricsService(self, lambda: self.scrub.known, parts.clock)
         self.attached += [self.scrub, self.metrics]
         self._transactions = Transactions(self, self.consumer_offsets, parts.clock)
-        self.attached.append(self._transactions)
+        self.transaction_checks = TransactionChecks(
+            self, self._transactions, parts.clock, runs=threads
+        )
+        self.attached += [self._transactions, self.transaction_checks]
 
     @property
     def queue_count(self) -> int:
@@ -236,3 +241,24 @@ class MessageStore(BaseStore):
         return self._transactions.end(
             producer_group, queue_offset, physical_offset, commits=commits
         )
+
+    def check_transactions(self, on_check: Callable[[StoredMessage], CheckAnswer | None]) -> None:
+        """Ask about transactions that nobody ends, every ``transactionCheckInterval``.
+
+        Off until this is called. A half message is asked about when it is older than
+        ``transactionTimeOut``, or than its property ``CHECK_IMMUNITY_TIME_IN_SECONDS``. After
+        ``transactionCheckMax`` times, or ``fileReservedTime``, it is put into the topic
+        ``TRANS_CHECK_MAX_TIME_TOPIC`` and ends.
+
+        Parameters
+        ----------
+        on_check
+            Called on a thread of the store with the half message, topic and queue being those it
+            is meant for; its offsets are those `end_transaction` takes. It answers, or, with
+            ``UNKNOWN`` or None, is asked again. Another callback takes the place of this one.
+
+        Notes
+        -----
+        Source: TransactionalMessageCheckService.
+        """
+        self.transaction_checks.watch(on_check)

@@ -58,6 +58,7 @@ transientStorePoolEnable=false transientStorePoolSize=5 fastFailIfNoBufferInStor
 enableDLegerCommitLog=false enableScheduleMessageStats=true enableLmq=false
 enableMultiDispatch=false maxLmqConsumeQueueNum=20000 enableScheduleAsyncDeliver=false
 scheduleAsyncDeliverMaxPendingLimit=2000 scheduleAsyncDeliverMaxResendNum2Blocked=3
+transactionCheckInterval=60000 transactionTimeOut=6000 transactionCheckMax=15
 """
 # Those whose default depends on other things: the root, the files, or a text with blanks.
 JAVA_OTHERS = {

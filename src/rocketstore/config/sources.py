@@ -63,8 +63,8 @@ _BROKER: Final = """
     waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue
     startAcceptSendRequestTimeStamp traceOn enableCalcFilterBitMap expectConsumerNumUseFilter
     maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterSupportRetry enablePropertyFilter
-    compressedRegister forceRegister registerNameServerPeriod transactionTimeOut
-    transactionCheckMax transactionCheckInterval aclEnable storeReplyMessageEnable
+    compressedRegister forceRegister registerNameServerPeriod
+    aclEnable storeReplyMessageEnable
     enableDetailStat autoDeleteUnusedStats isolateLogEnable configBlackList
     listenPort serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
     serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverChannelMaxIdleTimeSeconds

@@ -246,6 +246,12 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     messages in queue entries."""
     flush_delay_offset_interval: Annotated[int, Option("ms", 1)] = 10_000
     """How often it is written down how far delayed messages are delivered."""
+    transaction_check_interval: Annotated[int, Option("ms", 1)] = 60_000
+    """Pause between two checks of open transactions."""
+    transaction_time_out: Annotated[int, Option("ms", 0)] = 6_000
+    """How long a half message is left to its producer before it is checked."""
+    transaction_check_max: Annotated[int, Option("count", 0)] = 15
+    """How often a producer is asked about a half message before it is discarded."""
     enable_multi_dispatch: bool = False
     """Dispatch a message to the further queues that it names."""
     enable_lmq: bool = False

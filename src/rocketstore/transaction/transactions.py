@@ -180,7 +180,7 @@ class Transactions:
     def end_open(self, half: StoredMessage, *, commits: bool) -> EndResult:
         """End a half message that is open and claimed by the caller."""
         offset = half.queue_offset
-        if offset in self._doubtful and not self.settle(half):
+        if not self.is_open(half):
             return EndResult(EndStatus.ENDED_ALREADY)
         self._doubtful.add(offset)  # until it is known what became of the put
         if commits:
@@ -191,7 +191,7 @@ class Transactions:
         if put.is_stored:
             self.note_ended(half)
             if commits:
-                self._owe(offset)
+                self.owe(offset)
             else:
                 self._note_op(put, offset)
         self._doubtful.discard(offset)
@@ -234,18 +234,30 @@ class Transactions:
                 self._doubtful.discard(offset)
                 return True
             self.note_ended(half)
-            self._owe(offset)
+            self.owe(offset)
         self._doubtful.discard(offset)
         return False
 
-    def is_doubtful(self, queue_offset: int) -> bool:
-        """Whether it is not known what became of the last attempt to end a half message."""
-        return queue_offset in self._doubtful
+    def is_open(self, half: StoredMessage) -> bool:
+        """Whether a half message, claimed by the caller, waits for its end."""
+        offset = half.queue_offset
+        if offset in self._doubtful:
+            return self.settle(half)
+        return self.ledger.is_open(offset)
+
+    def forget(self) -> None:
+        """Read the ledger again at the next use: it may not know what is in the log."""
+        self._loaded = None
 
     def note_ended(self, half: StoredMessage) -> None:
         """Take down that a half message has ended."""
         with self._lock:
             self.ledger.note_ended(half.queue_offset, identity_of(half))
+
+    def note_lost(self, queue_offset: int) -> None:
+        """Take down that no half message can be read at an offset (retention, damage)."""
+        with self._lock:
+            self.ledger.note_ended(queue_offset)
 
     def note_moved(self, half: StoredMessage, copy: Place) -> None:
         """Take down that a copy stands for a half message."""
@@ -260,14 +272,15 @@ class Transactions:
 
     def claim(self, queue_offset: int) -> bool:
         """Be the only one who works on a half message; False where somebody else goes on to."""
-        return self._released.wait_for(lambda: self._claim_now(queue_offset), WAIT_S)
+        return self._released.wait_for(lambda: self.claim_at_once(queue_offset), WAIT_S)
 
     def release(self, queue_offset: int) -> None:
         """Let others work on a half message."""
         self._claimed.discard(queue_offset)
         self._released.tell()
 
-    def _claim_now(self, queue_offset: int) -> bool:
+    def claim_at_once(self, queue_offset: int) -> bool:
+        """Be the only one who works on a half message; False where somebody else does."""
         with self._lock:
             is_free = queue_offset not in self._claimed
             self._claimed.add(queue_offset)
@@ -275,7 +288,7 @@ class Transactions:
 
     # --- op messages ----------------------------------------------------------------------------
 
-    def _owe(self, queue_offset: int) -> None:
+    def owe(self, queue_offset: int) -> None:
         """Say in an op message that a half message has ended; at once, or before the next end."""
         self._owed[queue_offset] = None
         self._pay()

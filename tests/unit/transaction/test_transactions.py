@@ -16,23 +16,21 @@ from rocketstore import (
     MessageStore,
     PutMessageStatus,
     RefusedMessageError,
-    StoredMessage,
 )
 from rocketstore.format.metadata_json import loads
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.transaction import transactions
-from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.records import HALF, OP
 from rocketstore.units import QueueKey
 from support.memory import memory_directory
-from support.small_store import CONFIG, START_MS, Clock, open_store
+from support.small_store import CONFIG, START_MS
+from support.transaction_stores import Killed, TransactionStores, all_of, ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from rocketstore import PutResult
-    from rocketstore.native.log_end import Record
 
 ORDERS = QueueKey("orders", 3)
 MESSAGE = Message(
@@ -41,60 +39,15 @@ MESSAGE = Message(
 )  # fmt: skip
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class Stores:
-    """A store that a test opens, kills and opens again."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.clock = Clock()
-        self.store = open_store(root, self.clock)
-
-    def reopen(self, *, killed: bool) -> MessageStore:
-        self.store.abandon() if killed else self.store.close()
-        self.clock.now_ms += 1000
-        self.store = open_store(self.root, self.clock)
-        return self.store
-
-    def kill_at_put(self, number: int, *, after: bool) -> None:
-        """Let the put of a record of that number, from 0 on, be the last thing that happens."""
-        real, left = self.store.put_record, [number]
-
-        def put_record(
-            topic: str, queue_id: int, record: Record, *, wait_flush: bool = True
-        ) -> PutResult:
-            left[0] -= 1
-            if left[0] < 0 and not after:
-                raise Killed
-            result = real(topic, queue_id, record, wait_flush=wait_flush)
-            if left[0] < 0:
-                raise Killed
-            return result
-
-        self.store.put_record = put_record  # type: ignore[method-assign]
-
-
 @pytest.fixture
-def stores() -> Iterator[Stores]:
+def stores() -> Iterator[TransactionStores]:
     with memory_directory() as root:
-        opened = Stores(root)
+        opened = TransactionStores(root)
         yield opened
         opened.store.abandon()
 
 
-def all_of(store: MessageStore, queue: QueueKey) -> list[StoredMessage]:
-    store.wait_dispatched()
-    return list(messages_of(store, queue, 0))
-
-
-def ended(store: MessageStore) -> list[bytes]:
-    return [op.body for op in all_of(store, OP)]
-
-
-def test_a_half_message_is_hidden_until_it_is_committed(stores: Stores) -> None:
+def test_a_half_message_is_hidden_until_it_is_committed(stores: TransactionStores) -> None:
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
     assert half.put.status is PutMessageStatus.PUT_OK
@@ -122,7 +75,7 @@ def test_a_half_message_is_hidden_until_it_is_committed(stores: Stores) -> None:
     assert (op.body, op.properties, op.sys_flag) == (b"0", {"WAIT": "true", "TAGS": "d"}, 0)
 
 
-def test_a_rollback_leaves_nothing_to_consume(stores: Stores) -> None:
+def test_a_rollback_leaves_nothing_to_consume(stores: TransactionStores) -> None:
     store = stores.store
     first, second = (store.begin(MESSAGE, ORDERS.queue_id) for _ in range(2))
     assert store.rollback(second).status is EndStatus.ROLLED_BACK
@@ -136,7 +89,7 @@ def test_a_rollback_leaves_nothing_to_consume(stores: Stores) -> None:
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("second", [True, False])
 def test_a_transaction_ends_once(
-    stores: Stores, reopened: str, *, first: bool, second: bool
+    stores: TransactionStores, reopened: str, *, first: bool, second: bool
 ) -> None:
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
@@ -155,7 +108,7 @@ def test_a_transaction_ends_once(
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("commits_again", [True, False])
 def test_a_kill_in_a_commit_neither_loses_nor_doubles_it(
-    stores: Stores, number: int, *, after: bool, commits_again: bool, indexed: bool
+    stores: TransactionStores, number: int, *, after: bool, commits_again: bool, indexed: bool
 ) -> None:
     store = stores.store
     store.config = msgspec.structs.replace(store.config, message_index_enable=indexed)
@@ -178,7 +131,7 @@ def test_a_kill_in_a_commit_neither_loses_nor_doubles_it(
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("commits_again", [True, False])
 def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
-    stores: Stores, number: int, *, after: bool, commits_again: bool
+    stores: TransactionStores, number: int, *, after: bool, commits_again: bool
 ) -> None:
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
@@ -195,7 +148,7 @@ def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
     assert set(ended(store)) == {b"0"}
 
 
-def test_an_interrupted_rollback_is_not_committed_afterwards(stores: Stores) -> None:
+def test_an_interrupted_rollback_is_not_committed_afterwards(stores: TransactionStores) -> None:
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     real = store.put_record
@@ -220,7 +173,7 @@ def refusing(store: MessageStore, topic: str) -> Any:
     return lambda: setattr(store, "put_record", real)
 
 
-def test_what_cannot_be_stored_leaves_the_transaction_open(stores: Stores) -> None:
+def test_what_cannot_be_stored_leaves_the_transaction_open(stores: TransactionStores) -> None:
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     undo = refusing(store, "orders")
@@ -234,7 +187,7 @@ def test_what_cannot_be_stored_leaves_the_transaction_open(stores: Stores) -> No
     assert ended(store) == [b"0"]
 
 
-def test_an_op_message_that_found_no_room_is_put_later(stores: Stores) -> None:
+def test_an_op_message_that_found_no_room_is_put_later(stores: TransactionStores) -> None:
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     undo = refusing(store, OP.topic)
@@ -247,7 +200,7 @@ def test_an_op_message_that_found_no_room_is_put_later(stores: Stores) -> None:
     assert len(all_of(store, ORDERS)) == 1
 
 
-def test_wrong_ends_are_told_apart_and_change_nothing(stores: Stores) -> None:
+def test_wrong_ends_are_told_apart_and_change_nothing(stores: TransactionStores) -> None:
     store = stores.store
     plain = store.put(Message(topic="orders", body=b"plain"), queue_id=3)
     half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
@@ -270,7 +223,7 @@ def test_wrong_ends_are_told_apart_and_change_nothing(stores: Stores) -> None:
     assert store.commit(half).status is EndStatus.COMMITTED
 
 
-def test_what_could_never_be_committed_does_not_begin(stores: Stores) -> None:
+def test_what_could_never_be_committed_does_not_begin(stores: TransactionStores) -> None:
     store = stores.store
     with pytest.raises(InvalidNameError):
         store.begin(Message(topic="../orders"))
@@ -286,13 +239,13 @@ def test_what_could_never_be_committed_does_not_begin(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("size", range(32_500, 32_768, 23))
-def test_a_half_message_leaves_room_for_its_checks(stores: Stores, size: int) -> None:
+def test_a_half_message_leaves_room_for_its_checks(stores: TransactionStores, size: int) -> None:
     half = stores.store.begin(Message(topic="orders", properties={"a": "x" * size}))
     assert half.put.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     assert stores.store.commit(half).status is EndStatus.NOT_FOUND
 
 
-def test_a_message_without_a_key_gets_one(stores: Stores) -> None:
+def test_a_message_without_a_key_gets_one(stores: TransactionStores) -> None:
     store = stores.store
     first, second = (store.begin(Message(topic="orders")) for _ in range(2))
     assert first.transaction_id != second.transaction_id
@@ -302,7 +255,7 @@ def test_a_message_without_a_key_gets_one(stores: Stores) -> None:
     assert one.properties["PGROUP"] == first.producer_group == "DEFAULT_PRODUCER"
 
 
-def test_the_groups_offsets_pass_over_what_has_ended(stores: Stores) -> None:
+def test_the_groups_offsets_pass_over_what_has_ended(stores: TransactionStores) -> None:
     store = stores.store
     halves = [store.begin(MESSAGE, number) for number in range(5)]
     for half in (halves[0], halves[1], halves[3]):
@@ -320,7 +273,7 @@ def offsets(root: Path) -> dict[str, int]:
     return {name.removesuffix("@CID_RMQ_SYS_TRANS"): queues[0] for name, queues in table.items()}
 
 
-def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores: Stores) -> None:
+def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores: TransactionStores) -> None:
     store = stores.store
     for body in (b"0", b"1", b"-1", b"x", b"9" * 400):
         store.put(Message(topic=OP.topic, body=body, tags="d"))
@@ -330,7 +283,7 @@ def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores: Stores) ->
     assert store.commit(half).status is EndStatus.ENDED_ALREADY
 
 
-def test_two_threads_end_a_transaction_once(stores: Stores) -> None:
+def test_two_threads_end_a_transaction_once(stores: TransactionStores) -> None:
     store = stores.store
     halves = [store.begin(MESSAGE, ORDERS.queue_id) for _ in range(20)]
     with ThreadPoolExecutor(4) as pool:
@@ -339,7 +292,7 @@ def test_two_threads_end_a_transaction_once(stores: Stores) -> None:
     assert len(all_of(store, ORDERS)) == len(halves)
 
 
-def test_a_broken_table_of_offsets_stops_transactions_only(stores: Stores) -> None:
+def test_a_broken_table_of_offsets_stops_transactions_only(stores: TransactionStores) -> None:
     half = stores.store.begin(MESSAGE)
     stores.store.close()
     (stores.root / "config").mkdir(exist_ok=True)
@@ -350,7 +303,7 @@ def test_a_broken_table_of_offsets_stops_transactions_only(stores: Stores) -> No
             store.commit(half)
 
 
-def test_an_open_with_threads_finishes_what_a_kill_left(stores: Stores) -> None:
+def test_an_open_with_threads_finishes_what_a_kill_left(stores: TransactionStores) -> None:
     half = stores.store.begin(MESSAGE, ORDERS.queue_id)
     stores.kill_at_put(0, after=True)
     with pytest.raises(Killed):
@@ -365,7 +318,7 @@ def test_an_open_with_threads_finishes_what_a_kill_left(stores: Stores) -> None:
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_message_with_a_delay_waits_after_its_commit(
-    stores: Stores, number: int, *, after: bool
+    stores: TransactionStores, number: int, *, after: bool
 ) -> None:
     store = stores.store
     waiting = QueueKey(DELAY_TOPIC, 1)

@@ -1,0 +1,227 @@
+"""The check: asks about half messages that nobody ended, as a producer may have died in between.
+
+Each turn goes over the open half messages in order. One whose producer is to be asked is put again
+at the tail, with the number of times it was asked, and then `on_check` is called; so a count
+survives a kill, and the offset before which nothing is open moves on.
+
+Law: what becomes of a half message is taken down before anything else is done with it: a copy is in
+the log before its original counts as moved, and in the ledger before anybody is asked. Where that
+is not known, the ledger is read again. A put that fails ends the turn, and the next one goes on.
+
+How derived: TransactionalMessageServiceImpl.check, TransactionalMessageCheckService of 4.9 (spec
+B19; transactions-and-schedule §1.4). There a half message is asked about only when enough op
+messages were read to be sure; here every end is known, so its age alone decides.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.config import BrokerRole
+from rocketstore.errors import StoreClosedError
+from rocketstore.events import get_logger
+from rocketstore.format.properties import decode_properties
+from rocketstore.storage.threads import Periodic
+from rocketstore.transaction.ledger import Place, messages_of
+from rocketstore.transaction.records import (
+    DISCARDED,
+    HALF,
+    PGROUP,
+    CheckRules,
+    CheckStep,
+    check_step,
+    checked_record,
+    discarded_record,
+    identity_of,
+    immune_record,
+    real_queue,
+    times_checked,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.message import StoredMessage
+    from rocketstore.native.log_end import Record
+    from rocketstore.storage.results import PutResult
+    from rocketstore.storage.store import BaseStore
+    from rocketstore.transaction.transactions import Transactions
+
+TURN_LIMIT_MS: Final = 60_000
+"""Longest turn, after which the offsets are saved (TransactionalMessageServiceImpl's limit)."""
+
+_HOUR_MS: Final = 3_600_000
+
+_log: Final = get_logger(__name__)
+
+
+class CheckAnswer(Enum):
+    """What a producer says of a half message."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"
+
+
+class TransactionChecks:
+    """The checks of one open store; off before `watch` names whom to ask."""
+
+    def __init__(
+        self, store: BaseStore, transactions: Transactions, clock: Callable[[], int], *, runs: bool
+    ) -> None:
+        self._store = store
+        self._transactions = transactions
+        self._clock = clock
+        self._runs = runs
+        config = store.config
+        self._rules = CheckRules(
+            config.transaction_time_out,
+            config.transaction_check_max,
+            config.file_reserved_time * _HOUR_MS,
+        )
+        self._on_check: Callable[[StoredMessage], CheckAnswer | None] | None = None
+        self._thread: Periodic | None = None
+
+    def watch(self, on_check: Callable[[StoredMessage], CheckAnswer | None]) -> None:
+        """Ask `on_check` from now on; see `MessageStore.check_transactions`."""
+        if self._store.is_closed:
+            raise StoreClosedError(f"{self._store.layout.root} was closed", hint="open it again")
+        self._on_check = on_check
+        if self._runs and self._thread is None:
+            interval_s = self._store.config.transaction_check_interval / 1000
+            thread = Periodic(
+                "rocketstore-transaction-check", lambda: self.turn(self._clock()), interval_s
+            )
+            thread.start()
+            self._thread = thread
+
+    def start(self) -> None:
+        """Do nothing: the thread starts when there is somebody to ask."""
+
+    def stop(self) -> None:
+        """End the thread after the half message it is at."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def turn(self, now_ms: int) -> int:
+        """Go once over the open half messages; return how many were asked about."""
+        if self._on_check is None or self._store.config.broker_role is BrokerRole.SLAVE:
+            return 0
+        transactions = self._transactions
+        ledger = transactions.ledger
+        transactions.read_ops()
+        began_ms, asked = self._clock(), 0
+        stop = expected = self._store.max_offset(*HALF)
+        first = ledger.base
+        for half in messages_of(self._store, HALF, first):
+            offset = half.queue_offset
+            if offset >= stop or self._is_late(began_ms):
+                expected = min(offset, stop)
+                break
+            for lost in range(first, offset):
+                transactions.note_lost(lost)
+            first = offset + 1
+            step = check_step(half, now_ms, self._rules)
+            if not ledger.is_open(offset):
+                continue
+            if step is CheckStep.WAIT:
+                expected = offset
+                break
+            copy = self._taken(half, step)
+            if copy is None:
+                expected = offset
+                break
+            if copy is not half and step is CheckStep.ASK:
+                asked += 1
+                self._ask(copy)
+        for lost in range(first, expected):
+            transactions.note_lost(lost)
+        transactions.save_offsets()
+        return asked
+
+    def _is_late(self, began_ms: int) -> bool:
+        is_stopping = self._thread is not None and self._thread.stopping.is_set()
+        return is_stopping or self._clock() - began_ms > TURN_LIMIT_MS
+
+    # --- one half message -----------------------------------------------------------------------
+
+    def _taken(self, half: StoredMessage, step: CheckStep) -> StoredMessage | None:
+        """Return the copy that stands for a half message now, itself if there is none.
+
+        None where the store does not take what is to be put.
+        """
+        transactions, offset = self._transactions, half.queue_offset
+        if not transactions.claim_at_once(offset):
+            return half  # it is being ended
+        try:
+            if not transactions.is_open(half):
+                return half
+            if (
+                step is CheckStep.DISCARD
+                or real_queue(half) is None
+                or PGROUP not in half.properties
+            ):
+                return self._discarded(half)
+            if step is CheckStep.MOVE:
+                return self._moved(half, immune_record(half))
+            return self._moved(half, checked_record(half, times_checked(half) + 1))
+        finally:
+            transactions.release(offset)
+
+    def _moved(self, half: StoredMessage, record: Record) -> StoredMessage | None:
+        try:
+            put = self._store.put_record(*HALF, record)
+        except BaseException:
+            self._transactions.forget()  # the copy may be there
+            raise
+        if not put.is_stored:
+            return None
+        self._transactions.note_moved(half, Place(put.queue_offset, put.physical_offset))
+        return _as_put(half, record, put)
+
+    def _discarded(self, half: StoredMessage) -> StoredMessage | None:
+        key = half.unique_key
+        kept = [] if key is None else self._store.find(DISCARDED.topic, key)
+        is_kept = any(identity_of(one) == identity_of(half) for one in kept)
+        if not is_kept:
+            is_kept = self._store.put_record(*DISCARDED, discarded_record(half)).is_stored
+        if not is_kept:
+            return None
+        _log.warning("transaction.discarded", half=half.message_id, checks=times_checked(half))
+        self._transactions.note_ended(half)
+        self._transactions.owe(half.queue_offset)
+        return half
+
+    def _ask(self, half: StoredMessage) -> None:
+        queue = real_queue(half)
+        assert queue is not None and self._on_check is not None  # noqa: PT018 - `turn` has looked
+        shown = msgspec.structs.replace(half, topic=queue.topic, queue_id=queue.queue_id)
+        try:
+            answer = self._on_check(shown)
+        except Exception:  # noqa: BLE001 - it is asked about again
+            _log.exception("transaction.check_failed", half=half.message_id)
+            return
+        if answer in (CheckAnswer.COMMIT, CheckAnswer.ROLLBACK):
+            self._transactions.end(
+                half.properties[PGROUP],
+                half.queue_offset,
+                half.physical_offset,
+                commits=answer is CheckAnswer.COMMIT,
+            )
+
+
+def _as_put(half: StoredMessage, record: Record, put: PutResult) -> StoredMessage:
+    return msgspec.structs.replace(
+        half,
+        queue_offset=put.queue_offset,
+        physical_offset=put.physical_offset,
+        message_id=put.message_id,
+        size=put.size,
+        store_timestamp_ms=put.store_timestamp_ms,
+        raw_properties=record.properties,
+        properties=decode_properties(record.properties),
+    )

@@ -1,0 +1,281 @@
+"""The check: whom it asks, when, what it puts, and that a transaction still ends once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from rocketstore import CheckAnswer, EndStatus, Message, MessageStore, StoredMessage
+from rocketstore.transaction.records import (
+    DISCARDED,
+    HALF,
+    CheckRules,
+    CheckStep,
+    check_step,
+)
+from rocketstore.units import QueueKey
+from support.memory import memory_directory
+from support.small_store import CONFIG, START_MS
+from support.transaction_stores import Killed, TransactionStores, all_of, ended, halves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ORDERS = QueueKey("orders", 3)
+MESSAGE = Message(topic="orders", body=b"o-17", flag=7, reconsume_times=2, unique_key="K1")
+SECOND_MS = 1000
+HOUR_MS = 3_600_000
+
+
+class Producer:
+    """Who is asked, what it says, and what it was shown."""
+
+    def __init__(self, answer: CheckAnswer | None = CheckAnswer.UNKNOWN) -> None:
+        self.answer = answer
+        self.asked: list[StoredMessage] = []
+
+    def __call__(self, half: StoredMessage) -> CheckAnswer | None:
+        self.asked.append(half)
+        return self.answer
+
+
+@pytest.fixture
+def stores() -> Iterator[TransactionStores]:
+    with memory_directory() as root:
+        opened = TransactionStores(root)
+        yield opened
+        opened.store.abandon()
+
+
+def turn(stores: TransactionStores, producer: Producer, after_s: int = 60) -> int:
+    """Let a time go by, and check."""
+    stores.clock.now_ms += after_s * SECOND_MS
+    stores.store.wait_dispatched()
+    stores.store.check_transactions(producer)
+    return stores.store.transaction_checks.turn(stores.clock.now_ms)
+
+
+def half_message(age_ms: int, **properties: str) -> StoredMessage:
+    with memory_directory() as root:
+        stores = TransactionStores(root)
+        stores.store.begin(msgspec.structs.replace(MESSAGE, born_timestamp_ms=START_MS - age_ms))
+        [half] = halves(stores.store)
+        stores.store.close()
+    return msgspec.structs.replace(half, properties={**half.properties, **properties})
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "properties", "step"),
+    [
+        (5_999, {}, CheckStep.WAIT),
+        (6_000, {}, CheckStep.ASK),
+        (0, {}, CheckStep.WAIT),
+        (-1, {}, CheckStep.ASK),
+        (6_000, {"TRANSACTION_CHECK_TIMES": "14"}, CheckStep.ASK),
+        (0, {"TRANSACTION_CHECK_TIMES": "15"}, CheckStep.DISCARD),
+        (72 * HOUR_MS, {}, CheckStep.ASK),
+        (72 * HOUR_MS + 1, {}, CheckStep.DISCARD),
+        (29_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "30"}, CheckStep.MOVE),
+        (30_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "30"}, CheckStep.ASK),
+        (5_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "-1"}, CheckStep.MOVE),
+        (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, CheckStep.ASK),
+        (0, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "0"}, CheckStep.ASK),
+        (6_000, {"TRANSACTION_CHECK_TIMES": "many"}, CheckStep.ASK),
+    ],
+)
+def test_a_step_follows_from_age_and_properties(
+    age_ms: int, properties: dict[str, str], step: CheckStep
+) -> None:
+    half = half_message(age_ms, **properties)
+    assert check_step(half, START_MS, CheckRules(6_000, 15, 72 * HOUR_MS)) is step
+
+
+def test_a_producer_is_asked_about_a_copy_that_counts(stores: TransactionStores) -> None:
+    half = stores.store.begin(MESSAGE, 3, producer_group="billing")
+    producer = Producer()
+    assert turn(stores, producer, after_s=5) == 0
+    for times in (1, 2, 3):
+        assert turn(stores, producer) == 1
+        shown = producer.asked[-1]
+        assert (shown.topic, shown.queue_id) == ORDERS
+        stored = stores.store.at_physical_offset(shown.physical_offset)
+        assert stored == msgspec.structs.replace(shown, topic=HALF.topic, queue_id=0)
+        assert stored.properties["TRANSACTION_CHECK_TIMES"] == str(times)
+        assert (stored.queue_offset, stored.message_id) == (times, shown.message_id)
+        assert (stored.flag, stored.reconsume_times) == (7, 2)
+    assert not ended(stores.store)
+    assert stores.store.commit(half).status is EndStatus.COMMITTED
+    [final] = all_of(stores.store, ORDERS)
+    assert final.prepared_transaction_offset == producer.asked[-1].physical_offset
+    assert ended(stores.store) == [b"3"]
+    assert turn(stores, producer) == 0
+
+
+@pytest.mark.parametrize("answer", [CheckAnswer.COMMIT, CheckAnswer.ROLLBACK])
+@pytest.mark.parametrize("reopened", ["no", "closed", "killed"])
+def test_what_a_producer_answers_ends_the_transaction(
+    stores: TransactionStores, answer: CheckAnswer, reopened: str
+) -> None:
+    half = stores.store.begin(MESSAGE, 3)
+    producer = Producer(answer)
+    assert turn(stores, producer) == 1
+    assert turn(stores, producer) == 0
+    if reopened != "no":
+        stores.reopen(killed=reopened == "killed")
+    assert len(all_of(stores.store, ORDERS)) == (answer is CheckAnswer.COMMIT)
+    assert turn(stores, producer) == 0
+    assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY
+    assert stores.store.rollback(half).status is EndStatus.ENDED_ALREADY
+    assert ended(stores.store) == [b"1"]
+
+
+@pytest.mark.parametrize("reopened", ["no", "closed", "killed"])
+def test_an_answer_by_the_offsets_of_any_copy_counts_once(
+    stores: TransactionStores, reopened: str
+) -> None:
+    half = stores.store.begin(MESSAGE, 3)
+    producer = Producer(None)
+    for _ in range(3):
+        turn(stores, producer)
+    if reopened != "no":
+        stores.reopen(killed=reopened == "killed")
+    places = [(half.queue_offset, half.physical_offset)]
+    places += [(shown.queue_offset, shown.physical_offset) for shown in producer.asked]
+    statuses = [
+        stores.store.end_transaction("DEFAULT_PRODUCER", *place, commits=True).status
+        for place in places
+    ]
+    assert statuses == [EndStatus.COMMITTED] + [EndStatus.ENDED_ALREADY] * 3
+    assert len(all_of(stores.store, ORDERS)) == 1
+    assert turn(stores, producer) == 0
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_kill_at_the_copy_leaves_one_transaction(
+    stores: TransactionStores, *, after: bool
+) -> None:
+    half = stores.store.begin(MESSAGE, 3)
+    stores.kill_at_put(0, after=after)
+    with pytest.raises(Killed):
+        turn(stores, Producer())
+    stores.reopen(killed=True)
+    producer = Producer(CheckAnswer.COMMIT)
+    assert turn(stores, producer) == 1
+    assert turn(stores, producer) == 0
+    assert len(all_of(stores.store, ORDERS)) == 1
+    assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY
+
+
+def test_after_a_copy_that_failed_the_turn_goes_on_with_what_is_there(
+    stores: TransactionStores,
+) -> None:
+    stores.store.begin(MESSAGE, 3)
+    real = stores.store.put_record
+    stores.kill_at_put(0, after=True)
+    with pytest.raises(Killed):
+        turn(stores, Producer())
+    stores.store.put_record = real  # type: ignore[method-assign]
+    producer = Producer(CheckAnswer.COMMIT)
+    assert turn(stores, producer) == 1
+    assert len(all_of(stores.store, ORDERS)) == 1
+    assert producer.asked[0].properties["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+@pytest.mark.parametrize("number", [None, 0, 1])
+def test_who_never_answers_is_discarded_once(stores: TransactionStores, number: int | None) -> None:
+    half = stores.store.begin(MESSAGE, 3)
+    producer = Producer()
+    for _ in range(15):
+        assert turn(stores, producer) == 1
+    if number is not None:
+        stores.kill_at_put(number, after=True)
+        with pytest.raises(Killed):
+            turn(stores, producer)
+        stores.reopen(killed=True)
+    assert turn(stores, producer) == turn(stores, producer) == 0
+    [kept] = all_of(stores.store, DISCARDED)
+    assert kept.properties["TRANSACTION_CHECK_TIMES"] == "15"
+    assert kept.raw_body == b"o-17"
+    assert ended(stores.store) == [b"15"]
+    assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY
+    assert not all_of(stores.store, ORDERS)
+
+
+def test_an_immune_message_lets_others_pass_and_its_checks_are_not_counted(
+    stores: TransactionStores,
+) -> None:
+    immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "600"}
+    stores.store.begin(msgspec.structs.replace(MESSAGE, properties=immune), 3)
+    stores.store.begin(Message(topic="orders", body=b"other"), 3)
+    producer = Producer(CheckAnswer.COMMIT)
+    assert turn(stores, producer) == 1
+    for _ in range(3):
+        assert turn(stores, producer) == 0
+    newest = halves(stores.store)[-1]
+    assert newest.properties["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+    assert "TRANSACTION_CHECK_TIMES" not in newest.properties
+    assert turn(stores, producer, after_s=600) == 1
+    assert [one.body for one in all_of(stores.store, ORDERS)] == [b"other", b"o-17"]
+
+
+def test_a_producer_that_fails_is_asked_again(stores: TransactionStores) -> None:
+    stores.store.begin(MESSAGE, 3)
+    stores.store.begin(MESSAGE, 3)
+
+    def fails(_: StoredMessage) -> CheckAnswer:
+        raise ValueError("no database")
+
+    stores.clock.now_ms += 60 * SECOND_MS
+    stores.store.wait_dispatched()
+    stores.store.check_transactions(fails)
+    assert stores.store.transaction_checks.turn(stores.clock.now_ms) == 2
+    assert turn(stores, Producer(CheckAnswer.COMMIT)) == 2
+    assert len(all_of(stores.store, ORDERS)) == 2
+
+
+def test_a_half_message_that_retention_deleted_is_passed_over(stores: TransactionStores) -> None:
+    store = stores.store
+    half = store.begin(MESSAGE, 3)
+    for number in range(200):
+        store.put(Message(topic="other", body=b"x" * 200, keys=str(number)))
+    late = store.begin(MESSAGE, 3)
+    store.close()
+    first, *_ = sorted((stores.root / "commitlog").iterdir())
+    first.unlink()
+    stores.reopen(killed=False)
+    assert stores.store.min_physical_offset > half.physical_offset
+    assert stores.store.commit(half).status is EndStatus.NOT_FOUND
+    producer = Producer(CheckAnswer.COMMIT)
+    assert turn(stores, producer) == 1
+    assert producer.asked[0].properties["UNIQ_KEY"] == "K1"
+    assert stores.store.commit(late).status is EndStatus.ENDED_ALREADY
+    assert len(all_of(stores.store, ORDERS)) == 1
+
+
+def test_what_is_no_half_message_of_anybody_is_discarded(stores: TransactionStores) -> None:
+    stores.store.put(Message(topic=HALF.topic, body=b"astray"))
+    producer = Producer(CheckAnswer.COMMIT)
+    assert turn(stores, producer) == 0
+    assert [one.body for one in all_of(stores.store, DISCARDED)] == [b"astray"]
+    assert ended(stores.store) == [b"0"]
+
+
+def test_with_threads_a_check_runs_by_itself() -> None:
+    settings = msgspec.structs.replace(CONFIG, transaction_check_interval=1, transaction_time_out=0)
+    with memory_directory() as root, MessageStore.open(root, settings) as store:
+        store.check_transactions(Producer(CheckAnswer.COMMIT))
+        store.begin(MESSAGE, 3)
+        assert store.wait_for("orders", 3, 0, timeout_s=30)
+
+
+def test_age_and_number_of_checks_are_settings() -> None:
+    settings = msgspec.structs.replace(CONFIG, transaction_time_out=90_000, transaction_check_max=1)
+    with memory_directory() as root:
+        stores = TransactionStores(root, settings)
+        stores.store.begin(MESSAGE, 3)
+        producer = Producer()
+        assert [turn(stores, producer) for _ in range(3)] == [0, 1, 0]
+        assert len(all_of(stores.store, DISCARDED)) == 1
+        stores.store.close()
