@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from rocketstore.consuming.giving_back import RETRY_TOPIC, given_back
+from rocketstore.consuming.group import Member
 from rocketstore.consuming.window import Delivery  # noqa: TC001 - a field of a struct
 from rocketstore.errors import StoreClosedError
 from rocketstore.message import StoredMessage
@@ -66,10 +67,12 @@ class Consumer:
         self._store = group.store
         self._offsets = offsets
         self._idle_timeout_s = idle_timeout_s
-        self._member = member = group.join()
-        # Without `close` too, as when a loop over an unnamed consumer ends.
-        self._finalizer = weakref.finalize(self, group.abandon, member)
+        self._member = Member()
+        # Without `close` too, as when a loop over an unnamed consumer ends. Before it joins, and
+        # until it has left: an interrupt leaves nobody in the group who does not read.
+        self._finalizer = weakref.finalize(self, group.abandon, self._member)
         self._finalizer.atexit = False
+        group.join(self._member)
 
     def __repr__(self) -> str:
         topics = ",".join(self._group.subscription.topics)
@@ -189,6 +192,7 @@ class Consumer:
 
         May be called twice, and by another thread: iterating ends then.
         """
-        if self._finalizer.detach() is not None and not self._group.is_ended:
+        if self._finalizer.alive and not self._group.is_ended:
             self._group.leave(self._member)
             self._offsets.save()
+        self._finalizer.detach()

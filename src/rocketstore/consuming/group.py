@@ -91,14 +91,12 @@ class Group:
         """Whether anybody consumes."""
         return any(not member.is_gone for member in self._members)
 
-    def join(self) -> Member:
+    def join(self, member: Member) -> None:
         """Take in a consumer, and share the queues again."""
-        member = Member()
         with self._lock:
             self._members.append(member)
             self._share()
         self.store.look_again()
-        return member
 
     def leave(self, member: Member) -> None:
         """Let a consumer go, and the others have its queues and messages."""
