@@ -106,6 +106,10 @@ def test_what_waits_is_counted_in_sql(spark, tmp_path):
     delays = load(spark, store, table="delays")
     found = sorted(map(str, rows_of(delays)))
     assert found == sorted(map(str, as_spark(read_table(store, table="delays"))))
+    copies = load(spark, store, table="commitlog").where("properties['DELAY'] IS NOT NULL")
+    same = ["uniqKey", "bornTimestamp", "realTopic"]
+    delivered = copies.withColumnRenamed("topic", "realTopic").select(same)
+    assert delays.join(delivered, same, "left_anti").count() == 3  # as the page has it
     levels = delays.groupBy("level").count().orderBy("level").collect()
     assert [tuple(row) for row in levels] == [(1, 2), (2, 1), (3, 1), (18, 3)]
     open_store = shutil.copytree(store, tmp_path / "open")

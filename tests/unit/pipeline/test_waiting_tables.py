@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import struct
 
+import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore
+from rocketstore.delay import waiting_messages
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.host import encode_host
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.format.properties import encode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.log_end import Record
+from rocketstore.transaction.ledger import final_of, read_ledger
+from rocketstore.transaction.records import times_checked
+from rocketstore.units import QueueKey
 from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
+from rocketstore.verification.waiting import TRANSACTION_GROUP as GROUP
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
 from support.small_store import CONFIG, Clock, open_store
@@ -120,6 +127,51 @@ def test_damage_among_what_waits_is_an_error_or_passed_over(tmp_path):
     assert lost not in waiting_here(store, damage="skip")
 
 
+def listed(root):
+    with MessageStore.open(root, read_only=True) as store:
+        return sorted(waiting_messages(store))
+
+
+def in_table(root):
+    names = ("level", "dueTimestamp", "realTopic", "realQueueId", "physicalOffset", "size")
+    rows = read_table(root, table="delays")
+    return sorted(
+        tuple(in_ms(row[one]) if one[0] == "d" else row[one] for one in names) for row in rows
+    )
+
+
+@pytest.mark.parametrize(("name", "count"), [("delay", 22), ("broker", 3), ("transactions", 1)])
+def test_the_list_of_delays_has_those_of_the_table_that_no_message_in_the_log_is_a_copy_of(
+    name, count
+):
+    # Java counts of a run only the first, and would deliver the others again (K-S2).
+    root, _ = golden_store(name)
+    copies = {
+        (row["uniqKey"], row["bornTimestamp"], row["topic"])
+        for row in read_table(root, table="commitlog")
+        if "DELAY" in dict(row["properties"]) and row["topic"] != DELAY_TOPIC
+    }
+    waiting = [
+        row["physicalOffset"]
+        for row in read_table(root, table="delays")
+        if (row["uniqKey"], row["bornTimestamp"], row["realTopic"]) not in copies
+    ]
+    assert sorted(waiting) == sorted(one.physical_offset for one in listed(root))
+    assert len(waiting) == count
+
+
+def test_due_times_are_by_the_levels_that_the_store_was_written_with(tmp_path):
+    root, config = tmp_path / "store", msgspec.structs.replace(CONFIG, message_delay_level="7s 2h")
+    with MessageStore.open(root, config, clock=Clock(BORN_MS), threads=False) as store:
+        for level in (1, 2, 9):
+            properties = {"DELAY": str(level)}
+            store.put(Message(topic="t", body=b"x", properties=properties), queue_id=3)
+        store.wait_dispatched()
+    found = [(level, due_ms - BORN_MS, *place) for level, due_ms, *place, _, _ in in_table(root)]
+    assert found == [(1, 7_000, "t", 3), (2, 7_200_000, "t", 3), (2, 7_200_000, "t", 3)]
+    assert in_table(root) == listed(root)
+
+
 # --- transactions -------------------------------------------------------------------------------
 
 
@@ -188,9 +240,10 @@ class Broker:
     def op(self, body, tags="d"):
         self.put(OP_TOPIC, body, {"TAGS": tags})
 
-    def commit(self, half, topic="Real"):
-        offset = half.physical_offset
-        self.put(topic, b"body", {"PGROUP": "pg"}, sys_flag=8, prepared_offset=offset)
+    def commit(self, half, topic="Real", key="a", born=BORN_MS):
+        said = {"UNIQ_KEY": key, "REAL_TOPIC": "Real", "REAL_QID": "2", "PGROUP": "pg"}
+        numbers = {"sys_flag": 8, "prepared_offset": half.physical_offset}
+        self.put(topic, b"body", said, born_timestamp_ms=born, **numbers)
 
 
 @pytest.fixture
@@ -315,3 +368,43 @@ def test_several_stores_have_their_own(tmp_path, broker, root):
         store.wait_dispatched()
     rows = read_table(f"{root},{other}", table="transactions", brokerName="a,b")
     assert [row["brokerName"] for row in rows] == ["a"]
+
+
+def by_the_service(store, offsets):
+    """Return what `Transactions` takes for open, and how often each was checked."""
+    _, found = read_ledger(store, lambda *key: offsets.get(key))
+    real = QueueKey("Real", 0)  # where `Broker` puts what it commits
+    return {one.queue_offset: times_checked(one) for one in found if not final_of(store, one, real)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_table_says_what_the_service_of_transactions_finds(broker, root, seed):
+    rng, halves, committed, offsets, counts = random.Random(seed), {}, set(), {}, set()
+    for step in range(50):
+        half = rng.choice(list(halves)) if halves else None
+        what = rng.choice(["half", "half", "half", "copy", "op", "commit", "both", "look", "check"])
+        key, born, times = halves.get(half, (f"k{step}", BORN_MS + step, 0))
+        if what == "half" or half is None:
+            broker.half(f"k{step}", BORN_MS + step)
+            halves[broker.placed] = f"k{step}", BORN_MS + step, 0
+        if what == "copy" and half in halves and half not in committed:
+            del halves[half]
+            broker.half(key, born, TRANSACTION_CHECK_TIMES=str(times + 1))
+            halves[broker.placed] = key, born, times + 1
+        if what in ("commit", "both") and half in halves:
+            broker.commit(half, key=key, born=born)
+            committed.add(half)
+        if what in ("op", "both") and half in halves:
+            del halves[half]
+            broker.op(str(half.queue_offset).encode())
+        if what == "check":
+            ledger, _ = read_ledger(broker.store, lambda *key, now=offsets: now.get(key))
+            ledger.advance()
+            offsets = {(HALF_TOPIC, GROUP, 0): ledger.base, (OP_TOPIC, GROUP, 0): ledger.op_base}
+            tables = {f"{topic}@{group}": {0: at} for (topic, group, _), at in offsets.items()}
+            write_offsets(root, CONSUMERS, tables)
+        if what == "look":
+            found = by_the_service(broker.store, offsets)
+            assert checks_of(root) == found
+            counts.add(len(found))
+    assert max(counts) >= 1
