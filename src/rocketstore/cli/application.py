@@ -40,6 +40,8 @@ COMMANDS: Final = (
     ("delay", "app", "Delayed messages: what waits, and when it is due."),
     ("index", "app", "Index files: which message carries which key."),
     ("config", "app", "Settings."),
+    ("serve", "app", "Run a store that others follow, or that follows another."),
+    ("replica", "app", "How far a slave is."),
     ("pipeline", "app", "Jobs over whole stores, on Spark: needs rocketstore[pipeline]."),
     ("bench", "app", "Measure puts, gets and scans on this machine."),
     ("demo", "demo", "Import 336,776 real flights into a store, query and verify it."),

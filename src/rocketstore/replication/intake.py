@@ -46,9 +46,12 @@ class Intake:
         self._store_time_ms = 0
         self._rows = new_columns(_ROWS)
 
-    def add(self, data: bytes) -> None:
-        """Take the next bytes, and append what they make whole."""
+    def add(self, data: memoryview) -> None:
+        """Take the next bytes."""
         self._waiting += data
+
+    def append_whole(self) -> None:
+        """Append what is whole by now."""
         while (size := self._whole_bytes()) > 0:
             with memoryview(self._waiting) as waiting, waiting[:size] as records:
                 self._append(self.end, records, self._store_time_ms)
@@ -68,35 +71,34 @@ class Intake:
             reason = StopReason(found)
             if count:
                 self._store_time_ms = int(self._rows[count - 1, Column.STORE_TIMESTAMP])
-        if reason is StopReason.END:
-            return position
-        return self._after_break(position, file_stop, reason)
+        if position or reason is StopReason.END:
+            return position  # what stopped the walk is looked at when that is appended
+        return self._whole_at_break(file_stop, reason)
 
-    def _after_break(self, position: int, file_stop: int, reason: StopReason) -> int:
-        """Return what is whole where the walk stopped at `position`; raise where that is damage."""
+    def _whole_at_break(self, file_stop: int, reason: StopReason) -> int:
+        """Return what is whole of that at which the walk does not begin; raise for damage."""
         waiting = len(self._waiting)
-        left, room = waiting - position, file_stop - position
-        if room < _LEAST_BYTES and reason is StopReason.UNWRITTEN:
-            return file_stop if waiting >= file_stop else position  # too little room for a BLANK
+        if file_stop < _LEAST_BYTES and reason is StopReason.UNWRITTEN:
+            return file_stop if waiting >= file_stop else 0  # too little room for a BLANK
+        if waiting < _LEAST_BYTES <= file_stop:
+            return 0
         if reason is StopReason.BLANK:
-            if waiting >= file_stop:
-                return file_stop
-            needed = room
-        elif left < _LEAST_BYTES and room >= _LEAST_BYTES:
-            return position
+            needed = file_stop
         elif reason is StopReason.TRUNCATED:
-            needed = int.from_bytes(self._waiting[position : position + 4], "big")
+            needed = int.from_bytes(self._waiting[:4], "big")
         else:
             raise PeerError(
                 Trouble.DAMAGED,
-                f"at physical offset {self.end + position}: {reason.name}",
-                hint="run `rocketstore store verify` on the master; nothing was appended",
+                f"at physical offset {self.end}: {reason.name}",
+                hint="run `rocketstore store verify` on the master; nothing of it was appended",
             )
+        if waiting >= needed:
+            return needed
         if needed > self._longest:
             raise PeerError(
                 Trouble.DAMAGED,
-                f"a record of {needed} bytes at physical offset {self.end + position}, "
-                f"longer than the {self._longest} that are taken",
+                f"a record of {needed} bytes at physical offset {self.end}, longer than the "
+                f"{self._longest} that are taken",
                 hint="set maxMessageSize of the slave to the master's",
             )
-        return position
+        return 0

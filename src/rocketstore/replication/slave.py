@@ -8,6 +8,7 @@ How derived: HAClient.run of 4.9.8 (spec B21.3), whose pause is 5 s always.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,15 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.replication.link import Link, tls_context
-from rocketstore.replication.protocol import PeerError, Trouble
+from rocketstore.replication.protocol import (
+    FRAME,
+    HELLO,
+    NUMBER,
+    WELCOME_BYTES,
+    PeerError,
+    Trouble,
+    Welcome,
+)
 from rocketstore.replication.settings import limits_of, monotonic_ms
 from rocketstore.replication.slave_session import SlaveSession
 from rocketstore.storage.threads import ServiceThread
@@ -23,6 +32,7 @@ from rocketstore.storage.threads import ServiceThread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocketstore.config import StoreConfig
     from rocketstore.storage.store import BaseStore
 
 FIRST_PAUSE_S: Final = 0.1
@@ -34,8 +44,9 @@ CONNECT_TIMEOUT_MS: Final = 5000
 _log: Final = get_logger(__name__)
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def master_address(config: StoreConfig) -> tuple[str, int]:
     """Return host and port of ``haMasterAddress``; `ConfigError` where it is none."""
+    text = config.ha_master_address or ""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(
@@ -56,7 +67,7 @@ class SlaveService:
 
     def __init__(self, store: BaseStore) -> None:
         self._config = config = store.config
-        self._address = parse_address(config.ha_master_address or "")
+        self._address = master_address(config)
         self._name = config.ha_master_address or ""
         self._tls = tls_context(config, is_master=False)
         self._limits = limits_of(config)
@@ -143,3 +154,25 @@ class SlaveService:
         say("replication.lost_master", master=self._name, error=str(error), end=self.log.end)
         self.trouble = error
         self.on_trouble(error)
+
+
+def ask_master(config: StoreConfig) -> Welcome:
+    """Return what the master of the settings says of its log, without following it.
+
+    `OSError` says that it cannot be reached in time, `PeerError` that it is none of ours.
+    """
+    address = master_address(config)
+    tls = tls_context(config, is_master=False)
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(
+            socket.create_connection(address, CONNECT_TIMEOUT_MS / 1000)
+        )
+        if tls is not None:
+            connection = stack.enter_context(tls.wrap_socket(connection))
+        # Twice, so that a master of 4.9 goes on to wait for a request.
+        connection.sendall(NUMBER.pack(HELLO) * 2)
+        reader = stack.enter_context(connection.makefile("rb"))
+        head = reader.read(FRAME.size)
+        if head != FRAME.pack(HELLO, WELCOME_BYTES):
+            raise PeerError(Trouble.PROTOCOL, f"{address} answers {head.hex(' ') or 'nothing'}")
+        return Welcome.decode(reader.read(WELCOME_BYTES))

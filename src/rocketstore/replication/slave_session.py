@@ -56,7 +56,9 @@ class SlaveSession:
         self._identity = identity
         self._from_last_file = from_last_file
         self._signs = Signs(limits, now_ms)
-        self._data = bytearray()
+        # The beginning of a frame, and how long that is; 0 unknown.
+        self._part = bytearray()
+        self._part_size = 0
         self._is_empty = log.end == log.begin
         # Where the next byte belongs, -1 in an empty log that no master has begun.
         self._next = -1 if self._is_empty else known_start(log)
@@ -80,23 +82,35 @@ class SlaveSession:
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Take frames, or parts of them."""
-        self._data += data
+        if len(self._part) + len(data) < self._part_size:
+            self._part += data
+            return
+        self._part_size = 0
+        with memoryview(self._part + data if self._part else data) as view:
+            position = self._take_frames(view, now_ms)
+            self._part = bytearray(view[position:])
+        if self.is_following:
+            self._intake.append_whole()
+
+    def _take_frames(self, data: memoryview, now_ms: int) -> int:
+        """Take the whole frames; return where the first other one begins."""
         position = 0
-        while len(self._data) - position >= FRAME.size:
-            offset, size = FRAME.unpack_from(self._data, position)
+        while len(data) - position >= FRAME.size:
+            offset, size = FRAME.unpack_from(data, position)
             self._check_head(offset, size)
             start = position + FRAME.size
-            if len(self._data) < start + size:
+            if len(data) < start + size:
+                self._part_size = FRAME.size + size
                 break
-            body = bytes(self._data[start : start + size])
+            with data[start : start + size] as body:
+                if offset == HELLO:
+                    self._answer(Welcome.decode(bytes(body)))
+                else:
+                    self._take(offset, body)
             position = start + size
             self._signs.heard_ms = now_ms  # not for a part of one: it may come byte by byte
-            if offset == HELLO:
-                self._answer(Welcome.decode(body))
-            else:
-                self._take(offset, body)
             self._has_heard = True
-        del self._data[:position]
+        return position
 
     def _check_head(self, offset: int, size: int) -> None:
         longest = WELCOME_BYTES if offset == HELLO else LONGEST_FRAME_BYTES
@@ -131,7 +145,7 @@ class SlaveSession:
             self._reported = self._next
         self._greeting += NUMBER.pack(self._identity) + NUMBER.pack(self._next)
 
-    def _take(self, offset: int, body: bytes) -> None:
+    def _take(self, offset: int, body: memoryview) -> None:
         if self._next < 0:
             self._begin(offset)
         if offset != self._next:
@@ -165,7 +179,7 @@ class SlaveSession:
         self._intake = self._intake_at(offset)
         self.is_following = True
 
-    def _compared(self, offset: int, body: bytes) -> int:
+    def _compared(self, offset: int, body: memoryview) -> int:
         """Compare what this log has already; return how many bytes that are."""
         if self.is_following:
             return 0

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from rocketstore import Message, MessageStore, PutMessageStatus
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import StoreFullError
@@ -142,3 +144,14 @@ def test_a_slave_whose_disk_is_full_follows_when_there_is_room_again(tmp_path, m
         with slave:
             wait_for_slave(master, slave)
             assert not full
+
+
+@pytest.mark.parametrize("replicated", ["PUT_OK", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"])
+def test_what_is_said_of_the_slaves_counts_for_more_than_the_flush(
+    tmp_path, monkeypatch, replicated
+):
+    with open_master(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as master:
+        monkeypatch.setattr(master._services.flusher, "wait_flushed", lambda *_: False)
+        master.replicated_log.set_replica(lambda *_: PutMessageStatus[replicated])
+        status = master.put(Message(topic="orders", body=b"late")).status
+    assert status.name == ("FLUSH_DISK_TIMEOUT" if replicated == "PUT_OK" else replicated)

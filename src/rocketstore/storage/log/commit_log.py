@@ -231,7 +231,8 @@ class CommitLog:
                 raise ValueError(f"no place for {len(records)} bytes at {offset} after {file.end}")
             file.reserve(stop)
             mapping = file.mapping
-            self._under_way = _Append(file, start, stop, store_time_ms, self._replicated, 0, 0)
+            time_ms = max(store_time_ms, self.end.last_store_timestamp_ms)
+            self._under_way = _Append(file, start, stop, time_ms, self._replicated, 0, 0)
             mapping[start:stop] = records
             file.write_position = stop
             self._settle()

@@ -1,0 +1,167 @@
+"""``rocketstore serve``: run a store until the process is told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from cyclopts import App, Parameter
+
+from rocketstore.cli.options import StoreArgument, StoreSettings
+from rocketstore.cli.wording import complain
+from rocketstore.config import BrokerRole
+from rocketstore.errors import ConfigError, RocketStoreError
+from rocketstore.message_store import MessageStore
+from rocketstore.replication.master import MasterService
+from rocketstore.replication.protocol import NEEDS_NEW_LOG, PeerError
+from rocketstore.replication.renewal import set_log_aside
+from rocketstore.replication.slave import SlaveService, ask_master
+from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.threads import Bell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rocketstore.config import StoreConfig
+
+
+app = App(name="serve", help="Run a store that others follow, or that follows another.")
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+HA_PORT: Final = 10912
+"""4.9's port for slaves, taken where haListenPort is unset."""
+
+MasterOption = Annotated[
+    str | None,
+    Parameter(name=["--master", "-m"], help="The master, host:port; unset: haMasterAddress."),
+]
+
+
+@app.command
+def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) -> int:
+    """Run a store that slaves can follow; Ctrl-C or SIGTERM ends it.
+
+    It listens at haListenAddress, the loopback unless set, and haListenPort, 10912 unless set. Old
+    files are deleted by the rules of retention; --set retention=false keeps them.
+    """
+    config = _served(settings)
+    if config.ha_listen_port is None:
+        config = msgspec.structs.replace(config, ha_listen_port=HA_PORT)
+    if config.broker_role is BrokerRole.SLAVE:  # its broker.conf is that of the slave it was
+        config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
+    with _until_told() as told, MessageStore.open(store, config) as opened:
+        assert isinstance(opened.replication, MasterService)
+        host, port = opened.replication.address
+        print(f"slaves follow {store} at {host}:{port}", flush=True)
+        told.wait()
+    return 0
+
+
+@app.command
+def slave(
+    store: StoreArgument,
+    /,
+    *,
+    master: MasterOption = None,
+    renew: bool = True,
+    settings: StoreSettings | None = None,
+) -> int:
+    """Run a store that follows a master; Ctrl-C or SIGTERM ends it.
+
+    Parameters
+    ----------
+    store
+        Directory of the store; it is made when there is none.
+    master
+        Address at which the master listens for slaves.
+    renew
+        Where this log does not fit the master's (it is ahead, too old, or another one), set it
+        aside under names that end in .replaced, and begin again. --no-renew goes on trying.
+    settings
+        See `config show`.
+    """
+    config = _served(settings, broker_role=BrokerRole.SLAVE)
+    if master is not None:
+        config = msgspec.structs.replace(config, ha_master_address=master)
+    if config.ha_master_address is None:
+        raise ConfigError("a slave needs a master", key="haMasterAddress", hint="give --master")
+    with _until_told() as told:
+        while not told.is_told:
+            if not _follow(store, _sized(store, config), told, renew=renew):
+                break
+            for path in set_log_aside(StoreLayout.of(store, config)):
+                complain(f"kept as {path}")
+    return 0
+
+
+def _sized(store: Path, config: StoreConfig) -> StoreConfig:
+    """Return settings with the master's size of files where nothing else says it (K-H8)."""
+    is_new = not any(path.exists() for path in StoreLayout.of(store, config).log_directories)
+    if is_new and config.mapped_file_size_commit_log is None:
+        # A master of 4.9 does not say it, and one that is away will be asked by the slave.
+        with contextlib.suppress(RocketStoreError, OSError):
+            size = ask_master(config).file_size
+            return msgspec.structs.replace(config, mapped_file_size_commit_log=size)
+    return config
+
+
+def _follow(store: Path, config: StoreConfig, told: Told, *, renew: bool) -> bool:
+    """Follow until this process is told to end; with `renew` return True where logs do not fit."""
+    unfit: list[PeerError] = []
+
+    def note(error: Exception) -> None:
+        complain(str(error))
+        if renew and isinstance(error, PeerError) and error.trouble in NEEDS_NEW_LOG:
+            unfit.append(error)
+            told.bell.ring()
+
+    with MessageStore.open(store, config) as opened:
+        assert isinstance(opened.replication, SlaveService)
+        opened.replication.on_trouble = note
+        print(f"{store} follows {config.ha_master_address}", flush=True)
+        while not told.is_told and not unfit:
+            told.bell.wait()
+    return bool(unfit)
+
+
+class Told:
+    """Whether this process was told to end; the bell rings then."""
+
+    def __init__(self) -> None:
+        self.bell = Bell()
+        self.is_told = False
+
+    def tell(self, *_of_signal: object) -> None:
+        """Take note of a signal; the next one ends the process as usual."""
+        self.is_told = True
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        self.bell.ring()
+
+    def wait(self) -> None:
+        """Wait until it was told."""
+        while not self.is_told:
+            self.bell.wait()
+
+
+@contextlib.contextmanager
+def _until_told() -> Iterator[Told]:
+    told = Told()
+    before = {number: signal.signal(number, told.tell) for number in _SIGNALS}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _served(settings: StoreSettings | None, **ours: Any) -> StoreConfig:
+    """Return the settings of a store that is served: with retention, unless they say otherwise."""
+    loaded = (settings or StoreSettings()).load_with_origins()
+    if loaded.origins["retention"].kind == "default":
+        ours["retention"] = True
+    return msgspec.structs.replace(loaded.config, **ours)

@@ -1,0 +1,109 @@
+"""``rocketstore serve`` and ``rocketstore replica``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import MessageStore
+from rocketstore.cli.application import run
+from support.replicas import log_bytes, open_master, put_many, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def serving(*arguments: str, ends_by: signal.Signals = signal.SIGTERM) -> Iterator[str]:
+    """Run a command until the block ends; the value is its first line."""
+    command = [sys.executable, "-m", "rocketstore", "serve", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline()
+            process.send_signal(ends_by)
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
+        finally:
+            process.kill()
+
+
+def end_of(root: Path) -> int:
+    with MessageStore.open(root, read_only=True) as store:
+        end: int = store.max_physical_offset
+        return end
+
+
+def filled(root: Path, *, first: int = 0) -> Path:
+    with open_master(root) as store:
+        put_many(store, 150, first=first)
+    return root
+
+
+def test_a_slave_follows_begins_again_where_it_must_and_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = filled(tmp_path / "master")
+    slave = filled(tmp_path / "slave", first=1000)  # another log
+    other = log_bytes(slave, end_of(slave))
+    port = ("--set", "haListenPort=0")
+    with serving("master", str(master), *port, ends_by=signal.SIGINT) as said:
+        assert said.startswith(f"slaves follow {master} at 127.0.0.1:")
+        address = said.split()[-1]
+        with serving("slave", str(slave), "--master", address) as follows:
+            assert follows == f"{slave} follows {address}\n"
+            kept = tmp_path / "slave" / "commitlog.replaced"
+            wait_until(kept.exists, "the other log is set aside")
+            wait_until(lambda: (slave / "commitlog").exists() and end_of(slave) == end_of(master))
+        command = ["replica", "status", str(slave), "--master", address, "--output", "json"]
+        assert run(command) == 0
+        [row] = json.loads(capsys.readouterr().out)
+        assert row["maxOffset"] == row["masterMaxOffset"] == end_of(master)
+        assert row["behindBytes"] == 0
+    end = end_of(master)
+    assert log_bytes(slave, end) == log_bytes(master, end)
+    assert b"".join(path.read_bytes() for path in sorted(kept.iterdir())).startswith(other)
+    assert not (slave / "abort").exists()
+
+
+def test_a_log_is_set_aside_once(tmp_path: Path) -> None:
+    slave = filled(tmp_path / "slave", first=1000)
+    (slave / "commitlog.replaced").mkdir()
+    with open_master(tmp_path / "master") as master:
+        put_many(master, 100)
+        host, port = master.replication.address
+        result = subprocess.run(
+            [
+                *(sys.executable, "-m", "rocketstore", "serve", "slave", str(slave)),
+                *("--master", f"{host}:{port}"),
+            ],
+            check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert result.returncode == 3
+    assert "commitlog.replaced is there from the last time" in result.stderr
+    assert end_of(slave) > 0
+
+
+@pytest.mark.parametrize("command", [["serve", "slave"], ["replica", "status"]])
+def test_without_a_master_there_is_none_to_follow(
+    tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = filled(tmp_path / "store")
+    assert run([*command, str(root)]) == 2
+    assert "--master" in capsys.readouterr().err
+
+
+def test_a_master_that_is_not_there_is_not_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = filled(tmp_path / "store")
+    assert run(["replica", "status", str(root), "--master", "127.0.0.1:1"]) == 3
+    assert "refused" in capsys.readouterr().err
