@@ -17,7 +17,7 @@ cdef bint is_same(object one, object other)
 @cython.final
 cdef class PlainPuts:
     cdef LogEnd end
-    cdef dict counters, born_hosts
+    cdef dict counters, queues, born_hosts
     cdef object flags, statistics, message_type, prepared_type, result_type, done, clock, acknowledge
     cdef SyncGroup group
     cdef double timeout_s
@@ -29,6 +29,7 @@ cdef class PlainPuts:
     cdef Py_ssize_t born_timestamp_ms, born_host, reconsume_times, prepared_offset, wait_flush
     cdef Py_ssize_t prepared_topic, prepared_record, prepared_wait_flush
     cdef int64_t now_ms(self, long long began_ns) except? -1
+    @cython.locals(queues=dict)
     cdef QueueCounter counter_of(self, object topic, object queue_id)
     cdef bytes host_of(self, object host)
     cdef bint is_ready(self, long long now) except -1

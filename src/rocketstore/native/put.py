@@ -78,7 +78,8 @@ def is_plain_block(source: Bytes, at: int, size: int) -> bool:
 class PlainPuts:
     """Puts that nobody would refuse, each in one call; None where a put has to be looked at closer.
 
-    `counters` are queues by topic and queue id, `born_hosts` hosts by their text.
+    `counters` are queues by topic and queue id, none of which is ever replaced, `born_hosts` hosts
+    by their text.
     A clock of None is the system's. With a `group`, a put ends with a wait there of at most
     `timeout_s`; where that says no, and where there is none, `acknowledge` keeps what the flush
     mode promises, within the seconds that are left. None of both: that is no more than an append.
@@ -104,6 +105,7 @@ class PlainPuts:
     ) -> None:
         self.end = end
         self.counters = counters
+        self.queues: dict[str, dict[int, QueueCounter]] = {}
         self.born_hosts = born_hosts
         self.flags = flags
         self.statistics = statistics
@@ -147,7 +149,14 @@ class PlainPuts:
         """Return the counter of a queue that got a message before."""
         if type(topic) is not str or type(queue_id) is not int:
             return None
-        return self.counters.get((topic, queue_id))
+        # By topic, then by queue id: a key of both takes a twelfth of a put to make and compare.
+        queues = self.queues.get(topic)
+        counter = None if queues is None else queues.get(queue_id)
+        if counter is None:
+            counter = self.counters.get((topic, queue_id))
+            if counter is not None:
+                self.queues.setdefault(topic, {})[queue_id] = counter
+        return counter
 
     def host_of(self, host: Any) -> bytes | None:
         """Return a born host that is known."""
