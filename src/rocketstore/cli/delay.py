@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, validators
 
 from rocketstore.cli.options import MaxOption, OutputOption, StoreArgument, StoreSettings
 from rocketstore.cli.output import print_rows
 
+if TYPE_CHECKING:
+    from rocketstore.delay.levels import Level
+
 app = App(name="delay", help="Delayed messages: what waits, and when it is due.")
 
+_LEVEL_COLUMNS: Final = (
+    "level", "delayMs", "waiting", "overdue", "firstDueTimestamp", "lastDueTimestamp",
+)  # fmt: skip
+_MESSAGE_COLUMNS: Final = (
+    "level", "dueTimestamp", "overdue", "topic", "queueId", "physicalOffset",
+)  # fmt: skip
 _LEVEL = Parameter(name=["--level", "-l"], validator=validators.Number(gte=1))
 
 
@@ -45,42 +54,40 @@ def list_delays(
         How to print.
     """
     from rocketstore.cli.reading import open_for_reading
-    from rocketstore.delay import waiting_levels, waiting_messages
+    from rocketstore.delay import waiting, waiting_messages
 
     now_ms = time.time_ns() // 1_000_000
     with open_for_reading(store, settings) as reader:
         if messages:
-            print_rows(
-                (
-                    {
-                        "level": one.level,
-                        "dueTimestamp": one.due_ms,
-                        "overdue": one.due_ms <= now_ms,
-                        "topic": one.topic,
-                        "queueId": one.queue_id,
-                        "physicalOffset": one.physical_offset,
-                        "size": one.size,
-                    }
-                    for one in itertools.islice(waiting_messages(reader, level), max_)
-                ),
-                output,
-                columns=("level", "dueTimestamp", "overdue", "topic", "queueId", "physicalOffset"),
+            rows = (
+                {
+                    "level": one.level,
+                    "dueTimestamp": one.due_ms,
+                    "overdue": one.due_ms <= now_ms,
+                    "topic": one.topic,
+                    "queueId": one.queue_id,
+                    "physicalOffset": one.physical_offset,
+                    "size": one.size,
+                }
+                for one in itertools.islice(waiting_messages(reader, level), max_)
             )
-            return 0
-        rows = (
-            {
-                "level": one.level,
-                "delayMs": one.delay_ms,
-                "waiting": one.waiting,
-                "overdue": one.overdue,
-                "firstDueTimestamp": one.first_due_ms,
-                "lastDueTimestamp": one.last_due_ms,
-            }
-            for one in waiting_levels(reader, now_ms)
-            if level in (None, one.level)
-        )
-        columns = (
-            "level", "delayMs", "waiting", "overdue", "firstDueTimestamp", "lastDueTimestamp",
-        )  # fmt: skip
-        print_rows(rows, output, columns=columns)
+            print_rows(rows, output, columns=_MESSAGE_COLUMNS)
+        else:
+            counted = (
+                _counted(of, [entry.due_ms for entry in entries], now_ms)
+                for of, entries in waiting(reader)
+                if level in (None, of.number)
+            )
+            print_rows(counted, output, columns=_LEVEL_COLUMNS)
     return 0
+
+
+def _counted(level: Level, due_ms: list[int], now_ms: int) -> dict[str, int]:
+    return {
+        "level": level.number,
+        "delayMs": level.delay_ms,
+        "waiting": len(due_ms),
+        "overdue": sum(due <= now_ms for due in due_ms),
+        "firstDueTimestamp": min(due_ms, default=0),
+        "lastDueTimestamp": max(due_ms, default=0),
+    }

@@ -6,6 +6,6 @@ How it works: docs/how-it-works/delay.md.
 """
 
 from rocketstore.delay.service import DelayService
-from rocketstore.delay.waiting import Waiting, WaitingLevel, waiting_levels, waiting_messages
+from rocketstore.delay.waiting import Waiting, waiting, waiting_messages
 
-__all__ = ["DelayService", "Waiting", "WaitingLevel", "waiting_levels", "waiting_messages"]
+__all__ = ["DelayService", "Waiting", "waiting", "waiting_messages"]

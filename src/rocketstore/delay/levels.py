@@ -88,11 +88,7 @@ def entries_of(store: Reader, level: Level, offset: int, most: int | None = None
 def message_of(store: Reader, level: Level, entry: Due) -> StoredMessage | None:
     """Return the message of an entry, None where it cannot be read any more."""
     message = store.at_physical_offset(entry.physical_offset) if entry.size else None
-    if message is None or (message.topic, message.queue_id, message.queue_offset) != (
-        DELAY_TOPIC,
-        level.queue_id,
-        entry.offset,
-    ):
+    if message is None or (message.topic, message.queue_id) != (DELAY_TOPIC, level.queue_id):
         return None
     return message
 

@@ -19,8 +19,10 @@ from rocketstore import (
     PutMessageStatus,
     RefusedMessageError,
 )
-from rocketstore.format.host import decode_message_id
+from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.record import decode_record, encode_blank, record_size
+from rocketstore.native.log_end import Record
+from rocketstore.storage.log.prepared import delayed
 from rocketstore.storage.running_flags import RunningFlag
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 from support.failing_disk import FailingDisk
@@ -388,6 +390,14 @@ def test_a_delayed_message_goes_to_the_queue_of_its_level(store, level, stored):
             "DELAY": stored, "REAL_TOPIC": TOPIC, "REAL_QID": queue_id, "TAGS": "t", "a": "b",
         }  # fmt: skip
     assert store.next_queue_offset(TOPIC, 5) == store.next_queue_offset(TOPIC, 6) == 0
+
+
+@pytest.mark.parametrize(("sys_flag", "is_delayed"), [(4, False), (12, False), (8, True)])
+def test_prepared_and_rolled_back_messages_are_not_delayed(sys_flag, is_delayed):
+    record = Record(b"x", b"DELAY\x013", encode_host("127.0.0.1:1"), sys_flag=sys_flag)
+    level, stored = delayed(record, TOPIC, 0, 18)
+    assert level == (3 if is_delayed else 0)
+    assert (stored is record) is not is_delayed
 
 
 @pytest.mark.parametrize("level", ["x", "", "1.5", "3s"])
