@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore.cli.wording import system_error
 from rocketstore.errors import FormatError, RocketStoreError
+from rocketstore.metrics.scrub_service import read_damage_map
 from rocketstore.storage.files.lock import writer_pid
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
     except (FormatError, OSError) as error:  # the rest is shown all the same
         reason = system_error(error) if isinstance(error, OSError) else str(error)
         problems.append(f"{store.layout.checkpoint}: {reason}")
+    known = read_damage_map(store.layout.root)
     headers: list[tuple[str, IndexHeader]] | None = None
     try:
         headers = store.index_files()
@@ -44,6 +46,8 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
         "checkpointPhysicMsgTimestamp": None if checkpoint is None else checkpoint.physic_ms,
         "checkpointLogicsMsgTimestamp": None if checkpoint is None else checkpoint.logics_ms,
         "checkpointIndexMsgTimestamp": None if checkpoint is None else checkpoint.index_ms,
+        "lastScrubTimestamp": known.last_pass_timestamp or None,
+        "scrubDamagedRanges": len(known.damage),
         "abortFile": store.has_abort_file,
         "writerPid": writer_pid(store.layout.lock),
         "findings": [*map(str, store.findings), *problems],

@@ -64,7 +64,7 @@ _DDL: Final = {
     """,
     "damage": """
         physicalOffset BIGINT, size BIGINT, reason STRING, evidence STRING, file STRING,
-        brokerName STRING
+        foundTimestamp TIMESTAMP, brokerName STRING
     """,
 }
 
@@ -76,8 +76,8 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 
 NULLABLE: Final = frozenset({
     "tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp",
-    "lastStoreTimestamp", "readQueueNums", "writeQueueNums", "perm", "dueTimestamp", "realTopic",
-    "realQueueId", "producerGroup",
+    "lastStoreTimestamp", "foundTimestamp", "readQueueNums", "writeQueueNums", "perm",
+    "dueTimestamp", "realTopic", "realQueueId", "producerGroup",
 })  # fmt: skip
 """Columns of any table whose rows can be without a value."""
 

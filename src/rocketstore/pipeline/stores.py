@@ -10,6 +10,7 @@ if it held one directory of several.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -42,6 +43,11 @@ from rocketstore.format.metadata_json import BACKUP_SUFFIX, Table, decode_table
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 from rocketstore.pipeline.options import parse_options
+from rocketstore.verification.damage_map import (
+    DAMAGE_MAP_FILE_NAME,
+    DamageMap,
+    decode_damage_map,
+)
 from rocketstore.verification.leftovers import RECORD_MAGICS
 
 if TYPE_CHECKING:
@@ -358,3 +364,14 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
             "; ".join(problems), hint="bring back the table from a replica or an older copy"
         )
     return None
+
+
+def read_damage_map(store: StorePlace) -> DamageMap:
+    """Return what a store's own check knows to be damaged; nothing where it keeps no usable map."""
+    files, root = files_at(store.location)
+    sizes = {entry.name: entry.size for entry in files.list(root)}
+    if size := sizes.get(DAMAGE_MAP_FILE_NAME, 0):
+        with contextlib.suppress(FormatError):
+            path = f"{root}/{DAMAGE_MAP_FILE_NAME}"
+            return decode_damage_map(read_part(store.location, path, 0, size))
+    return DamageMap()

@@ -33,6 +33,7 @@ from rocketstore.pipeline.stores import (
     StorePlace,
     find_stores,
     list_segments,
+    read_damage_map,
     read_metadata,
     segment_at,
     store_timestamp_ms,
@@ -82,7 +83,11 @@ def _damage(task: LogTask, _: ReadOptions, schema: Schema) -> Iterator[RecordBat
                 for one, _ in damage
             ]
         if found:
-            yield rows_batch("damage", [(*one, segment.path, broker) for one in found], schema)
+            # When the store's own check first saw it, if it did.
+            known = read_damage_map(part.store).damage if "foundTimestamp" in schema.names else ()
+            since = {one.physical_offset: one.found_timestamp for one in known}
+            rows = [(*one, segment.path, since.get(one[0]), broker) for one in found]
+            yield rows_batch("damage", rows, schema)
 
 
 def _segments(store: StorePlace, _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:

@@ -16,6 +16,12 @@ from rocketstore.cli.application import run
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.config import StoreConfig
 from rocketstore.message_store import MessageStore
+from rocketstore.verification.damage_map import (
+    DAMAGE_MAP_FILE_NAME,
+    DamagedRange,
+    DamageMap,
+    encode_damage_map,
+)
 from support.golden import golden_case, manifest
 
 
@@ -328,3 +334,19 @@ def test_a_directory_that_is_no_store_exits_4_with_one_line(
 def test_wrong_usage_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_info_says_what_the_store_s_own_check_knows(
+    basic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(basic, store)
+    run(["store", "info", str(store), "--output", "json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["lastScrubTimestamp"], shown["scrubDamagedRanges"]) == (None, 0)
+    lost = DamagedRange(7, 9, "bad crc", "", "", found_timestamp=1)
+    known = DamageMap(passes=2, last_pass_timestamp=5, damage=(lost,))
+    (store / DAMAGE_MAP_FILE_NAME).write_bytes(encode_damage_map(known))
+    run(["store", "info", str(store), "--output", "json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["lastScrubTimestamp"], shown["scrubDamagedRanges"]) == (5, 1)

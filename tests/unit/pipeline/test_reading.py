@@ -17,6 +17,12 @@ from rocketstore.pipeline import files, planning
 from rocketstore.pipeline.log_read import read_split
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import SegmentState
+from rocketstore.verification.damage_map import (
+    DAMAGE_MAP_FILE_NAME,
+    DamagedRange,
+    DamageMap,
+    encode_damage_map,
+)
 from support.golden import golden_case
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
@@ -252,6 +258,20 @@ def test_damage_is_skipped_and_counted(copy, caplog, policy):
     (row,) = read_table(copy, table="damage")
     assert row["physicalOffset"] == lost
     assert row["physicalOffset"] + row["size"] == everything[everything.index(lost) + 1]
+
+
+def test_damage_says_when_the_store_s_own_check_first_saw_it(copy):
+    lost = flip_a_body_of_the_second_file(copy)
+    (row,) = read_table(copy, table="damage")
+    assert row["foundTimestamp"] is None
+    since = DamagedRange(lost, row["size"], "bad crc", "", "", found_timestamp=1_500)
+    path = copy / DAMAGE_MAP_FILE_NAME
+    path.write_bytes(encode_damage_map(DamageMap(passes=1, damage=(since,))))
+    (row,) = read_table(copy, table="damage")
+    assert row["foundTimestamp"] == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
+    path.write_bytes(b"broken")
+    (row,) = read_table(copy, table="damage")
+    assert row["foundTimestamp"] is None
 
 
 @pytest.mark.parametrize("max_split_bytes", ["700", "9000", "1g"])

@@ -23,6 +23,12 @@ from rocketstore.pipeline.jobs.report.report_page import (
     size_text,
     visible,
 )
+from rocketstore.verification.damage_map import (
+    DAMAGE_MAP_FILE_NAME,
+    DamagedRange,
+    DamageMap,
+    encode_damage_map,
+)
 from support.busy_log import FILE_BYTES, NASTY, START_MS, busy_puts, write_log
 from support.golden_stores import STORES, golden_store
 from support.report_run import make_report, read_page, tables_of
@@ -417,3 +423,17 @@ def test_open_transactions_are_on_the_page_by_age_where_there_are_any(tmp_path):
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
         (store / "config" / name).write_text("{")
     assert tables_of(make_report(store, tmp_path / "torn"))["transactions"] == []
+
+
+def test_what_the_store_s_own_check_knows_is_on_the_page(store):
+    assert report_of(store, busy_puts(50)).summary["stores"][0]["scrub"] is None
+    lost = DamagedRange(7, 9, "bad crc", "", "", found_timestamp=1)
+    known = DamageMap(passes=2, last_pass_timestamp=1_700_000_000_000, damage=(lost,))
+    (store / DAMAGE_MAP_FILE_NAME).write_bytes(encode_damage_map(known))
+    report = report_of(store)
+    assert report.summary["stores"][0]["scrub"] == {
+        "passes": 2, "lastPassMs": 1_700_000_000_000, "damagedRanges": 1,
+    }  # fmt: skip
+    page = report.page.read_text()
+    assert "last through on 2023-11-14 22:13" in page
+    assert "1 damaged range known" in page

@@ -24,6 +24,7 @@ import pyarrow.compute
 from rocketstore.pipeline.jobs.report import report_tables
 from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
+from rocketstore.pipeline.stores import read_damage_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from rocketstore.pipeline.jobs.report.report_job import ReportPlan
+    from rocketstore.pipeline.stores import StorePlace
 
     Row = dict[str, Any]
     Ask = Callable[..., list[Row]]
@@ -125,11 +127,21 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
             "location": place.location,
             "isOpen": place.is_open,
             "hasDelayOffsets": plan.delivered[place.broker_name] is not None,
+            "scrub": _scrub(place),
         }
         for place, _ in plan.stores
     ]
     summary["timed"] = summary["messages"] - summary["withoutStoreTime"]
     return summary
+
+
+def _scrub(place: StorePlace) -> Row | None:
+    """Return what the store's own check of its old files says, None where it never ended."""
+    known = read_damage_map(place)
+    if not known.passes:
+        return None
+    last_ms, ranges = known.last_pass_timestamp, len(known.damage)
+    return {"passes": known.passes, "lastPassMs": last_ms, "damagedRanges": ranges}
 
 
 # --- what the charts draw -----------------------------------------------------------------------
