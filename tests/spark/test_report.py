@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from rocketstore.pipeline.jobs.report.partial_groups import count_task
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.jobs.report.report_tables import TABLES
 from support.busy_log import START_MS, busy_puts, write_log
+from support.golden_stores import golden_store
 from support.report_run import make_report, read_page, tables_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -30,6 +32,22 @@ def store(tmp_path_factory):
     content[5_000:5_100] = b"\xee" * 100
     log.write_bytes(content)
     return directory
+
+
+@pytest.fixture(scope="module")
+def with_open_halves(tmp_path_factory):
+    """A store of Java's as if its broker had not seen that transactions were ended."""
+    directory = tmp_path_factory.mktemp("halves") / "store"
+    shutil.copytree(golden_store("broker")[0], directory)
+    offsets = {"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 12}}
+    (directory / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    return directory
+
+
+def test_open_transactions_are_found_on_workers(spark, with_open_halves, tmp_path):
+    found = pipeline.report(spark, with_open_halves, tmp_path / "report", now_ms=2 * START_MS)
+    rows = tables_of(found)["transactions"]
+    assert [(row["ageMs"], row["messages"]) for row in rows] == [(86_400_000, 4)]
 
 
 def test_a_report_on_spark_equals_one_without(spark, store, tmp_path):
