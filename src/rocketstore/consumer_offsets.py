@@ -32,7 +32,7 @@ from rocketstore.storage.files.whole_file import read_with_backup, write_atomica
 from rocketstore.storage.threads import Periodic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
@@ -81,6 +81,13 @@ class ConsumerOffsetTable:
         self._is_changed = True
         if self._thread is None and self._may_run:
             self._run()
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Drop all offsets of topics whose queues begin at 0 again."""
+        offsets = self._offsets()
+        for name in [name for name in offsets if name.partition("@")[0] in topics]:
+            del offsets[name]
+            self._is_changed = True
 
     def save(self) -> None:
         """Write the file if an offset changed since the last time.

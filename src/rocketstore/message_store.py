@@ -63,6 +63,8 @@ class MessageStore(BaseStore):
             # Before the services, which then see those topics like any other.
             self.memory_topics = MemoryTopics(self, clock=parts.clock, disk=parts.disk)
             self.memory_topics.attach()
+            if self.memory_topics.names:
+                self.consumer_offsets.forget(self.memory_topics.names)
         self.delays: DelayService | None = None
         if parts.config.broker_role is not BrokerRole.SLAVE:
             self.delays = DelayService(self, clock=parts.clock, disk=parts.disk)

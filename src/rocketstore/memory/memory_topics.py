@@ -22,7 +22,14 @@ import psutil
 from rocketstore.errors import RefusedMessageError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.java_hash import tags_code
-from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, dumps, loads
+from rocketstore.format.metadata_json import (
+    TOPICS_FILE,
+    TopicConfig,
+    TopicTable,
+    decode_table,
+    dumps,
+    loads,
+)
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import QueueEntry
 from rocketstore.format.refusals import (
@@ -94,13 +101,10 @@ class MemoryTopics:
         self._disk = disk
         self._path = store.layout.config / TOPICS_FILE
         self._creating = threading.Lock()
-        self._table = read_with_backup(self._path, loads) or {}
-        marked = [name for name, one in self._topics().items() if one.get("memory") is True]
+        self._table = read_with_backup(self._path, _decoded) or {}
+        topics = self._table.get(_TABLE, {}).items()
+        marked = [name for name, one in topics if one.get("memory") is True]
         self.names: frozenset[str] = frozenset(filter(self._is_fit, marked))
-
-    def _topics(self) -> dict[str, dict[str, Any]]:
-        topics: dict[str, dict[str, Any]] = self._table.setdefault(_TABLE, {})
-        return topics
 
     def _is_fit(self, name: str) -> bool:
         if "%" in name or name.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_")):
@@ -126,15 +130,18 @@ class MemoryTopics:
                 hint="choose another name; those messages could not be read any more",
             )
         with self._creating:
-            entry = self._topics().get(topic) or msgspec.to_builtins(
-                TopicConfig(
-                    topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
-                )
+            topics, now_ms = self._table.get(_TABLE, {}), self._clock()
+            fresh = TopicConfig(
+                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
             )
-            self._topics()[topic] = dict(sorted({**entry, "memory": True}.items()))
-            version = self._table.setdefault("dataVersion", {"counter": 0, "timestamp": 0})
-            version |= {"counter": version.get("counter", 0) + 1, "timestamp": self._clock()}
-            write_atomically(self._path, dumps(self._table).encode(), disk=self._disk, decode=loads)
+            entry = topics.get(topic) or msgspec.to_builtins(fresh)
+            entry = dict(sorted({**entry, "memory": True}.items()))
+            version = self._table.get("dataVersion") or {}
+            version = {**version, "counter": version.get("counter", 0) + 1, "timestamp": now_ms}
+            table = {**self._table, "dataVersion": version, _TABLE: {**topics, topic: entry}}
+            content = dumps(table).encode()
+            write_atomically(self._path, content, disk=self._disk, decode=_decoded)
+            self._table = table
             self.names |= {topic}
 
     def _disk_queues(self) -> list[QueueKey]:
@@ -319,6 +326,13 @@ class MemoryTopics:
             return on_disk(*arguments, **named)
 
         return call
+
+
+def _decoded(content: bytes) -> dict[str, Any]:
+    """Return everything that stands in ``topics.json``; raises `FormatError`."""
+    decode_table(content, TopicTable)  # judges the types
+    loaded: dict[str, Any] = loads(content)
+    return loaded
 
 
 def _topic_of(message: object) -> object:

@@ -11,16 +11,19 @@ import pytest
 from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.config import BrokerRole, FlushDiskType
 from rocketstore.errors import (
+    FormatError,
     InvalidNameError,
     NotReadableError,
     RefusedMessageError,
     StoreClosedError,
     StoreError,
+    StoreFullError,
 )
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.memory import memory_store, memory_topics
 from rocketstore.memory.memory_store import ENTRY_OVERHEAD_BYTES, FIRST_ADDRESS
 from rocketstore.storage.running_flags import RunningFlag
+from support.failing_disk import FailingDisk
 from support.memory import memory_directory
 from support.small_store import Clock
 
@@ -166,6 +169,63 @@ def test_a_restart_begins_with_nothing(root: Path) -> None:
         assert bodies(store, DISK) == [2]
         assert store.put(message(CACHE, 3)).queue_offset == 0
         assert bodies(store, CACHE) == [3]
+
+
+def test_a_group_loses_nothing_that_comes_after_a_restart(root: Path) -> None:
+    """Its offset from before would lie beyond the end of the new queue."""
+
+    def consumed(count: int) -> list[int]:
+        with open_memory(root, threads=True) as store:
+            for number in range(count):
+                store.put(message(CACHE, number))
+                store.put(message(DISK, number))
+            numbers = []
+            with store.consume([CACHE, DISK], "g", start="first", idle_timeout_s=0.05) as group:
+                for one in group:
+                    numbers += [int(one.body)] * (one.topic == CACHE)
+                    one.ack()
+            return numbers
+
+    assert consumed(5) == [0, 1, 2, 3, 4]
+    assert consumed(3) == [0, 1, 2]
+    offsets = json.loads(
+        (root / "config" / "consumerOffset.json").read_text().replace("0:", '"0":')
+    )
+    assert offsets["offsetTable"] == {f"{CACHE}@g": {"0": 3}, f"{DISK}@g": {"0": 8}}
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"topicConfigTable": {"a": 7}}', '{"a": [1'])
+def test_a_broken_table_of_topics_is_an_error(root: Path, content: str) -> None:
+    path = root / "config" / "topics.json"
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(FormatError):
+        MessageStore.open(root, StoreConfig.small(memory_topic_enable=True), threads=False)
+    MessageStore.open(root, StoreConfig.small(), threads=False).close()
+
+
+def test_a_topic_is_not_in_memory_before_the_table_says_so(root: Path) -> None:
+    disk = FailingDisk()
+    mark(root, CACHE)
+    config = StoreConfig.small(memory_topic_enable=True)
+    with MessageStore.open(root, config, threads=False, disk=disk) as store:
+        disk.is_full = True
+        with pytest.raises(StoreFullError):
+            store.memory_topics.create("fresh")
+        disk.is_full = False
+        assert store.memory_topics.names == {CACHE}
+        store.memory_topics.create("other")
+    table = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert set(table) == {CACHE, DISK, "other"}
+
+
+def test_a_transaction_puts_its_message_to_memory_when_it_is_committed(root: Path) -> None:
+    with open_memory(root, threads=True) as store:
+        half = store.begin(message(CACHE, 1), producer_group="p")
+        assert store.max_offset(CACHE, 0) == 0
+        store.wait_dispatched()
+        assert store.commit(half).put.physical_offset >= FIRST_ADDRESS
+        assert bodies(store, CACHE) == [1]
 
 
 # --- which topics -------------------------------------------------------------------------------
