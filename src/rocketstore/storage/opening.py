@@ -31,7 +31,7 @@ from rocketstore.storage.checkpoint import (
 from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.lock import StoreLock
-from rocketstore.storage.files.pread_files import listed_files
+from rocketstore.storage.files.pread_files import file_lengths
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
@@ -206,9 +206,9 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
         )
 
     root, slots, items = layout.consume_queue, config.max_hash_slot_num, config.max_index_num
-    queues = (_offset_files(root / topic / str(number)) for topic, number in listed_queues(root))
+    queues = (file_lengths([root / key.topic / str(key.queue_id)]) for key in listed_queues(root))
     return ObservedSizes(
-        usual(_offset_files(*layout.log_directories), config.mapped_file_size_commit_log),
+        usual(file_lengths(layout.log_directories), config.mapped_file_size_commit_log),
         usual(
             chain.from_iterable(islice(filter(None, queues), _LOOKED_AT_QUEUES)),
             config.mapped_file_size_consume_queue,
@@ -218,7 +218,3 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
             None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
         ),
     )
-
-
-def _offset_files(*directories: Path) -> list[tuple[Path, int]]:
-    return [(file.path, file.size) for file in listed_files(directories, [])]

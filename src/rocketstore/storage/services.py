@@ -190,7 +190,9 @@ class StoreServices:
         dispatcher, wanted = self._parts.dispatcher, self._parts.log.readable_limit
         reached, idle_turns = -1, 0
         while idle_turns * _CATCH_UP_TURN_S < CATCH_UP_TIMEOUT_S and self.dispatch.health.is_well:
-            if self.dispatch.wait_dispatched(wanted, _CATCH_UP_TURN_S):
+            if self.dispatch.wait_until(
+                lambda: dispatcher.dispatched_offset >= wanted, _CATCH_UP_TURN_S
+            ):
                 return
             idle_turns = idle_turns + 1 if dispatcher.dispatched_offset == reached else 0
             reached = dispatcher.dispatched_offset

@@ -33,7 +33,7 @@ from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directo
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.storage.files.disk import Disk, system_errors
-from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, listed_files
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
@@ -81,12 +81,8 @@ def find_places(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     top = layout.consume_queue
     queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]
     index = listed_index_files(layout.index, []).items()
-    observed = observed_in(config, _lengths(layout.log_directories), _lengths(queues), index)
-    return layout, resolve_sizes(config, observed)
-
-
-def _lengths(directories: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-    return ((file.path, file.size) for file in listed_files(directories, []))
+    log = file_lengths(layout.log_directories)
+    return layout, resolve_sizes(config, observed_in(config, log, file_lengths(queues), index))
 
 
 class ReadLogFile:

@@ -76,11 +76,6 @@ class DispatchService:
         self.thread.stop()
         self.dispatcher.board.close()
 
-    def wait_dispatched(self, physical_offset: int, timeout_s: float | None = None) -> bool:
-        """Wait until everything before an offset is dispatched; False when that takes too long."""
-        dispatcher = self.dispatcher
-        return self.wait_until(lambda: dispatcher.dispatched_offset >= physical_offset, timeout_s)
-
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until `is_true`, which is asked whenever dispatch got on."""
         self._bell.ring()

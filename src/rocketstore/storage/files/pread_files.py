@@ -227,6 +227,11 @@ def listed_files(
                 findings.append(FileFinding(path, problem, "a file", "something else"))
 
 
+def file_lengths(directories: Sequence[Path]) -> list[tuple[Path, int]]:
+    """Return the files of directories, whose sizes are to be learnt, and how long they are."""
+    return [(file.path, file.size) for file in listed_files(directories, [])]
+
+
 def _is_still(file: LogFile) -> bool:
     try:
         return file.path.stat().st_ino == file.inode

@@ -54,13 +54,12 @@ class CommitLogFlusher:
         checkpoint: StoreCheckpoint,
         config: StoreConfig,
         clock: Callable[[], int],
-        on_failure: Callable[[FlushFailedError], None] | None = None,
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
         self._config = config
         self._clock = clock
-        self.on_failure = on_failure
+        self.on_failure: Callable[[FlushFailedError], None] | None = None
         self.failure: FlushFailedError | None = None
         self._flushing = threading.Lock()
         self.group = log.put_group

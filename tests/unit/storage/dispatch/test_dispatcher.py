@@ -522,7 +522,9 @@ def test_waiters_are_woken_by_the_thread(parts):
             parts.append()
         waiter.join()
         assert woken.is_set()
-        assert service.wait_dispatched(parts.end, timeout_s=60)
+        assert service.wait_until(
+            lambda: parts.dispatcher.dispatched_offset >= parts.end, timeout_s=60
+        )
         assert service.health.is_well
     finally:
         service.stop()
@@ -534,7 +536,7 @@ def test_stopping_lets_waiters_go(parts):
     service.thread.start()
     results = []
     waiter = threading.Thread(
-        target=lambda: results.append(service.wait_dispatched(10**9, timeout_s=60))
+        target=lambda: results.append(service.wait_until(lambda: False, timeout_s=60))
     )
     waiter.start()
     service.stop()
