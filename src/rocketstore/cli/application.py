@@ -38,6 +38,7 @@ COMMANDS: Final = (
     ("message", "app", "Read messages of a store."),
     ("queue", "app", "ConsumeQueues: what consumers read through."),
     ("delay", "app", "Delayed messages: what waits, and when it is due."),
+    ("transaction", "app", "Transactions: which are open, and for how long."),
     ("index", "app", "Index files: which message carries which key."),
     ("config", "app", "Settings."),
     ("serve", "app", "Run a store that others follow, or that follows another."),

@@ -18,23 +18,29 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.config import parse_delay_levels
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.storage.log.prepared import delayed
 from rocketstore.transaction.records import (
     GROUP,
     HALF,
     OP,
     Identity,
     ended_by,
+    final_record,
     identity_of,
     is_copy,
     is_final_of,
+    real_queue,
 )
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rocketstore.message import StoredMessage
+    from rocketstore.native.log_end import Record
     from rocketstore.storage.reading.reader import Reader
-    from rocketstore.units import QueueKey
 
 PAGE_MESSAGES: Final = 32
 """Messages read at a time, as 4.9 does (OP_MSG_PULL_NUMS)."""
@@ -201,11 +207,27 @@ def _start(reader: Reader, queue: QueueKey, stored: int | None) -> int:
     return first if stored is None else min(max(stored, first), stop)
 
 
-def final_of(reader: Reader, half: StoredMessage, queue: QueueKey) -> StoredMessage | None:
-    """Return the message that a commit of a half message put into a queue, None if none did.
+def final_place(half: StoredMessage, max_level: int) -> tuple[QueueKey, Record] | None:
+    """Return what a commit of a half message puts, and where; None where it names no queue.
+
+    That is in the delay topic if it asks for a delay, of which there are `max_level` levels.
+    """
+    queue = real_queue(half)
+    if queue is None:
+        return None
+    level, record = delayed(final_record(half), *queue, max_level)
+    return (QueueKey(DELAY_TOPIC, level - 1) if level else queue), record
+
+
+def final_of(reader: Reader, half: StoredMessage) -> StoredMessage | None:
+    """Return the message that a commit of a half message put, None if there is none.
 
     By the index, or where there is none, by the queue's messages from the half one's store time on.
     """
+    place = final_place(half, len(parse_delay_levels(reader.config.message_delay_level)))
+    if place is None:
+        return None
+    queue, _ = place
     found: Iterable[StoredMessage]
     if half.unique_key is not None and reader.config.message_index_enable:
         found = reader.find(queue.topic, half.unique_key, max_messages=_ALL)

@@ -23,12 +23,18 @@ from rocketstore.config import BrokerRole, parse_delay_levels
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import UNIQ_KEY
-from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.storage.log.prepared import delayed, refuse_other_types
+from rocketstore.storage.log.prepared import refuse_other_types
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.threads import Changes
 from rocketstore.transaction.ids import TransactionIds
-from rocketstore.transaction.ledger import Ledger, Place, final_of, read_ledger, read_ops
+from rocketstore.transaction.ledger import (
+    Ledger,
+    Place,
+    final_of,
+    final_place,
+    read_ledger,
+    read_ops,
+)
 from rocketstore.transaction.records import (
     DEFAULT_PRODUCER_GROUP,
     GROUP,
@@ -36,22 +42,18 @@ from rocketstore.transaction.records import (
     OP,
     PGROUP,
     EndStatus,
-    final_record,
     half_record,
     identity_of,
     missing_room,
     op_record,
-    real_queue,
     refusal,
 )
-from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.message import Message, StoredMessage
-    from rocketstore.native.log_end import Record
     from rocketstore.storage.store import BaseStore
 
 WAIT_S: Final = 60.0
@@ -184,7 +186,9 @@ class Transactions:
             return EndResult(EndStatus.ENDED_ALREADY)
         self._doubtful.add(offset)  # until it is known what became of the put
         if commits:
-            queue, record = self._final(half)
+            final = final_place(half, self._max_level)
+            assert final is not None  # `refusal` has looked
+            queue, record = final
         else:
             queue, record = OP, op_record(offset, self._store.config.store_host)
         put = self._store.put_record(*queue, record)
@@ -215,7 +219,7 @@ class Transactions:
         self._store.wait_dispatched(timeout_s=WAIT_S)
         ledger, halves = read_ledger(self._store, self._offsets.get)
         for half in halves:
-            final = self._final_of(half)
+            final = final_of(self._store, half)
             if final is not None:
                 _log.info("transaction.was_committed", half=half.message_id, by=final.message_id)
                 ledger.note_ended(half.queue_offset, identity_of(half))
@@ -230,7 +234,7 @@ class Transactions:
         offset = half.queue_offset
         self.read_ops()
         if self.ledger.is_open(offset):
-            if self._final_of(half) is None:
+            if final_of(self._store, half) is None:
                 self._doubtful.discard(offset)
                 return True
             self.note_ended(half)
@@ -343,19 +347,6 @@ class Transactions:
             _log.error("transaction.not_settled", owed=len(self._owed), error=str(error))
 
     # --- parts ----------------------------------------------------------------------------------
-
-    def _final(self, half: StoredMessage) -> tuple[QueueKey, Record]:
-        """Return where a commit puts its message, by way of the delay topic if it asks for that."""
-        queue = real_queue(half)
-        assert queue is not None  # `refusal` has looked
-        record = final_record(half)
-        level, record = delayed(record, *queue, self._max_level)
-        return QueueKey(DELAY_TOPIC, level - 1) if level else queue, record
-
-    def _final_of(self, half: StoredMessage) -> StoredMessage | None:
-        if real_queue(half) is None:
-            return None
-        return final_of(self._store, half, self._final(half)[0])
 
     def _missing(self, group: str, queue_offset: int, physical_offset: int) -> EndResult:
         """Say what the half queue has at the given offset, where the log has nothing."""

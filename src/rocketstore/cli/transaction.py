@@ -1,0 +1,51 @@
+"""``rocketstore transaction``: transactions of a store."""
+
+from __future__ import annotations
+
+import time
+
+from cyclopts import App
+
+from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.output import print_rows
+
+app = App(name="transaction", help="Transactions: which are open, and for how long.")
+
+
+@app.command(name="list")
+def list_transactions(
+    store: StoreArgument,
+    /,
+    *,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> int:
+    """Print the transactions that nobody has ended: age in seconds, and how often it was asked.
+
+    The offsets are those that a commit or a rollback names.
+    """
+    from rocketstore.cli.reading import open_for_reading
+    from rocketstore.transaction.listing import open_transactions
+
+    now_ms = time.time_ns() // 1_000_000
+    with open_for_reading(store, settings) as reader:
+        rows = (
+            {
+                "topic": one.topic,
+                "queueId": one.queue_id,
+                "producerGroup": one.producer_group,
+                "age": max(0, now_ms - one.half.born_timestamp_ms) // 1000,
+                "checks": one.checks,
+                "halfOffset": one.half.queue_offset,
+                "physicalOffset": one.half.physical_offset,
+                "bornTimestamp": one.half.born_timestamp_ms,
+                "uniqKey": one.half.unique_key,
+            }
+            for one in open_transactions(reader)
+        )
+        columns = (
+            "topic", "queueId", "producerGroup", "age", "checks", "halfOffset", "physicalOffset",
+            "uniqKey",
+        )  # fmt: skip
+        print_rows(rows, output, columns=columns)
+    return 0
