@@ -103,7 +103,7 @@ class ConsumerOffsetTable:
             self._is_changed = False
             try:
                 # The offsets first: what they count as consumed is there to be flushed.
-                content = dumps({**self._loaded, _TABLE: self._snapshot()}).encode("utf-8")
+                content = dumps({**self._loaded, _TABLE: self.snapshot()}).encode("utf-8")
                 self._flush()
                 write_atomically(self.path, content, disk=self._disk, decode=_decoded)
             except BaseException:
@@ -139,8 +139,11 @@ class ConsumerOffsetTable:
         offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
         return offsets
 
-    def _snapshot(self) -> dict[str, dict[int, int]]:
-        """Return a copy, whoever changes the table meanwhile: each is copied by one call into C."""
+    def snapshot(self) -> dict[str, dict[int, int]]:
+        """Return a copy by ``topic@group`` and queue id, whoever changes the table meanwhile.
+
+        Each is copied by one call into C. Raises `FormatError` as `get`.
+        """
         return {
             name: dict(sorted(dict(queues).items()))
             for name, queues in list(self._offsets().items())

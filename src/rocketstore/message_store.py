@@ -17,7 +17,6 @@ from rocketstore.consuming.async_puts import AsyncPuts
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
-from rocketstore.memory import MemoryTopics
 from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.replication import replication_of
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from rocketstore.consuming.consumer import Consumer
+    from rocketstore.memory import MemoryTopics
     from rocketstore.message import Message, StoredMessage
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
@@ -60,6 +60,8 @@ class MessageStore(BaseStore):
         self.attached.append(self.consumer_offsets)
         self.memory_topics: MemoryTopics | None = None
         if parts.config.memory_topic_enable and parts.config.broker_role is not BrokerRole.SLAVE:
+            from rocketstore.memory import MemoryTopics  # noqa: PLC0415 - few need it
+
             # Before the services, which then see those topics like any other.
             self.memory_topics = MemoryTopics(self, clock=parts.clock, disk=parts.disk)
             self.memory_topics.attach()
@@ -77,7 +79,9 @@ class MessageStore(BaseStore):
         self._consuming = ConsumingService(self, self.consumer_offsets)
         self.attached.append(self._consuming)
         self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
-        self.metrics = MetricsService(self, lambda: self.scrub.known, parts.clock)
+        self.metrics = MetricsService(
+            self, lambda: self.scrub.known, self.consumer_offsets.snapshot, parts.clock
+        )
         self.attached += [self.scrub, self.metrics]
         self._transactions = Transactions(self, self.consumer_offsets, parts.clock)
         self.transaction_checks = TransactionChecks(

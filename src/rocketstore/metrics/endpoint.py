@@ -13,7 +13,7 @@ from rocketstore.events import get_logger
 from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rocketstore.metrics.http_server import MetricsServer
     from rocketstore.storage.store import BaseStore
@@ -28,11 +28,14 @@ class MetricsService:
     """Serves the numbers of a store over HTTP while it is open."""
 
     def __init__(
-        self, store: BaseStore, damage_map: Callable[[], DamageMap], now_ms: Callable[[], int]
+        self,
+        store: BaseStore,
+        damage_map: Callable[[], DamageMap],
+        offsets: Callable[[], Mapping[str, Mapping[int, int]]],
+        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._damage_map = damage_map
-        self._now_ms = now_ms
+        self._more = (damage_map, offsets, now_ms)
         self._server: MetricsServer | None = None
         self._thread: ServiceThread | None = None
 
@@ -104,7 +107,7 @@ class MetricsService:
                 f"metricsPort={self._store.config.metrics_port} needs prometheus-client",
                 hint="pip install 'rocketstore[metrics]', or set metricsPort=0",
             ) from error
-        store = StoreCollector(self._store, self._damage_map, self._now_ms)
+        store = StoreCollector(self._store, *self._more)
         pages = {}
         for path, collector in zip(PATHS, (store, ExporterCollector(self._store)), strict=True):
             registry = CollectorRegistry()

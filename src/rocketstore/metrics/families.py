@@ -21,6 +21,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from rocketstore.errors import FormatError
 from rocketstore.storage.running_flags import RunningFlag
 
 if TYPE_CHECKING:
@@ -68,10 +69,15 @@ class StoreCollector(Collector):
     """What ``/metrics`` says of a store."""
 
     def __init__(
-        self, store: BaseStore, damage_map: Callable[[], DamageMap], now_ms: Callable[[], int]
+        self,
+        store: BaseStore,
+        damage_map: Callable[[], DamageMap],
+        offsets: Callable[[], Mapping[str, Mapping[int, int]]],
+        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._damage_map = damage_map
+        self._offsets = offsets
         self._now_ms = now_ms
 
     def collect(self) -> Iterator[Metric]:
@@ -81,6 +87,7 @@ class StoreCollector(Collector):
         yield from self._log_state()
         yield from self._health(info)
         yield from self._scrub(info)
+        yield self._lag()
 
     def _traffic(self) -> Iterator[Metric]:
         statistics = self._store.statistics
@@ -166,6 +173,24 @@ class StoreCollector(Collector):
             "Puts at which the clock was behind the store time before.",
             value=float(info["storeTimeStepsBack"]),
         )
+
+    def _lag(self) -> Metric:
+        lags = GaugeMetricFamily(
+            "rocketmq_consumer_lag_messages",
+            "Messages of a topic that a group has not consumed.",
+            labels=["topic", "consumer_group"],
+        )
+        try:
+            offsets = self._offsets()
+        except FormatError:  # consumers are told; the other numbers are no less true
+            return lags
+        for name, queues in sorted(offsets.items()):
+            topic, _, group = name.partition("@")
+            ends = (
+                (self._store.max_offset(topic, queue_id), at) for queue_id, at in queues.items()
+            )
+            lags.add_metric([topic, group], sum(max(0, end - at) for end, at in ends))
+        return lags
 
     def _scrub(self, info: Mapping[str, str]) -> Iterator[Metric]:
         known = self._damage_map()

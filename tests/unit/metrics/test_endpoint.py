@@ -129,6 +129,24 @@ def test_damage_that_is_known_is_a_metric(root: Path) -> None:
     assert found["rocketstore_store_scrub_passes", ""] == 4
 
 
+def test_a_group_s_lag_is_a_metric_and_a_broken_table_of_offsets_costs_only_that(
+    root: Path,
+) -> None:
+    with open_served(root) as store:
+        for number in range(5):
+            store.put(ORDER, queue_id=number % 2)
+        store.wait_dispatched()
+        store.consumer_offsets.set("orders", "billing", 0, 1)
+        store.consumer_offsets.set("orders", "billing", 1, 9)
+        assert scrape(store)["rocketmq_consumer_lag_messages", "billing"] == 2
+    (root / "config" / "consumerOffset.json").write_text("{")
+    (root / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
+    with open_served(root) as store:
+        found = scrape(store)
+        assert ("rocketmq_consumer_lag_messages", "billing") not in found
+        assert found["rocketmq_storage_size", ""] == store.max_physical_offset
+
+
 def test_it_is_off_unless_a_port_is_set(root: Path) -> None:
     with MessageStore.open(root, StoreConfig.small()) as store:
         assert store.config.metrics_port == 0
