@@ -268,3 +268,27 @@ def test_a_read_only_store_goes_on_in_a_child(tmp_path: Path, *, is_open_elsewhe
         read()
     if writer is not None:
         writer.close()
+
+
+def test_a_consumer_of_the_parent_takes_and_acknowledges_nothing_in_a_child(tmp_path):
+    with MessageStore.open(tmp_path, config_of(FlushDiskType.ASYNC_FLUSH)) as store:
+        store.put_batch([MESSAGE] * 3)
+        store.wait_dispatched()
+        consumer = store.consume("t", "g")
+        message = next(consumer)
+
+        def work() -> None:
+            with pytest.raises(StoreForkedError):
+                consumer.poll()
+            with pytest.raises(StoreForkedError):
+                store.consume("t", "g")
+            assert list(consumer) == []
+            assert not message.ack()
+            assert not message.give_back()
+            assert isinstance(store.put_async(MESSAGE).exception(0), StoreForkedError)
+            consumer.close()
+
+        with consumer._group._lock:  # as another thread may hold it when the process forks
+            in_child(work)
+        assert message.ack()
+        assert store.consumer_offsets.get("t", "g", 0) == 1

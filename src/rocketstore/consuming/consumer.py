@@ -102,7 +102,7 @@ class Consumer:
     @property
     def is_closed(self) -> bool:
         """Whether this consumer, or its store, was closed."""
-        return self._member.is_gone
+        return self._member.is_gone or self._store.is_closed
 
     @property
     def queues(self) -> list[QueueKey]:
@@ -117,6 +117,7 @@ class Consumer:
         StoreClosedError
             The consumer or its store was closed.
         """
+        self._store.check_open()
         if self.is_closed:
             raise StoreClosedError(f"{self!r} takes no messages", hint="make another one")
         return self._next(timeout_s)
@@ -125,11 +126,11 @@ class Consumer:
         found: list[ConsumedMessage] = []
 
         def look() -> bool:
-            if not found and not self._member.is_gone:
+            if not found and not self.is_closed:
                 taken = self._group.next_for(self._member)
                 if taken is not None:
                     found.append(self._message(*taken))
-            return bool(found) or self._member.is_gone
+            return bool(found) or self.is_closed
 
         if not look():
             self._store.wait_until(look, timeout_s)
@@ -153,7 +154,8 @@ class Consumer:
             False where the message is not this consumer's any more: acknowledged or given back
             already, or handed over to others when it was closed.
         """
-        return self._group.acknowledge(message.queue, message.delivery)
+        # In a forked child nobody may wait for the group's lock.
+        return not self.is_closed and self._group.acknowledge(message.queue, message.delivery)
 
     def give_back(self, message: ConsumedMessage, delay_level: int = 0) -> bool:
         """Have a message consumed again later, and acknowledge this delivery of it.
@@ -178,7 +180,7 @@ class Consumer:
             The copy was not stored; the message is still this consumer's.
         """
         group = self._group
-        if not group.holds(message.queue, message.delivery):
+        if self.is_closed or not group.holds(message.queue, message.delivery):
             return False
         limit = group.subscription.max_reconsume_times
         copy = given_back(message.delivery.message, group.name, delay_level, limit)
@@ -192,7 +194,7 @@ class Consumer:
 
         May be called twice, and by another thread: iterating ends then.
         """
-        if self._finalizer.alive and not self._group.is_ended:
+        if self._finalizer.alive and not self._store.is_closed:
             self._group.leave(self._member)
             self._offsets.save()
         self._finalizer.detach()

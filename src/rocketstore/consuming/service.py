@@ -49,6 +49,7 @@ class ConsumingService:
         max_unacknowledged: int = UNACKNOWLEDGED_LIMIT,
     ) -> Consumer:
         """Make a consumer; see `MessageStore.consume`."""
+        self._store.check_open()
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         for topic in names:
             if check_topic(topic).startswith(LMQ_PREFIX):

@@ -307,7 +307,7 @@ class BaseStore(Reader):
 
         False when that takes longer than `timeout_s`, None being as long as it takes.
         """
-        self._check_open()
+        self.check_open()
         wanted = self._parts.log.max_offset if physical_offset is None else physical_offset
         return self._services.wait_dispatched(wanted, timeout_s)
 
@@ -321,7 +321,7 @@ class BaseStore(Reader):
         What dispatch does not change is asked again after `look_again`. False when it takes longer
         than `timeout_s`; without threads in the store there is no wait.
         """
-        self._check_open()
+        self.check_open()
         return self._services.wait_until(is_true, timeout_s)
 
     def look_again(self) -> None:
@@ -398,7 +398,7 @@ class BaseStore(Reader):
 
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names."""
-        self._check_open()
+        self.check_open()
         return self._services.runtime_info()
 
     # --- the end --------------------------------------------------------------------------------
@@ -469,7 +469,8 @@ class BaseStore(Reader):
             _log.warning("store.files_left", root=str(self.layout.root), error=str(error))
         self._is_let_go = True
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise `StoreClosedError`, in a forked child `StoreForkedError`, where no use is left."""
         if self._is_closed:
             raise self._gone.again()
 
