@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocketstore import MessageStore, PutMessageStatus
+from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.native.log_end import Record
 
@@ -95,3 +95,20 @@ def test_a_record_is_stored_as_it_is(tmp_path):
         assert message.properties == {"DELAY": "3", "REAL_QID": "2"}
         long = store.put_record("T", 2, record(bytes(store.config.max_message_size + 1)))
         assert long.status is PutMessageStatus.MESSAGE_ILLEGAL
+
+
+def test_the_runtime_information_has_every_key_of_4_9(tmp_path):
+    """Those of StoreStatsService, DefaultMessageStore and ScheduleMessageService (B20, B14)."""
+    with MessageStore.open(tmp_path, StoreConfig.small()) as store:
+        store.put(Message(topic="T", properties={"DELAY": "18"}))
+        assert store.wait_dispatched()
+        keys = set(store.runtime_info())
+    assert keys >= {
+        "bootTimestamp", "runtime", "putMessageEntireTimeMax", "putMessageTimesTotal",
+        "putMessageFailedTimes", "putMessageSizeTotal", "putMessageDistributeTime",
+        "putMessageAverageSize", "dispatchMaxBuffer", "getMessageEntireTimeMax", "putTps",
+        "getFoundTps", "getMissTps", "getTotalTps", "getTransferedTps",
+        "commitLogDiskRatio", f"commitLogDiskRatio_{tmp_path / 'commitlog'}",
+        "consumeQueueDiskRatio", "scheduleMessageOffset_18", "commitLogMinOffset",
+        "commitLogMaxOffset",
+    }  # fmt: skip
