@@ -67,6 +67,12 @@ class ConsumingService:
                 key="start",
                 value=start,
             )
+        if max_unacknowledged < 1:
+            raise ConfigError(
+                f"max_unacknowledged={max_unacknowledged} lets no message be delivered",
+                key="max_unacknowledged",
+                value=max_unacknowledged,
+            )
         limit = self._retry_limit(group) if max_reconsume_times is None else max_reconsume_times
         wanted = Subscription(tuple(sorted(names)), tags, start, limit, max_unacknowledged)
         with self._lock:

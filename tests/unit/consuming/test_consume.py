@@ -296,6 +296,8 @@ def test_names_and_settings_that_cannot_be_are_refused(store):
         store.consume("%LMQ%a", GROUP)
     with pytest.raises(ConfigError):
         consume(store, start="middle")
+    with pytest.raises(ConfigError):
+        consume(store, max_unacknowledged=0)
     kept = consume(store)
     with pytest.raises(ConfigError, match="at the moment"):
         store.consume("payments", GROUP)
