@@ -10,6 +10,7 @@ from rocketstore import Message, MessageStore, StoreClosedError, StoreLockedErro
 from rocketstore.storage.checkpoint import read_checkpoint
 from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
+from support.preallocation import wait_idle
 
 TOPIC = "TopicTest"
 WAIT_S = 30
@@ -86,7 +87,7 @@ def test_files_made_ahead_are_gone_after_close(tmp_path):
     with open_small(tmp_path / "store", threads=True) as store:
         put(store)
         store._parts.preallocator.request(0)
-        store._parts.preallocator.wait_idle(WAIT_S)
+        wait_idle(store._parts.preallocator, WAIT_S)
         assert len(list(store.layout.commit_log_directories[0].iterdir())) == 3
     assert len(list(store.layout.commit_log_directories[0].iterdir())) == 1
 
@@ -94,7 +95,7 @@ def test_files_made_ahead_are_gone_after_close(tmp_path):
 def test_the_next_files_are_made_once_the_last_one_is_half_full(tmp_path):
     def count(store):
         store._services.make_ahead()
-        assert store._parts.preallocator.wait_idle(WAIT_S)
+        assert wait_idle(store._parts.preallocator, WAIT_S)
         return len(list(store.layout.commit_log_directories[0].iterdir()))
 
     with open_small(tmp_path / "store", threads=True) as store:

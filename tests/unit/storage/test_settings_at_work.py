@@ -19,6 +19,7 @@ from rocketstore.config import from_properties, load_config
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
+from support.preallocation import wait_idle
 from support.synthetic_log import record_bytes
 
 TOPIC = "TopicTest"
@@ -64,7 +65,7 @@ def test_the_next_file_of_a_warmed_log_has_all_its_pages(tmp_path):
     with open_small(tmp_path / "store", warm_mapped_file_enable=True, threads=True) as store:
         store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 4000)))
         store._services.make_ahead()
-        assert store._parts.preallocator.wait_idle(30)
+        assert wait_idle(store._parts.preallocator, 30)
         ahead = next(iter(store._parts.preallocator._ready.values()))
         assert ahead.is_mapped
 

@@ -24,6 +24,7 @@ from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.services import DISPATCH_ERROR_AFTER_MS
 from support.failing_disk import FailingDisk
 from support.log_parts import SettableClock
+from support.preallocation import wait_idle
 
 SMALL = StoreConfig(
     mapped_file_size_commit_log=16_384,
@@ -75,7 +76,7 @@ def test_files_made_ahead_are_gone_after_an_orderly_end(tmp_path):
     with MessageStore.open(tmp_path, SMALL) as store:
         store.put(MESSAGE)
         store._parts.preallocator.request(0)
-        store._parts.preallocator.wait_idle(10)
+        wait_idle(store._parts.preallocator, 10)
         assert len(list((tmp_path / "commitlog").iterdir())) == 3
     assert len(list((tmp_path / "commitlog").iterdir())) == 1
 

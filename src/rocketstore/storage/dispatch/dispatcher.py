@@ -128,16 +128,9 @@ def walked_ahead(
 
 
 class Arrival(NamedTuple):
-    """A message that can be read from a queue now.
+    """A message that can be read from a queue now; `next_offset` is its queue offset plus one.
 
-    Attributes
-    ----------
-    next_offset
-        Queue offset of the message, plus one.
-    tags_code
-        As in the queue entry.
-    properties
-        The record's properties as stored.
+    `tags_code` is as in the queue entry, `properties` are the record's, as stored.
     """
 
     topic: str

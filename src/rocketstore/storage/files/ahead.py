@@ -137,12 +137,6 @@ class Preallocator:
             self._retired.append(file)
             self._changes.tell()
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until all files asked for are made or given up."""
-        return self._changes.wait_for(
-            lambda: not self._wanted and self._under_way is None, timeout_s
-        )
-
     def close(self) -> None:
         """Stop the thread and delete the files that nobody took."""
         self.thread.stop()

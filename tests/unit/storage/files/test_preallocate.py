@@ -9,6 +9,7 @@ from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.storage.files.ahead import Preallocator, WarmUp
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.failing_disk import FailingDisk
+from support.preallocation import wait_idle
 
 SIZE = 16384
 
@@ -53,11 +54,11 @@ def test_the_next_two_files_are_made_ahead(tmp_path):
     files = preallocator(tmp_path, FailingDisk())
     files.thread.start()
     files.take(0)
-    assert files.wait_idle(10)
+    assert wait_idle(files, 10)
     assert names(tmp_path) == [0, SIZE, 2 * SIZE]
     taken = files.take(SIZE)
     assert (taken.base, taken.write_position) == (SIZE, 0)
-    assert files.wait_idle(10)
+    assert wait_idle(files, 10)
     assert names(tmp_path) == [0, SIZE, 2 * SIZE, 3 * SIZE]
     files.close()
 
@@ -66,7 +67,7 @@ def test_the_first_file_of_a_log_is_made_alone(tmp_path):
     files = preallocator(tmp_path, FailingDisk())
     files.thread.start()
     files.take(0, ahead=False)
-    assert files.wait_idle(10)
+    assert wait_idle(files, 10)
     assert names(tmp_path) == [0]
     files.close()
 
@@ -76,7 +77,7 @@ def test_closing_deletes_files_that_nobody_took(tmp_path):
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.take(0)
-    files.wait_idle(10)
+    wait_idle(files, 10)
     files.is_in_use = lambda base: base == 0
     files.close()
     assert names(tmp_path) == [0]
@@ -117,10 +118,10 @@ def test_no_file_is_made_behind_one_that_a_put_makes_itself(tmp_path):
     put.start()
     assert disk.is_waiting.wait(10)
     files.request(SIZE)
-    assert not files.wait_idle(0.1)
+    assert not wait_idle(files, 0.1)
     disk.may_go.set()
     put.join(10)
-    assert files.wait_idle(10)
+    assert wait_idle(files, 10)
     named = [int(name) for call, name in disk.calls if call == "give_name"]
     assert named == [SIZE, 2 * SIZE, 3 * SIZE]
     files.close()
@@ -134,11 +135,11 @@ def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path):
     with pytest.raises(StoreFullError):
         files.take(0)
     files.request(0)
-    assert files.wait_idle(10)
+    assert wait_idle(files, 10)
     assert names(tmp_path) == []
     disk.is_full = False
     assert files.take(0).base == 0
-    assert files.wait_idle(10)
+    assert wait_idle(files, 10)
     files.close()
 
 
@@ -148,7 +149,7 @@ def test_no_file_is_made_ahead_that_would_take_the_last_room(tmp_path):
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.take(0)
-    assert files.wait_idle(10)
+    assert wait_idle(files, 10)
     assert names(tmp_path) == [0]
     files.close()
 
