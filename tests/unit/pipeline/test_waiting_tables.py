@@ -20,7 +20,6 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.log_end import Record
 from rocketstore.transaction.ledger import final_of, read_ledger
 from rocketstore.transaction.records import times_checked
-from rocketstore.units import QueueKey
 from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 from rocketstore.verification.waiting import TRANSACTION_GROUP as GROUP
 from support.golden_stores import golden_store
@@ -373,8 +372,7 @@ def test_several_stores_have_their_own(tmp_path, broker, root):
 def by_the_service(store, offsets):
     """Return what `Transactions` takes for open, and how often each was checked."""
     _, found = read_ledger(store, lambda *key: offsets.get(key))
-    real = QueueKey("Real", 0)  # where `Broker` puts what it commits
-    return {one.queue_offset: times_checked(one) for one in found if not final_of(store, one, real)}
+    return {one.queue_offset: times_checked(one) for one in found if not final_of(store, one)}
 
 
 @pytest.mark.parametrize("seed", range(8))
