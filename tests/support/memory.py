@@ -12,18 +12,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from rocketstore.units import GiB
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+NEEDED_BYTES = 2 * GiB
+"""A container often has 64 MiB: too few for what tests make side by side."""
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - each test makes a directory of its own there
 
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """Make a directory in memory, or on the disk where there is none, and remove it."""
-    where = MEMORY if MEMORY.is_dir() else None
+    """Make a directory in memory, or on the disk where there is not enough, and remove it."""
+    where = MEMORY if _has_room() else None
     root = Path(tempfile.mkdtemp(prefix="rocketstore-test-", dir=where))
     try:
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A directory in memory instead of one on the disk, where a `conftest.py` imports this."""
+    with memory_directory() as root:
+        yield root
+
+
+def _has_room() -> bool:
+    return MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= NEEDED_BYTES
