@@ -5,6 +5,7 @@ import pytest
 from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.native.log_end import Record
+from support.small_store import CONFIG
 
 
 class Service:
@@ -43,33 +44,33 @@ def store_with(events, *, fails=False):
 
 def test_services_start_after_the_store_and_stop_before_it(tmp_path):
     events = []
-    with store_with(events).open(tmp_path) as store:
+    with store_with(events).open(tmp_path, CONFIG) as store:
         assert [event[:2] for event in events] == [("start", "first"), ("start", "second")]
         store.wait_dispatched()
     assert [event[:2] for event in events[2:]] == [("stop", "second"), ("stop", "first")]
     assert {event[2] for event in events} == {PutMessageStatus.PUT_OK}
-    with MessageStore.open(tmp_path, read_only=True) as reader:
+    with MessageStore.open(tmp_path, CONFIG, read_only=True) as reader:
         assert reader.max_offset("T", 0) == 4
 
 
 def test_without_threads_no_service_runs(tmp_path):
     events = []
-    with store_with(events).open(tmp_path, threads=False):
+    with store_with(events).open(tmp_path, CONFIG, threads=False):
         assert not events
 
 
 def test_a_service_that_cannot_start_leaves_the_store_closed_and_unlocked(tmp_path):
     events = []
     with pytest.raises(OSError, match="no port"):
-        store_with(events, fails=True).open(tmp_path)
+        store_with(events, fails=True).open(tmp_path, CONFIG)
     assert ("stop", "first") in {event[:2] for event in events}
-    with MessageStore.open(tmp_path) as store:
+    with MessageStore.open(tmp_path, CONFIG) as store:
         assert store.max_offset("T", 0) >= 1
 
 
 def test_an_interrupt_while_a_service_stops_ends_the_store_all_the_same(tmp_path):
     events = []
-    store = store_with(events).open(tmp_path)
+    store = store_with(events).open(tmp_path, CONFIG)
     interrupted = store.attached[-1]
     stop = interrupted.stop
     left = [KeyboardInterrupt]
@@ -83,11 +84,11 @@ def test_an_interrupt_while_a_service_stops_ends_the_store_all_the_same(tmp_path
     with pytest.raises(KeyboardInterrupt):
         store.close()
     assert [event[:2] for event in events[2:]] == [("stop", "second"), ("stop", "first")]
-    MessageStore.open(tmp_path).close()
+    MessageStore.open(tmp_path, CONFIG).close()
 
 
 def test_a_record_is_stored_as_it_is(tmp_path):
-    with MessageStore.open(tmp_path, threads=False) as store:
+    with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
         result = store.put_record("T", 2, record(b"copy", b"DELAY\x013\x02REAL_QID\x012"))
         store.wait_dispatched()
         [message] = store.get("T", 2, 0).messages
