@@ -49,7 +49,9 @@ def free_port() -> int:
 
 
 def java_slave(root: Path, master: str) -> JavaStore:
-    settings: dict[str, Any] = {"brokerRole": "SLAVE", "haMasterAddress": master}
+    # It notices late that a connection is gone; 20 s unless set.
+    settings: dict[str, Any] = {"haHousekeepingInterval": 2000, "haSendHeartbeatInterval": 500}
+    settings |= {"brokerRole": "SLAVE", "haMasterAddress": master}
     return JavaStore(root, {**JAVA_SIZES, **settings})
 
 
