@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from rocketstore.events import ROOT
 from support.golden import unpacked_directories
 
 TESTS = Path(__file__).parent
@@ -71,3 +72,12 @@ def _let_go_of_files() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _keep_the_log_as_it_was() -> Iterator[None]:
+    """Take away what the command line, called in this process, added: lines on standard error."""
+    handlers, level = list(ROOT.handlers), ROOT.level
+    yield
+    ROOT.handlers[:] = handlers
+    ROOT.setLevel(level)
