@@ -27,7 +27,7 @@ def test_the_demo_takes_the_flights_through_every_job(spark, tmp_path, capsys):
         for row in itertools.islice(read_flights(flights_file()), FLIGHTS):
             opened.put(*flight_message(row, encoder))
         opened.wait_dispatched()
-        consume_half(opened, store)
+        consume_half(opened)
         ends = [opened.max_offset("EWR", queue_id) for queue_id in range(4)]
     assert run_jobs(spark, store, tmp_path) == 0
     printed = capsys.readouterr().out

@@ -44,21 +44,25 @@ def demo(
 ) -> int:
     """Import the 336,776 flights that left New York City in 2013, query and verify the store.
 
+    A delayed message, a transaction and a slave that follows are shown on a store of their own.
     Then, unless --no-pipeline is given, audit, archive, restore, rebuild and report it on Spark.
     """
+    from rocketstore.cli.demo_services import run_services
     from rocketstore.message_store import MessageStore
 
     began = time.perf_counter()
     made_by_spark = directory.with_name(f"{directory.name}-on-spark")
-    _make_room(directory)
-    _make_room(made_by_spark)
+    with_services = directory.with_name(f"{directory.name}-services")
+    for made in (directory, made_by_spark, with_services):
+        _make_room(made)
     print(f"A RocketMQ 4.9 store of every flight that left New York City in 2013: {directory}\n")
     with MessageStore.open(directory, _demo_config()) as store:
         middle_ms = _import_flights(store)
         _find_by_key(store)
         _find_by_time(store, middle_ms)
         _read_by_tag(store)
-        consume_half(store, directory)
+        consume_half(store)
+    run_services(with_services)
     status = _verify(directory)
     if pipeline:
         from rocketstore.cli.demo_pipeline import run_pipeline
@@ -173,29 +177,17 @@ def _read_by_tag(store: MessageStore) -> None:
     )
 
 
-def consume_half(store: MessageStore, directory: Path) -> None:
-    """Read half of a topic as a consumer group, and keep its offsets where a broker keeps them."""
-    from rocketstore.format.file_name import CONFIG_DIRECTORY
-    from rocketstore.format.metadata_json import (
-        CONSUMER_OFFSETS_FILE,
-        ConsumerOffsets,
-        encode_table,
-    )
-
+def consume_half(store: MessageStore) -> None:
+    """Read half of a topic as a consumer group; its offsets stand where a broker keeps them."""
     topic, group = "EWR", "departures-board"
-    reached = {}
+    consumed = 0
     for queue_id in range(4):
         offset, half = 0, store.max_offset(topic, queue_id) // 2
         while offset < half:
             offset = store.get(topic, queue_id, offset, min(32, half - offset)).next_offset
-        reached[queue_id] = offset
-    table = ConsumerOffsets(offset_table={f"{topic}@{group}": reached})
-    path = directory / CONFIG_DIRECTORY / CONSUMER_OFFSETS_FILE
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(encode_table(table), "utf-8")
-    print(
-        f"consumed   {sum(reached.values()):,} messages of {topic} as group {group}, half of them"
-    )
+        store.consumer_offsets.set(topic, group, queue_id, offset)
+        consumed += offset
+    print(f"consumed   {consumed:,} messages of {topic} as group {group}, half of them")
 
 
 def _verify(directory: Path) -> int:

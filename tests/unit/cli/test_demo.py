@@ -26,6 +26,9 @@ def test_demo_stores_every_flight_verifies_the_store_and_runs_again(
     assert f"imported   {FLIGHT_COUNT:,} flights" in printed
     assert "336,776 records" in printed
     assert "nothing wrong" in printed
+    assert "delayed    a message of delay level 1 came " in printed
+    assert "departures had 1 message before, 2 after" in printed
+    assert "it reads: seat 12A is sold\n" in printed
     assert "RocketMQ keeps checksums of bodies only" in printed
     _, _, hints = printed.partition("Look around yourself:\n")
     assert [run(shlex.split(hint)[1:]) for hint in hints.splitlines()] == [0] * len(HINTS)
