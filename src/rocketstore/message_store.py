@@ -17,6 +17,7 @@ from rocketstore.consuming.async_puts import AsyncPuts
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
+from rocketstore.errors import ConfigError
 from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.replication import replication_of
@@ -45,9 +46,6 @@ class MessageStore(BaseStore):
         Where each group goes on in each queue.
     delays
         Delivers delayed messages; None in a slave.
-    memory_topics
-        Topics whose messages are in memory only; None unless ``memoryTopicEnable`` is on, and
-        in a slave.
     replication
         What slaves follow (``haListenPort``), or what follows a master (``haMasterAddress``); None
         without.
@@ -58,15 +56,15 @@ class MessageStore(BaseStore):
         self.consumer_offsets = ConsumerOffsetTable(self.layout, flush=self.flush, disk=parts.disk)
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)
-        self.memory_topics: MemoryTopics | None = None
+        self._memory: MemoryTopics | None = None
         if parts.config.memory_topic_enable and parts.config.broker_role is not BrokerRole.SLAVE:
             from rocketstore.memory import MemoryTopics  # noqa: PLC0415 - few need it
 
             # Before the services, which then see those topics like any other.
-            self.memory_topics = MemoryTopics(self, clock=parts.clock, disk=parts.disk)
-            self.memory_topics.attach()
-            if self.memory_topics.names:
-                self.consumer_offsets.forget(self.memory_topics.names)
+            self._memory = MemoryTopics(self, clock=parts.clock, disk=parts.disk)
+            self._memory.attach()
+            if self._memory.names:
+                self.consumer_offsets.forget(self._memory.names)
         self.delays: DelayService | None = None
         if parts.config.broker_role is not BrokerRole.SLAVE:
             self.delays = DelayService(self, clock=parts.clock, disk=parts.disk)
@@ -90,16 +88,34 @@ class MessageStore(BaseStore):
         self.attached += [self._transactions, self.transaction_checks]
 
     @property
+    def memory_topics(self) -> MemoryTopics:
+        """Topics whose messages are in memory only.
+
+        Raises
+        ------
+        ConfigError
+            ``memoryTopicEnable`` is off, or the store is a slave, which has none.
+        """
+        if self._memory is None:
+            raise ConfigError(
+                f"{self.layout.root} has no memory topics: memoryTopicEnable is off, or it is a "
+                "slave",
+                key="memoryTopicEnable",
+                hint="open a master with StoreConfig(memory_topic_enable=True)",
+            )
+        return self._memory
+
+    @property
     def queue_count(self) -> int:
         """How many queues there are; it changes when one comes."""
-        memory = self.memory_topics
+        memory = self._memory
         return super().queue_count + (0 if memory is None else memory.messages.queue_count)
 
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names, and some of our own."""
         own = {key: str(one) for key, one in self.scrub.runtime_info().items()}
-        if self.memory_topics is not None:
-            memory = self.memory_topics.runtime_info()
+        if self._memory is not None:
+            memory = self._memory.runtime_info()
             own |= {key: str(one) for key, one in memory.items()}
         delays = {} if self.delays is None else self.delays.runtime_info()
         return super().runtime_info() | own | delays

@@ -40,7 +40,9 @@ def memory_directory() -> Iterator[Path]:
 def tmp_path() -> Iterator[Path]:
     """A directory in memory instead of one on the disk, where a `conftest.py` imports this."""
     with memory_directory() as root:
-        yield root
+        path = root / "test"  # what stands beside it is the test's own too
+        path.mkdir()
+        yield path
 
 
 def _has_room() -> bool:

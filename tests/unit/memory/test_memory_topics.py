@@ -11,6 +11,7 @@ import pytest
 from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.config import BrokerRole, FlushDiskType
 from rocketstore.errors import (
+    ConfigError,
     FormatError,
     InvalidNameError,
     NotReadableError,
@@ -234,7 +235,8 @@ def test_a_transaction_puts_its_message_to_memory_when_it_is_committed(root: Pat
 def test_without_the_setting_a_marked_topic_is_on_the_disk(root: Path) -> None:
     mark(root, CACHE)
     with MessageStore.open(root, StoreConfig.small(), threads=False) as store:
-        assert store.memory_topics is None
+        with pytest.raises(ConfigError, match="memoryTopicEnable is off"):
+            _ = store.memory_topics
         assert "put" not in vars(store)
         assert store.put(message(CACHE)).physical_offset == 0
         assert "memoryTopics" not in store.runtime_info()
