@@ -15,7 +15,7 @@ demo: setup ## Import 336,776 real flights into a store and query it
 
 # Three processes also on two cores: tests beside the genuine store, or a cluster, mostly wait.
 test: setup ## Run the whole test suite
-	$(PYTEST) -n 3 --dist loadgroup
+	$(PYTEST) -n 3 --dist loadfile
 
 test-interpreters: setup ## Run a quick suite on every other CPython, 3.11 to 3.14, of this machine
 	@scripts/test-interpreters

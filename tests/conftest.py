@@ -34,19 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each module to one worker, which makes its fixtures once, and long ones first.
+    """Put long modules first where workers share them (``--dist loadfile``, a module to each).
 
     A long one at the end would leave the other workers without work.
     """
-    if not getattr(config.option, "loadgroup", False):
-        return
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            module = item.path.relative_to(TESTS)
-            item.add_marker(pytest.mark.xdist_group(module.with_suffix("").as_posix()))
-    items.sort(key=_rank)
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank)
 
 
 def _rank(item: pytest.Item) -> int:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
+    from rocketstore.memory import MemoryTopics
     from rocketstore.message import Message, StoredMessage
     from rocketstore.message_store import MessageStore
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
@@ -124,6 +125,7 @@ __all__ = [
     "InvalidNameError",
     "LoadedConfig",
     "LogFile",
+    "MemoryTopics",
     "Message",
     "MessageStore",
     "MisaddressedRecordError",
@@ -174,6 +176,7 @@ _PLACES: Final = {
     "format.checkpoint": ("Checkpoint",),
     "format.index_file": ("IndexHeader",),
     "format.queue_entry": ("QueueEntry",),
+    "memory": ("MemoryTopics",),
     "message": ("Message", "StoredMessage"),
     "message_store": ("MessageStore",),
     "storage.dispatch.dispatcher": ("Arrival",),

@@ -62,7 +62,6 @@ def test_a_name_s_beginning_selects_its_scenarios(bench: Any) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.xdist_group("java")
 def test_both_sides_run_the_scenarios(tmp_path: Path) -> None:
     require_java()
     names = [

@@ -14,7 +14,7 @@ from support.java_store import SMALL_FILES, JavaStore, message_json, require_jav
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.java]
 
 TOPIC = "later"
 MOST_S = 30.0

@@ -29,7 +29,7 @@ from support.small_store import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.java]
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000

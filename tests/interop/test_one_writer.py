@@ -23,7 +23,7 @@ from support.java_store import SMALL_FILES, CommandFailedError, JavaStore, requi
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.java]
 
 MESSAGES = sample_messages(30)
 

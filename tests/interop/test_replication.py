@@ -24,7 +24,7 @@ from support.replicas import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.java]
 
 JAVA_SIZES = {
     "mappedFileSizeCommitLog": LOG_FILE_BYTES,

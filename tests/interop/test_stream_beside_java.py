@@ -10,7 +10,7 @@ from rocketstore.pipeline.streaming.stream_options import Limits
 from support.java_store import JavaStore, message_json, require_java
 from support.stream_run import StreamRun, flat, places_of
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.java]
 
 MODES = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
 SETTINGS = {"mappedFileSizeCommitLog": 65_536, "mappedFileSizeConsumeQueue": 6_000}

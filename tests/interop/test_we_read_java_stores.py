@@ -23,7 +23,7 @@ from support.java_store import SMALL_FILES, JavaStore, require_java
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.java, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.java]
 
 MESSAGES = sample_messages(400)
 """Enough for several CommitLog, queue and index files of the small sizes."""

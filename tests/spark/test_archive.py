@@ -18,7 +18,7 @@ from rocketstore.pipeline.jobs.archive import archive_job
 from support.archiving import archived, rows, state
 from support.golden_stores import golden_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 SPLIT = 40_000
 

@@ -17,7 +17,7 @@ from rocketstore.storage.audit.verify import verify_store
 from support.audit_runs import audited, keys
 from support.golden_stores import golden_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 
 @pytest.fixture

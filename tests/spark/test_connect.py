@@ -17,7 +17,7 @@ from support.golden import golden_case
 from support.spark_home import spark_environment
 from support.spark_session import require_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 PROGRAM = """
 import json, sys

@@ -12,7 +12,7 @@ from rocketstore.pipeline import session
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 HEALTHY = [name for name in STORES if not name.startswith("crash/")]
 

@@ -12,7 +12,7 @@ from rocketstore.cli.demo import consume_half
 from rocketstore.cli.demo_pipeline import run_jobs
 from rocketstore.cli.flights import flight_message, flights_file, read_flights
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 FLIGHTS = 3000
 

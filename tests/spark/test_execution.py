@@ -10,7 +10,7 @@ import pytest
 from rocketstore.errors import StoreDamagedError
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure, task_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 
 class MadeOnce:

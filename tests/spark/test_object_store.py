@@ -17,7 +17,7 @@ from support.rebuild_runs import rebuilt_here
 from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
 from support.small_store import copy_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 SPLIT_BYTES = 131_072
 PLACES = ("physicalOffset", "topic", "queueId", "queueOffset")

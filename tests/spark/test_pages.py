@@ -11,7 +11,7 @@ from rocketstore import pipeline
 from support.golden import golden_case
 from support.repository import ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -13,7 +13,7 @@ from support.rebuild_oracle import dispatched, tree
 from support.rebuild_runs import rebuilt_here
 from support.small_store import Clock, build_store, copy_store, overwrite
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 
 def queues_and_index(store):

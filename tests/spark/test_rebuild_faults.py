@@ -19,7 +19,7 @@ from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from support.rebuild_oracle import tree
 from support.small_store import Clock, build_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 SPLIT_BYTES = 20_000
 

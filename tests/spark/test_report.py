@@ -20,7 +20,7 @@ from support.busy_log import START_MS, busy_puts, write_log
 from support.golden_stores import golden_store
 from support.report_run import make_report, read_page, tables_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from support.archiving import archived, log_bytes
 from support.golden_stores import golden_store
 from support.pipeline_tables import read_table
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")

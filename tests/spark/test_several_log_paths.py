@@ -10,7 +10,7 @@ from rocketstore.errors import ConfigError
 from support.rebuild_oracle import tree
 from support.small_store import CONFIG, Clock, messages, put_all
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 
 def test_all_jobs_read_both_directories_of_a_log(spark, tmp_path):

@@ -11,7 +11,7 @@ from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.planning import plan_log
 from support.sparse_log import GIB, make_sparse_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 FILES = 1024
 RECORDS = 3 * FILES

@@ -19,7 +19,7 @@ from support.repository import ROOT
 from support.sink_parts import check_whole
 from support.spark_session import run_to_its_end
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 DRIVER_LIMIT_S = 240
 

@@ -12,7 +12,7 @@ import pytest
 from support.small_store import Clock, log_path, messages, open_store, put_all
 from support.spark_session import run_to_its_end
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 MODES = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
 LOG = {"log": {}}

@@ -12,7 +12,7 @@ from support.repository import ROOT
 from support.spark_home import spark_environment
 from support.spark_session import require_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 NOTEBOOK = ROOT / "docs/guide/spark-tour.ipynb"
 

@@ -88,6 +88,7 @@ class Preallocator:
         self._ready: dict[int, MappedFile] = {}
         self._retired: list[MappedFile] = []
         self._put_makes = False
+        self._taken = -1
         # Without the thread every file is made when it is asked for.
         self.thread = ServiceThread(
             "rocketstore-preallocate", self._make_files, wake=self._changes.tell
@@ -114,6 +115,7 @@ class Preallocator:
                 for taken in [*filter(base.__gt__, self._ready)]:
                     del self._ready[taken]  # the log has it
                 self._put_makes = base not in self._ready
+                self._taken = max(self._taken, base)
                 if base in self._wanted:
                     self._wanted.remove(base)
             if not self._changes.wait_for(lambda: self._under_way != base, TAKE_TIMEOUT_S):
@@ -159,7 +161,10 @@ class Preallocator:
             with self._lock:
                 retired, self._retired = self._retired, []
                 if self._wanted and not self._put_makes:
-                    base = self._under_way = self._wanted.pop(0)
+                    wanted = self._wanted.pop(0)
+                    # Who asked may not have seen the file that a put took meanwhile: made again
+                    # before its first message, it would be replaced, and its messages lost.
+                    base = self._under_way = wanted if wanted > self._taken else None
             if self._warm_up is not None:
                 for full in retired:
                     self._warm_up.release(full)

@@ -63,6 +63,29 @@ def test_the_next_two_files_are_made_ahead(tmp_path):
     files.close()
 
 
+def test_a_request_makes_no_file_again_that_a_put_makes_at_that_moment(tmp_path):
+    """The thread of the statistics asks by the last file it saw; the next one may be under way."""
+    disk = BlockingDisk()
+    disk.may_go.set()
+    files = preallocator(tmp_path, disk)
+    files.thread.start()
+    files.take(0, ahead=False)
+    disk.may_go.clear()
+    disk.is_waiting.clear()
+    taken = []
+    put = threading.Thread(target=lambda: taken.append(files.take(SIZE, ahead=False)))
+    put.start()
+    assert disk.is_waiting.wait(10)
+    files.request(0)
+    disk.may_go.set()
+    put.join(10)
+    assert wait_idle(files, 10)
+    taken[0].write_bytes(0, b"a message")
+    assert (tmp_path / f"{SIZE:020}").read_bytes()[:9] == b"a message"
+    assert names(tmp_path) == [0, SIZE, 2 * SIZE]
+    files.close()
+
+
 def test_the_first_file_of_a_log_is_made_alone(tmp_path):
     files = preallocator(tmp_path, FailingDisk())
     files.thread.start()
