@@ -9,21 +9,19 @@ How derived: ScheduleMessageService.delayLevel2QueueId and parseDelayLevel of 4.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.config import parse_delay_levels
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.row import NO_LEVEL_DELAY_MS
+from rocketstore.verification.waiting import HALF_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rocketstore.message import StoredMessage
     from rocketstore.storage.reading.reader import Reader
-
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-"""Nothing is delivered to it: a half message is never delayed (TopicValidator)."""
 
 
 @dataclass(slots=True)
@@ -96,6 +94,7 @@ def message_of(store: Reader, level: Level, entry: Due) -> StoredMessage | None:
 def destination_of(message: StoredMessage) -> Destination | None:
     """Return where a delayed message belongs; None where it does not say, or says a wrong place."""
     topic, queue_id = message.properties.get(REAL_TOPIC), message.properties.get(REAL_QID, "")
+    # Nothing is delivered to the half topic: a half message is never delayed (TopicValidator).
     if not topic or topic in (DELAY_TOPIC, HALF_TOPIC) or not queue_id.isdecimal():
         return None
     return Destination(topic, int(queue_id))

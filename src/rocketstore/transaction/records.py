@@ -39,32 +39,40 @@ from rocketstore.message import STORE_HOST_V6_FLAG, TRANSACTION_COMMIT, TRANSACT
 from rocketstore.native.log_end import Record
 from rocketstore.storage.log.prepared import body_bytes
 from rocketstore.units import QueueKey
+from rocketstore.verification.waiting import (
+    CHECK_TIMES,
+    ENDED_TAG,
+    FIRST_HALF_OFFSET,
+    HALF_TOPIC,
+    OP_TOPIC,
+    PRODUCER_GROUP,
+    TRANSACTION_GROUP,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rocketstore.message import Message, StoredMessage
 
-HALF: Final = QueueKey("RMQ_SYS_TRANS_HALF_TOPIC", 0)
-OP: Final = QueueKey("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)
+HALF: Final = QueueKey(HALF_TOPIC, 0)
+OP: Final = QueueKey(OP_TOPIC, 0)
 DISCARDED: Final = QueueKey("TRANS_CHECK_MAX_TIME_TOPIC", 0)
 """The queues of half messages, of op messages, and of half messages that were checked in vain."""
 
-GROUP: Final = "CID_RMQ_SYS_TRANS"
+GROUP: Final = TRANSACTION_GROUP
 """The group that has, in `HALF` and `OP`, the offsets before which everything has ended."""
 
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 """Of a message that names none (MixAll.DEFAULT_PRODUCER_GROUP)."""
 
 TRAN_MSG: Final = "TRAN_MSG"
-PGROUP: Final = "PGROUP"
-CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+PGROUP: Final = PRODUCER_GROUP
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-FIRST_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-"""Properties of half messages (MessageConst); the last is the half queue offset of the first copy
-of one that was moved because it was immune."""
+FIRST_OFFSET: Final = FIRST_HALF_OFFSET
+"""Properties of half messages (MessageConst), as `CHECK_TIMES` is; the last is the half queue
+offset of the first copy of one that was moved because it was immune."""
 
-_REMOVE_TAG: Final = "d"
+_REMOVE_TAG: Final = ENDED_TAG
 """Tag of an op message (TransactionalMessageUtil.REMOVETAG)."""
 
 ROOM_BYTES: Final = len(f"{CHECK_TIMES}\x01{2**31}\x02{FIRST_OFFSET}\x01{2**63}\x02")
