@@ -5,6 +5,7 @@ import pytest
 from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.native.log_end import Record
+from support.replicas import wait_until
 from support.small_store import CONFIG
 
 
@@ -103,6 +104,8 @@ def test_the_runtime_information_has_every_key_of_4_9(tmp_path):
     with MessageStore.open(tmp_path, StoreConfig.small()) as store:
         store.put(Message(topic="T", properties={"DELAY": "18"}))
         assert store.wait_dispatched()
+        # The levels are known once the delay service has read its file.
+        wait_until(lambda: store.delays.delivery)
         keys = set(store.runtime_info())
     assert keys >= {
         "bootTimestamp", "runtime", "putMessageEntireTimeMax", "putMessageTimesTotal",
