@@ -18,7 +18,7 @@ from rocketstore.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.message_store import MessageStore
+    from rocketstore.storage.store import BaseStore
 
 app = App(name="bench", help="Measure puts, gets and scans on this machine.")
 
@@ -152,23 +152,20 @@ def scan(
 
 
 @contextmanager
-def _temporary_store(
-    directory: Path | None, settings: StoreSettings | None
-) -> Iterator[MessageStore]:
-    from rocketstore.message_store import MessageStore
+def _temporary_store(directory: Path | None, settings: StoreSettings | None) -> Iterator[BaseStore]:
+    from rocketstore.cli.writing import open_for_writing
 
-    config = (settings or StoreSettings()).load_for_writing()
     if directory is not None:
         must_exist(directory)
     root = Path(tempfile.mkdtemp(prefix="rocketstore-bench-", dir=directory))
     try:
-        with MessageStore.open(root, config) as store:
+        with open_for_writing(root, settings) as store:
             yield store
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _fill(store: MessageStore, count: int, body_size: int) -> tuple[float, list[int]]:
+def _fill(store: BaseStore, count: int, body_size: int) -> tuple[float, list[int]]:
     """Put `count` messages; return the seconds it took and each put's nanoseconds."""
     from rocketstore.message import Message
     from rocketstore.storage.results import PutMessageStatus

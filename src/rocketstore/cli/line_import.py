@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from rocketstore.message_store import MessageStore
     from rocketstore.storage.results import PutResult
+    from rocketstore.storage.store import BaseStore
 
 BATCH_MESSAGES: Final = 256
 """Messages put at once: enough to spread the cost of a put, few enough to lose little work when
@@ -70,7 +70,7 @@ def line_message(line: bytes, target: ImportTarget) -> Message:
 
 
 def import_lines(
-    store: MessageStore,
+    store: BaseStore,
     lines: Iterable[bytes],
     target: ImportTarget,
     advance: Callable[[int], None],

@@ -124,15 +124,6 @@ class StoreSettings:
             must_exist(store, hint="name the one that holds commitlog, consumequeue and index")
         return config
 
-    def load_for_writing(self) -> StoreConfig:
-        """Return the settings of a store that a command writes to: none deletes expired files.
-
-        Law: retention runs only in a store that a program opened, whatever is set.
-        """
-        import msgspec
-
-        return msgspec.structs.replace(self.load(), retention=False)
-
     def load_with_origins(self) -> LoadedConfig:
         """Return the settings with where each comes from; warnings go to stderr."""
         from rocketstore.config import load_config

@@ -242,8 +242,8 @@ def import_(
         open_input,
     )
     from rocketstore.cli.progress import progress
+    from rocketstore.cli.writing import open_for_writing
     from rocketstore.format.refusals import check_queue_id, check_topic
-    from rocketstore.message_store import MessageStore
 
     target = ImportTarget(
         check_topic(topic), check_queue_id(queue), tags, compile_key_pattern(key_pattern)
@@ -254,11 +254,10 @@ def import_(
         check_input(path)
     # Pipes have no size to say how far the import is.
     total = sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
-    config = (settings or StoreSettings()).load_for_writing()
     started = time.monotonic()
     count = 0
     with (
-        MessageStore.open(store, config) as opened,
+        open_for_writing(store, settings, topic) as opened,
         progress("importing", total=total) as advance,
     ):
         opened.wait_dispatched()

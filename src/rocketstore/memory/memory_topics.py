@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.store import BaseStore
 
@@ -102,15 +103,7 @@ class MemoryTopics:
         self._path = store.layout.config / TOPICS_FILE
         self._creating = threading.Lock()
         self._table = read_with_backup(self._path, _decoded) or {}
-        topics = self._table.get(_TABLE, {}).items()
-        marked = [name for name, one in topics if one.get("memory") is True]
-        self.names: frozenset[str] = frozenset(filter(self._is_fit, marked))
-
-    def _is_fit(self, name: str) -> bool:
-        if "%" in name or name.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_")):
-            _log.warning("memory.topic_ignored", topic=name, why="the store itself puts there")
-            return False
-        return True
+        self.names = _marked(self._table)
 
     def create(self, topic: str, queue_count: int = 1) -> None:
         """Make a topic a memory topic, also for later opens: ``topics.json`` says so.
@@ -122,7 +115,7 @@ class MemoryTopics:
         """
         check_topic(topic)
         check_queue_id(queue_count)
-        if not self._is_fit(topic):
+        if not _is_fit(topic):
             raise StoreError(f"{topic} cannot be a memory topic: the store itself puts there")
         if any(key.topic == topic for key in self._disk_queues()):
             raise StoreError(
@@ -333,6 +326,23 @@ def _decoded(content: bytes) -> dict[str, Any]:
     decode_table(content, TopicTable)  # judges the types
     loaded: dict[str, Any] = loads(content)
     return loaded
+
+
+def _is_fit(name: str) -> bool:
+    if "%" in name or name.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_")):
+        _log.warning("memory.topic_ignored", topic=name, why="the store itself puts there")
+        return False
+    return True
+
+
+def _marked(table: dict[str, Any]) -> frozenset[str]:
+    marked = [name for name, one in table.get(_TABLE, {}).items() if one.get("memory") is True]
+    return frozenset(filter(_is_fit, marked))
+
+
+def memory_topics_of(layout: StoreLayout) -> frozenset[str]:
+    """Return the memory topics of a store; raises `FormatError` where ``topics.json`` is broken."""
+    return _marked(read_with_backup(layout.config / TOPICS_FILE, _decoded) or {})
 
 
 def _topic_of(message: object) -> object:
