@@ -20,6 +20,7 @@ from rocketstore.delay import DelayService
 from rocketstore.errors import ConfigError
 from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
+from rocketstore.metrics.sources import Sources
 from rocketstore.replication import replication_of
 from rocketstore.storage.store import BaseStore
 from rocketstore.transaction.checks import TransactionChecks
@@ -77,9 +78,9 @@ class MessageStore(BaseStore):
         self._consuming = ConsumingService(self, self.consumer_offsets)
         self.attached.append(self._consuming)
         self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
-        self.metrics = MetricsService(
-            self, lambda: self.scrub.known, self.consumer_offsets.snapshot, parts.clock
-        )
+        offsets = self.consumer_offsets.snapshot
+        sources = Sources(self, lambda: self.scrub.known, offsets, parts.clock)
+        self.metrics = MetricsService(sources)
         self.attached += [self.scrub, self.metrics]
         self._transactions = Transactions(self, self.consumer_offsets, parts.clock)
         self.transaction_checks = TransactionChecks(

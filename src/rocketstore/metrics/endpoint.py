@@ -13,11 +13,10 @@ from rocketstore.events import get_logger
 from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from rocketstore.metrics.http_server import MetricsServer
-    from rocketstore.storage.store import BaseStore
-    from rocketstore.verification.damage_map import DamageMap
+    from rocketstore.metrics.sources import Sources
 
 PATHS: Final = ("/metrics", "/metrics/exporter")
 
@@ -27,15 +26,8 @@ _log: Final = get_logger(__name__)
 class MetricsService:
     """Serves the numbers of a store over HTTP while it is open."""
 
-    def __init__(
-        self,
-        store: BaseStore,
-        damage_map: Callable[[], DamageMap],
-        offsets: Callable[[], Mapping[str, Mapping[int, int]]],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._more = (damage_map, offsets, now_ms)
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._server: MetricsServer | None = None
         self._thread: ServiceThread | None = None
 
@@ -54,7 +46,7 @@ class MetricsService:
         SystemRefusedError
             The port is in use, or the address is not one of this machine.
         """
-        config = self._store.config
+        config = self._sources.store.config
         host, port = config.metrics_host, config.metrics_port
         if not port:
             return
@@ -70,6 +62,7 @@ class MetricsService:
                 hint="set another metricsPort or metricsHost; metricsPort=0 serves none",
             ) from error
         server.set_app(application)
+        self._sources.store.watch_syncs(self._sources.syncs.note)
         self._thread = ServiceThread("rocketstore-metrics", self._serve, server.wake)
         self._thread.start()
 
@@ -104,12 +97,12 @@ class MetricsService:
             )
         except ImportError as error:
             raise UnsupportedEnvironmentError(
-                f"metricsPort={self._store.config.metrics_port} needs prometheus-client",
+                f"metricsPort={self._sources.store.config.metrics_port} needs prometheus-client",
                 hint="pip install 'rocketstore[metrics]', or set metricsPort=0",
             ) from error
-        store = StoreCollector(self._store, *self._more)
+        collectors = StoreCollector(self._sources), ExporterCollector(self._sources.store)
         pages = {}
-        for path, collector in zip(PATHS, (store, ExporterCollector(self._store)), strict=True):
+        for path, collector in zip(PATHS, collectors, strict=True):
             registry = CollectorRegistry()
             registry.register(collector)
             pages[path] = make_wsgi_app(registry)

@@ -10,7 +10,9 @@ information; a collector only names and scales them.
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from importlib.metadata import version
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import (
@@ -22,11 +24,14 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from rocketstore.errors import FormatError
+from rocketstore.metrics.sources import SYNC_LIMITS_S
 from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.verification.file_rules import FileProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from rocketstore.metrics.sources import Sources
     from rocketstore.storage.store import BaseStore
     from rocketstore.verification.damage_map import DamageMap
 
@@ -34,6 +39,8 @@ PUT_BUCKETS_S: Final = (
     "0.001", "0.01", "0.05", "0.1", "0.2", "0.5", "1.0", "2.0", "3.0", "4.0", "5.0", "10.0", "+Inf",
 )  # fmt: skip
 """Upper limits of the put times of 4.9, `statistics.BUCKET_NAMES`."""
+
+SYNC_BUCKETS_S: Final = (*(f"{limit:.4f}" for limit in SYNC_LIMITS_S), "+Inf")
 
 _PREFIX: Final = "rocketmq_brokeruntime_"
 _PUT_TIMES: Final = (
@@ -68,17 +75,9 @@ DEFAULT_CLUSTER: Final = "DefaultCluster"
 class StoreCollector(Collector):
     """What ``/metrics`` says of a store."""
 
-    def __init__(
-        self,
-        store: BaseStore,
-        damage_map: Callable[[], DamageMap],
-        offsets: Callable[[], Mapping[str, Mapping[int, int]]],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._damage_map = damage_map
-        self._offsets = offsets
-        self._now_ms = now_ms
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._store = sources.store
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family with its values of this moment."""
@@ -108,16 +107,14 @@ class StoreCollector(Collector):
         yield asked
         failed = "Puts that were not taken."
         yield CounterMetricFamily("rocketstore_puts_failed", failed, value=statistics.failed_puts)
-        so_far, buckets = 0, []
         counts = statistics.put_time_histogram().values()
-        for limit, number in zip(PUT_BUCKETS_S, counts, strict=True):
-            so_far += number
-            buckets.append((limit, float(so_far)))
-        times = HistogramMetricFamily(
-            "rocketstore_put_seconds", "How long puts took, in the buckets of 4.9; without a sum."
+        what = "How long puts took, in the buckets of 4.9; without a sum."
+        yield _histogram("rocketstore_put_seconds", what, PUT_BUCKETS_S, counts, None)
+        syncs = self._sources.syncs
+        what = "How long syncs of the CommitLog took."
+        yield _histogram(
+            "rocketstore_flush_seconds", what, SYNC_BUCKETS_S, syncs.counts, syncs.total_s
         )
-        times.add_metric([], buckets, sum_value=None)
-        yield times
 
     def _log_state(self) -> Iterator[Metric]:
         store = self._store
@@ -138,7 +135,7 @@ class StoreCollector(Collector):
             (
                 "rocketmq_storage_message_reserve_time",
                 "Age of the oldest message in ms.",
-                0 if oldest_ms is None else max(0, self._now_ms() - oldest_ms),
+                0 if oldest_ms is None else max(0, self._sources.now_ms() - oldest_ms),
             ),
         ):
             yield GaugeMetricFamily(name, help_text, value=value)
@@ -181,7 +178,7 @@ class StoreCollector(Collector):
             labels=["topic", "consumer_group"],
         )
         try:
-            offsets = self._offsets()
+            offsets = self._sources.offsets()
         except FormatError:  # consumers are told; the other numbers are no less true
             return lags
         for name, queues in sorted(offsets.items()):
@@ -193,7 +190,7 @@ class StoreCollector(Collector):
         return lags
 
     def _scrub(self, info: Mapping[str, str]) -> Iterator[Metric]:
-        known = self._damage_map()
+        known = self._sources.damage_map()
         damaged = GaugeMetricFamily(
             "rocketstore_store_damaged_bytes",
             "Bytes that the check of old files knows to be damaged.",
@@ -202,8 +199,15 @@ class StoreCollector(Collector):
         for reason, size in sorted(known.damaged_bytes.items()):
             damaged.add_metric([reason], size)
         yield damaged
+        findings = GaugeMetricFamily(
+            "rocketstore_audit_findings",
+            "What opening and the check of old files found, by the kinds of `store verify`.",
+            labels=["kind"],
+        )
+        for kind, count in sorted(Counter(self._kinds(known)).items()):
+            findings.add_metric([kind], count)
+        yield findings
         for name, help_text, value in (
-            ("damaged_ranges", "Places that are known to be damaged.", len(known.damage)),
             ("scrub_position_bytes", "Offset from which the check goes on.", known.position),
             ("scrub_passes", "Whole passes of the check.", known.passes),
             (
@@ -218,6 +222,33 @@ class StoreCollector(Collector):
             "Bytes that this process has checked.",
             value=float(info["scrubCheckedBytes"]),
         )
+
+    def _kinds(self, known: DamageMap) -> Iterator[str]:
+        """Yield the kind of each finding; a file that is missing in the log is a hole of it."""
+        yield from ("log-damage" if one.file else "log-hole" for one in known.damage)
+        layout = self._store.layout
+        parts = {"queue": layout.consume_queue, "index": layout.index}
+        for one in self._store.problems:
+            above = one.path.parents
+            part = next((name for name, root in parts.items() if root in above), "log")
+            if part != "log" or one.problem is not FileProblem.MISSING:
+                yield f"{part}-{one.problem.kind}"
+            elif not known.passes:  # else it is among what is known
+                yield "log-hole"
+
+
+def _histogram(
+    name: str,
+    help_text: str,
+    limits: Iterable[str],
+    counts: Iterable[int],
+    total: float | None,
+) -> Metric:
+    """Return a histogram of what was counted between one limit and the next."""
+    buckets = list(zip(limits, map(float, accumulate(counts)), strict=True))
+    family = HistogramMetricFamily(name, help_text)
+    family.add_metric([], buckets, sum_value=total)
+    return family
 
 
 class ExporterCollector(Collector):

@@ -178,6 +178,7 @@ class SyncGroup:
 
     All before `flushed_offset` is on the disk; `company` counts the puts that were served or
     waiting at the end of the last round, `rounds_apart` the coming rounds that wait for nobody.
+    `on_sync` is called with the seconds that each sync took, by the thread that syncs.
     """
 
     def __init__(self) -> None:
@@ -190,6 +191,7 @@ class SyncGroup:
         self._ring_at = self._apart_next = 1
         self.flushed_offset = -1
         self.company = self.rounds_apart = 0
+        self.on_sync: Any = None
 
     def __len__(self) -> int:
         """Return how many wait to be served."""
@@ -301,6 +303,8 @@ class SyncGroup:
                     raise OSError(failure, os.strerror(failure))
             ended = now_ns()
             sync_s = (ended - began) / 1e9
+            if self.on_sync is not None:
+                self.on_sync(sync_s)
             self.serve(offset)
             if ended >= until:
                 return sync_s

@@ -392,6 +392,10 @@ class BaseStore(Reader):
         """Store time of the last record, 0 without any; later ones are not earlier."""
         return self._parts.log.last_store_timestamp_ms
 
+    def watch_syncs(self, observe: Callable[[float], None]) -> None:
+        """Have `observe` called with the seconds of each sync of the log, one call at a time."""
+        self._services.flusher.group.on_sync = observe
+
     def delete_expired_files(self) -> None:
         """Let retention, if it is on, delete expired files at any hour for its next rounds."""
         self._parts.retention.delete_manually()

@@ -20,9 +20,10 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
 from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
 from rocketstore.metrics import families, http_server
+from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.statistics import BUCKET_NAMES
 from support.memory import memory_directory
 from support.repository import ROOT
@@ -125,8 +126,55 @@ def test_damage_that_is_known_is_a_metric(root: Path) -> None:
     with open_served(root) as store:
         found = scrape(store)
     assert found["rocketstore_store_damaged_bytes", "bad crc"] == 93
-    assert found["rocketstore_store_damaged_ranges", ""] == 1
+    assert found["rocketstore_audit_findings", "log-damage"] == 1
     assert found["rocketstore_store_scrub_passes", ""] == 4
+
+
+def test_what_the_open_found_wrong_is_a_finding_by_the_kinds_of_verify(root: Path) -> None:
+    with open_served(root) as store:
+        store.put(ORDER)
+        store.wait_dispatched()
+    (root / "commitlog" / "junk").write_bytes(b"x")
+    (root / "consumequeue" / "orders" / "0" / "junk").write_bytes(b"x")
+    (root / "index").mkdir(exist_ok=True)
+    (root / "index" / "junk").write_bytes(b"x")
+    with open_served(root) as store:
+        found = scrape(store)
+    for kind in ("log-wrong-name", "queue-wrong-name", "index-wrong-name"):
+        assert found["rocketstore_audit_findings", kind] == 1
+
+
+@pytest.mark.parametrize("mode", FlushDiskType)
+def test_each_sync_of_the_log_is_timed_once(root: Path, mode: FlushDiskType) -> None:
+    synced: list[Path] = []
+
+    class CountingDisk(Disk):
+        def fdatasync(self, descriptor: int, path: Path) -> None:
+            super().fdatasync(descriptor, path)
+            synced.append(path)
+
+    config = StoreConfig.small(metrics_port=free_port(), flush_disk_type=mode)
+    first = root / "commitlog" / f"{0:020}"
+    with MessageStore.open(root, config, disk=CountingDisk()) as store:
+        store.put(ORDER)
+        store.flush()
+        # The file that was made for it was synced too, which nobody waits for but the first put.
+        apart = synced.count(first) - scrape(store)["rocketstore_flush_seconds_count", ""]
+        for _ in range(5):
+            store.put(ORDER)
+            store.flush()
+        found, syncs = scrape(store), synced.count(first) - apart
+        assert syncs >= 6
+        assert found["rocketstore_flush_seconds_count", ""] == syncs
+        assert found["rocketstore_flush_seconds_bucket", "+Inf"] == syncs
+        assert 0 < found["rocketstore_flush_seconds_sum", ""] < 60
+
+
+def test_syncs_that_compiled_code_does_by_itself_are_timed(root: Path) -> None:
+    with open_served(root, flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
+        for number in range(1, 4):
+            store.put(ORDER)
+            assert scrape(store)["rocketstore_flush_seconds_count", ""] == number
 
 
 def test_a_group_s_lag_is_a_metric_and_a_broken_table_of_offsets_costs_only_that(

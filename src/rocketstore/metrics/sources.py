@@ -1,0 +1,44 @@
+"""What the numbers of an open store are taken from, when somebody asks for them.
+
+Law: nothing is counted for itself but how long syncs take, and that only where it is asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rocketstore.storage.store import BaseStore
+    from rocketstore.verification.damage_map import DamageMap
+
+SYNC_LIMITS_S: Final = tuple(0.0001 * 2**step for step in range(17))
+"""From a sync of a fast disk, 0.1 ms, doubled until past the 5 s that a put waits for its flush
+(``syncFlushTimeout``); etcd's buckets of its log, begun three steps earlier."""
+
+
+class SyncTimes:
+    """How many syncs took how long; `note` is called by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SYNC_LIMITS_S) + 1)
+        self.total_s = 0.0
+
+    def note(self, took_s: float) -> None:
+        """Enter a sync."""
+        self.counts[bisect_left(SYNC_LIMITS_S, took_s)] += 1
+        self.total_s += took_s
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A store, and what its services know: damage, offsets of the groups, the time."""
+
+    store: BaseStore
+    damage_map: Callable[[], DamageMap]
+    offsets: Callable[[], Mapping[str, Mapping[int, int]]]
+    now_ms: Callable[[], int]
+    syncs: SyncTimes = field(default_factory=SyncTimes)
