@@ -9,6 +9,7 @@ compared with its stretch of bytes, and ``sanitized`` is ``checked`` with the ad
 behaviour sanitizers of the compiler, for ``scripts/test-builds``.
 """
 
+import ast
 import os
 import sys
 from pathlib import Path
@@ -58,10 +59,28 @@ if WISH == "sanitized":
     LINK_FLAGS += SANITIZERS
 
 
+MADE = Path("build/types")
+"""Where Cython finds the types that are made here."""
+
+
+def write_numbers() -> None:
+    """Make constants of C of the numbers in ``native/row.py``: a module of them for each enum."""
+    package = MADE / "rocketstore" / "native"
+    package.mkdir(parents=True, exist_ok=True)
+    for node in ast.parse((ROOM / "row.py").read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            named = [ast.unparse(one) for one in node.body if isinstance(one, ast.Assign)]
+            text = "\n    ".join(["cdef enum:", *named, f"COUNT = {len(named)}", ""])
+            path = package / f"{node.name}.pxd"
+            if not path.exists() or path.read_text("utf-8") != text:  # else all is compiled again
+                path.write_text(text, "utf-8")
+
+
 def extensions() -> list[Extension]:
     """Return what is to be compiled."""
     if WISH == "off" or not sys.platform.startswith("linux"):
         return []
+    write_numbers()
     modules = [
         Extension(
             f"rocketstore.native.{name}",
@@ -75,7 +94,11 @@ def extensions() -> list[Extension]:
         for name in NATIVE
     ]
     built: list[Extension] = cythonize(
-        modules, build_dir="build/cython", compiler_directives=DIRECTIVES, language_level=3
+        modules,
+        build_dir="build/cython",
+        include_path=[str(MADE)],
+        compiler_directives=DIRECTIVES,
+        language_level=3,
     )
     for one in built:  # Cython's copies of the extensions lose this
         one.optional = WISH == "on"

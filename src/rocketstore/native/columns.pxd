@@ -1,9 +1,6 @@
 cimport cython
-from rocketstore.native cimport dispatch_numbers as SlotColumn
-from rocketstore.native cimport row as Column
+from rocketstore.native cimport Column, SlotColumn, view
 from rocketstore.native.index cimport positive_hash
-from rocketstore.native.row cimport COLUMN_COUNT
-from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport hash_of
 

@@ -1,6 +1,5 @@
 cimport cython
-from rocketstore.native.row cimport StopReason
-from rocketstore.native cimport view
+from rocketstore.native cimport StopReason, view
 from rocketstore.native.view cimport Bytes, Py_buffer
 from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, check_record, topic_of, v6_extra_bytes
 

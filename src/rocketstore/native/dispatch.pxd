@@ -1,10 +1,7 @@
 cimport cython
-from rocketstore.native cimport dispatch_numbers as QueueColumn
-from rocketstore.native cimport row as Column
-from rocketstore.native.row cimport StopReason
+from rocketstore.native cimport Column, QueueColumn, StopReason, view
 from rocketstore.native.columns cimport find_queue, has_extra_queues, key_hash_of
 from rocketstore.native.index cimport put_item
-from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport walk_rows
 

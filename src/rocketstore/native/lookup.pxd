@@ -1,9 +1,7 @@
 cimport cython
-from rocketstore.native cimport row as Column
+from rocketstore.native cimport Column, StopReason, view
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
 from rocketstore.native.index cimport first_item, follow_chain, has_room, positive_hash, slot_place
-from rocketstore.native.row cimport COLUMN_COUNT, StopReason
-from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport body_place, check_record, crc_agrees, hash_of, read_properties, topic_of, v6_extra_bytes
 

@@ -1,6 +1,5 @@
 cimport cython
-from rocketstore.native.row cimport StopReason
-from rocketstore.native cimport view
+from rocketstore.native cimport StopReason, view
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport MAGIC_BLANK, MAGIC_V1, MAGIC_V2, body_place, check_record
 

@@ -1,8 +1,8 @@
 """Where each number stands in the tables that compiled code shares with Python.
 
 A row holds the record's numbers and the *places* of its bytes (``…_AT`` is a position inside the
-scanned buffer, ``…_SIZE`` a length), never a copy of them. ``row.pxd`` and ``dispatch_numbers.pxd``
-repeat these numbers as constants of C. ``storage.queues`` fills the tables of queues.
+scanned buffer, ``…_SIZE`` a length), never a copy of them. ``setup.py`` makes constants of C of
+these numbers, a module for each enum. ``storage.queues`` fills the tables of queues.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
-from rocketstore.native.dispatch_numbers cimport QUEUE_COLUMN_COUNT, SLOT_COLUMN_COUNT
-from rocketstore.native.row cimport COLUMN_COUNT
+from rocketstore.native cimport Column, QueueColumn, SlotColumn
 
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:
@@ -100,15 +99,15 @@ cdef inline Numbers rows_of(long long[:, ::1] matrix) noexcept nogil:
 
 
 cdef inline Numbers row_at(Numbers rows, Py_ssize_t number) noexcept nogil:
-    return rows + number * COLUMN_COUNT
+    return rows + number * Column.COUNT
 
 
 cdef inline Numbers slot_at(Numbers slots, Py_ssize_t number) noexcept nogil:
-    return slots + number * SLOT_COLUMN_COUNT
+    return slots + number * SlotColumn.COUNT
 
 
 cdef inline Numbers queue_at(Numbers queues, Py_ssize_t number) noexcept nogil:
-    return queues + number * QUEUE_COLUMN_COUNT
+    return queues + number * QueueColumn.COUNT
 
 
 

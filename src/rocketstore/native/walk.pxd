@@ -1,7 +1,6 @@
 cimport cython
-from rocketstore.native cimport row as Column
-from rocketstore.native.row cimport COLUMN_COUNT, StopReason
-from rocketstore.native cimport view
+from rocketstore.native cimport Column, StopReason, view
+from rocketstore.native.Column cimport COUNT as COLUMN_COUNT
 from rocketstore.native.view cimport Bytes, Numbers
 
 cdef long long MAGIC_V1, MAGIC_V2, MAGIC_BLANK, _NOT_ASCII, _LOW_32, _NAME_TAGS, _NAME_KEYS, _NAME_DELAY, _NAME_UNIQUE_KEY

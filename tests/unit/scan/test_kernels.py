@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from rocketstore.native import row
 from rocketstore.scan import kernels
 
 
@@ -55,35 +52,6 @@ def test_without_cython_at_hand_the_sources_run():
         "print(kernels.last_nonzero(np.frombuffer(b'abc', np.uint8), 0, 3))"
     )
     assert run_python(code, ROCKETSTORE_KERNELS="off") == "2\n"
-
-
-NATIVE = Path(__file__).parents[3] / "src/rocketstore/native"
-
-ENUMS = {
-    "row": {"": row.Column, "StopReason": row.StopReason},
-    "dispatch_numbers": {
-        "SlotColumn": row.SlotColumn,
-        "QueueColumn": row.QueueColumn,
-    },
-}
-
-
-@pytest.mark.parametrize("types", ENUMS)
-def test_the_numbers_of_the_types_are_those_of_python(types):
-    """C knows no other way to have constants: a .pxd repeats the numbers of enums."""
-    source = (NATIVE / f"{types}.pxd").read_text("utf-8")
-    blocks = re.findall(r"cdef enum ?(\w*):(?:  # (\w+).*)?\n((?: {4}\w+ = -?\d+\n)+)", source)
-    found = {
-        name or comment: {
-            one: int(number)
-            for one, number in re.findall(r"(\w+) = (-?\d+)", body)
-            if not one.endswith("_COUNT")
-        }
-        for name, comment, body in blocks
-    }
-    assert found == {
-        name: {one.name: int(one) for one in enum} for name, enum in ENUMS[types].items()
-    }
 
 
 def test_what_comes_back_are_plain_numbers_interpreted_too():
