@@ -68,7 +68,7 @@ def test_compiled_and_reference_list_the_same(log):
         found = np.full(len(columns), -7)
         rows, hashes = np.zeros(200, np.int64), np.zeros(200, np.int64)
         some = (columns.buffer, columns.cols)
-        reached = module.number_queues(*some, 0, numbers._slots, numbers._topics, found)
+        reached = module.number_queues(*some, 0, numbers.slots, numbers.topics, found)
         count = module.list_items(*some, rows, hashes)
         few = module.list_items(*some, rows[:1].copy(), hashes[:1].copy())
         answers.append(

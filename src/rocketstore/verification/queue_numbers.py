@@ -6,13 +6,13 @@ compares the bytes, not only their hashes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.record import FIXED_SIZE
-from rocketstore.native.row import SLOT_COLUMN_COUNT, slot_of
+from rocketstore.native.row import SLOT_COLUMN_COUNT, SlotColumn, slot_of
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
 from rocketstore.units import QueueKey
@@ -29,8 +29,58 @@ DOUBTFUL_BEGINNING: Final = 1 << 26
 a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
 
 _FIRST_SLOTS: Final = 256
-_FULL_PART: Final = 2
-"""A table is made larger when more than one in so many slots is used."""
+_FIRST_TOPIC_BYTES: Final = 2048
+
+
+class QueueSlots:
+    """How kernels find the number of a record's queue.
+
+    `slots` is an open-addressing hash table of a power of two, at most half full (``SlotColumn``),
+    and `topics` the bytes that it refers to. Adding may replace either: no kernel runs meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.slots = np.full((_FIRST_SLOTS, SLOT_COLUMN_COUNT), -1, np.int64)
+        self.topics = np.zeros(_FIRST_TOPIC_BYTES, np.uint8)
+        self._name_count = self._topic_bytes = 0
+
+    def add_name(
+        self, name: bytes, queue_id: int, number: int, topic_hash: int | None = None
+    ) -> None:
+        """Let records find a queue by these bytes of their topic, which lead to none yet.
+
+        Of malformed UTF-8 `topic_hash` is what the records' column says.
+        """
+        self._name_count += 1
+        if 2 * self._name_count > len(self.slots):
+            used = self.slots[self.slots[:, SlotColumn.QUEUE] >= 0]
+            slots = np.full((2 * len(self.slots), SLOT_COLUMN_COUNT), -1, np.int64)
+            for slot in used:
+                _insert(slots, slot)
+            self.slots = slots
+        at, self._topic_bytes = self._topic_bytes, self._topic_bytes + len(name)
+        self.topics = grown(self.topics, self._topic_bytes)
+        self.topics[at : self._topic_bytes] = np.frombuffer(name, np.uint8)
+        if topic_hash is None:
+            topic_hash = string_hash(name.decode("utf-8", "replace"))
+        _insert(self.slots, np.array([topic_hash, queue_id, at, len(name), number]))
+
+
+def grown(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Return the array, or a longer one that begins with it, so that it has `count` rows."""
+    if count <= len(array):
+        return array
+    longer = np.zeros((max(count, 2 * len(array)), *array.shape[1:]), array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def _insert(slots: Int64Array, slot: Int64Array) -> None:
+    count = len(slots)
+    number = slot_of(int(slot[SlotColumn.TOPIC_HASH]), int(slot[SlotColumn.QUEUE_ID]), count)
+    while slots[number, SlotColumn.QUEUE] >= 0:
+        number = (number + 1) % count
+    slots[number] = slot
 
 
 class TaskQueue(NamedTuple):
@@ -45,15 +95,13 @@ class TaskQueue(NamedTuple):
         return self.topic.decode("utf-8", "replace")
 
 
-class QueueNumbers:
+class QueueNumbers(QueueSlots):
     """The queues of one task."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.queues: list[TaskQueue] = []
         self._numbers: dict[TaskQueue, int] = {}
-        self._slots = _empty_slots(_FIRST_SLOTS)
-        self._topics = np.empty(0, dtype=np.uint8)
-        self._rows: list[tuple[int, ...]] = []
 
     def __len__(self) -> int:
         return len(self.queues)
@@ -73,9 +121,7 @@ class QueueNumbers:
         cols = np.ascontiguousarray(columns.cols)
         row = 0
         while True:
-            row = kernels.number_queues(
-                columns.buffer, cols, row, self._slots, self._topics, numbers
-            )
+            row = kernels.number_queues(columns.buffer, cols, row, self.slots, self.topics, numbers)
             if row >= len(columns):
                 return numbers
             topic = columns.bytes_of(row, Column.TOPIC_AT, Column.TOPIC_SIZE)
@@ -90,25 +136,8 @@ class QueueNumbers:
             return known
         number = self._numbers[queue] = len(self.queues)
         self.queues.append(queue)
-        hashed = string_hash(queue.name) if topic_hash is None else topic_hash
-        topic = np.frombuffer(queue.topic, dtype=np.uint8)
-        self._rows.append((hashed, queue.queue_id, len(self._topics), len(topic), number))
-        self._topics = np.concatenate((self._topics, topic))
-        new = self._rows[-1:]
-        if _FULL_PART * len(self.queues) > len(self._slots):
-            self._slots, new = _empty_slots(2 * len(self._slots)), self._rows
-        for row in new:
-            slot = slot_of(row[0], row[1], len(self._slots))
-            while self._slots[slot, -1] >= 0:
-                slot = (slot + 1) % len(self._slots)
-            self._slots[slot] = row
+        self.add_name(queue.topic, queue.queue_id, number, topic_hash)
         return number
-
-
-def _empty_slots(count: int) -> Int64Array:
-    slots = np.zeros((count, SLOT_COLUMN_COUNT), dtype=np.int64)
-    slots[:, -1] = -1
-    return slots
 
 
 def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:

@@ -15,33 +15,23 @@ from __future__ import annotations
 import resource
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from rocketstore.events import get_logger
-from rocketstore.format.java_hash import string_hash
-from rocketstore.native.row import (
-    QUEUE_COLUMN_COUNT,
-    SLOT_COLUMN_COUNT,
-    QueueColumn,
-    SlotColumn,
-    slot_of,
-)
+from rocketstore.native.row import QUEUE_COLUMN_COUNT, QueueColumn
+from rocketstore.verification.queue_numbers import QueueSlots, grown
 
 if TYPE_CHECKING:
     import mmap
 
-    import numpy.typing as npt
-
-    from rocketstore.native.row import ByteArray, Int64Array
+    from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
 
 _log: Final = get_logger(__name__)
 
 _FIRST_ROWS: Final = 64
-_FIRST_TOPIC_BYTES: Final = 2048
-
 _LEAST_FILES: Final = 64
 _MANY_DESCRIPTORS: Final = 1 << 20
 """What no limit counts as."""
@@ -50,48 +40,20 @@ _MOST_READER_FILES: Final = 256
 """Files that are open only because somebody read them; fewer where descriptors are scarce."""
 
 
-class QueueRows:
-    """Growing arrays of queues.
-
-    `queues` has one row per queue (``QueueColumn``). `slots` is an open-addressing hash table of a
-    power of two, at most half full (``SlotColumn``), and `topics` the bytes that it refers to.
-    """
+class QueueRows(QueueSlots):
+    """The queues of a store; `queues` has one row each (``QueueColumn``) and grows."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.queues: Int64Array = np.zeros((_FIRST_ROWS, QUEUE_COLUMN_COUNT), np.int64)
-        self.slots: Int64Array = _empty_slots(2 * _FIRST_ROWS)
-        self.topics: ByteArray = np.zeros(_FIRST_TOPIC_BYTES, np.uint8)
-        self._count = self._name_count = self._topic_bytes = 0
+        self._count = 0
 
     def add(self, *, is_delay: bool) -> int:
         """Return a row for a queue that has none; no record leads there before `add_name`."""
         row, self._count = self._count, self._count + 1
-        self.queues = _grown(self.queues, self._count)
+        self.queues = grown(self.queues, self._count)
         self.queues[row, QueueColumn.IS_DELAY] = is_delay
         return row
-
-    def add_name(self, name: bytes, queue_id: int, row: int) -> None:
-        """Let records find a queue by these bytes of their topic, which lead to none yet.
-
-        Usually its topic in UTF-8; other bytes lead to the queue of the topic Java reads them as.
-        """
-        self._name_count += 1
-        if 2 * self._name_count > len(self.slots):
-            used = self.slots[self.slots[:, SlotColumn.QUEUE] >= 0]
-            slots = _empty_slots(2 * len(self.slots))
-            for slot in used:
-                _insert(slots, slot)
-            self.slots = slots
-        at, self._topic_bytes = self._topic_bytes, self._topic_bytes + len(name)
-        self.topics = _grown(self.topics, self._topic_bytes)
-        self.topics[at : self._topic_bytes] = np.frombuffer(name, np.uint8)
-        slot = np.zeros(SLOT_COLUMN_COUNT, np.int64)
-        slot[SlotColumn.TOPIC_HASH] = string_hash(name.decode("utf-8", "replace"))
-        slot[SlotColumn.QUEUE_ID] = queue_id
-        slot[SlotColumn.TOPIC_AT] = at
-        slot[SlotColumn.TOPIC_SIZE] = len(name)
-        slot[SlotColumn.QUEUE] = row
-        _insert(self.slots, slot)
 
     def value(self, row: int, column: QueueColumn) -> int:
         """Return one number; safe from any thread."""
@@ -100,28 +62,6 @@ class QueueRows:
     def set(self, row: int, column: QueueColumn, value: int) -> None:
         """Change one number; only for the dispatching thread."""
         self.queues[row, column] = value
-
-
-def _grown(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    if count <= len(array):
-        return array
-    grown = np.zeros((max(count, 2 * len(array)), *array.shape[1:]), array.dtype)
-    grown[: len(array)] = array
-    return grown
-
-
-def _empty_slots(count: int) -> Int64Array:
-    slots = np.zeros((count, SLOT_COLUMN_COUNT), np.int64)
-    slots[:, SlotColumn.QUEUE] = -1
-    return slots
-
-
-def _insert(slots: Int64Array, slot: Int64Array) -> None:
-    count = len(slots)
-    number = slot_of(int(slot[SlotColumn.TOPIC_HASH]), int(slot[SlotColumn.QUEUE_ID]), count)
-    while slots[number, SlotColumn.QUEUE] >= 0:
-        number = (number + 1) % count
-    slots[number] = slot
 
 
 class QueueMappings:
