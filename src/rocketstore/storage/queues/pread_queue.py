@@ -165,20 +165,11 @@ class PreadQueue(QueueSearch):
 
 
 class PreadQueues:
-    """All queues below ``consumequeue``; objects appear when asked for, directories never."""
+    """All queues below ``consumequeue``; `open_queue` opens the one of a directory."""
 
-    def __init__(
-        self,
-        root: Path,
-        open_files: OpenFiles,
-        *,
-        log_min_offset: Callable[[], int],
-        log_end_before: Callable[[QueueEntry], int | None],
-    ) -> None:
+    def __init__(self, root: Path, open_queue: Callable[[Path], PreadQueue]) -> None:
         self._root = root
-        self._open_files = open_files
-        self._log_min_offset = log_min_offset
-        self._log_end_before = log_end_before
+        self._open_queue = open_queue
         self._queues: dict[QueueKey, PreadQueue] = {}
 
     def get(self, key: QueueKey) -> PreadQueue | None:
@@ -193,12 +184,7 @@ class PreadQueues:
         if not directory.is_dir():
             self._queues.pop(key, None)
             return None
-        queue = self._queues[key] = PreadQueue(
-            directory,
-            self._open_files,
-            log_min_offset=self._log_min_offset,
-            log_end_before=self._log_end_before,
-        )
+        queue = self._queues[key] = self._open_queue(directory)
         return queue
 
     def keys(self) -> list[QueueKey]:

@@ -9,12 +9,13 @@ queue to ask, the log is followed from there to the end of its records.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.decode import LogAtHand, is_intact_at, size_at
 from rocketstore.storage.files.pread_files import PreadFiles
-from rocketstore.storage.queues.pread_queue import PreadQueues
+from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
 
 if TYPE_CHECKING:
     from rocketstore.format.queue_entry import QueueEntry
@@ -32,12 +33,13 @@ class PreadLog:
 
     def __init__(self, layout: StoreLayout, open_files: OpenFiles) -> None:
         self.files = PreadFiles(layout.log_directories, open_files=open_files)
-        self.queues = PreadQueues(
-            layout.consume_queue,
-            open_files,
+        open_queue = partial(
+            PreadQueue,
+            open_files=open_files,
             log_min_offset=lambda: self.min_offset,
             log_end_before=self._end_before,
         )
+        self.queues = PreadQueues(layout.consume_queue, open_queue)
         self._abort = layout.abort
         self._records = LogAtHand(self)
         self._lock = threading.Lock()
