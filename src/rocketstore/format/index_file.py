@@ -60,7 +60,6 @@ FIRST_ITEM: Final = 1
 """Item 0 is never used, because 0 means "no item"."""
 ITEMS_PER_SLOT: Final = 4
 """The ratio of Java's defaults, by which the layout is learnt from a file's size."""
-MAX_TIME_DIFFERENCE_S: Final = 2**31 - 1
 INDEX_FILE_NAME_DIGITS: Final = 17
 
 
@@ -145,17 +144,6 @@ def item_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt
 def used_item_count(header: IndexHeader, layout: IndexLayout) -> int:
     """Return the number after the last used item, as far as the file can hold it."""
     return min(max(header.index_count, FIRST_ITEM), layout.item_count)
-
-
-def time_difference_s(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
-    """Return what an item stores as its time: whole seconds after the header's begin.
-
-    Source: IndexFile.putKey. Java divides toward zero; below zero both end at 0.
-    """
-    if begin_timestamp_ms <= 0:
-        return 0
-    seconds = (store_timestamp_ms - begin_timestamp_ms) // 1000
-    return min(max(seconds, 0), MAX_TIME_DIFFERENCE_S)
 
 
 def index_file_name(timestamp_ms: int, tz: tzinfo | None) -> str:

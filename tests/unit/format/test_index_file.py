@@ -16,7 +16,6 @@ from rocketstore.format.index_file import (
     INDEX_HEADER_SIZE,
     ITEM_FIELDS,
     ITEM_SIZE_BYTES,
-    MAX_TIME_DIFFERENCE_S,
     IndexHeader,
     IndexLayout,
     decode_header,
@@ -26,7 +25,6 @@ from rocketstore.format.index_file import (
     item_array,
     layout_of,
     next_index_file_name,
-    time_difference_s,
     used_item_count,
 )
 from rocketstore.format.java_hash import key_hash
@@ -120,20 +118,6 @@ def test_numbers_that_do_not_fit_are_refused():
 def test_array_of_another_size_is_refused():
     with pytest.raises(FormatError, match="no index file of that layout"):
         item_array(bytes(LAYOUT.size_bytes + 1), LAYOUT)
-
-
-@pytest.mark.parametrize(
-    ("store_ms", "begin_ms", "seconds"),
-    [
-        (5999, 1000, 4),
-        (5999, 0, 0),
-        (5999, -1, 0),
-        (1000, 5000, 0),
-        (2**62, 1, MAX_TIME_DIFFERENCE_S),
-    ],
-)
-def test_time_difference_is_clamped_as_java_does(store_ms, begin_ms, seconds):
-    assert time_difference_s(store_ms, begin_ms) == seconds
 
 
 @pytest.mark.parametrize(
