@@ -9,10 +9,12 @@ rounds show by their spread how much of it there was.
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -31,7 +33,7 @@ from bench.scenario.registry import RECORD_OVERHEAD_BYTES
 from support.line_process import LineProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from bench.scenario import Measure, Scenario
 
@@ -212,38 +214,58 @@ def run(scenario: Scenario, sides: Sides, *, rounds: int, smoke: bool) -> list[O
     """Run one scenario and return one outcome per measure."""
     spec = scenario.specification(smoke=smoke)
     names = sides.names(scenario)
-    restarts = scenario.command == "restart"
     outcomes = [Outcome(scenario, measure, counts=not smoke) for measure in scenario.measures]
     with contextlib.ExitStack() as stack:
-        sources: dict[str, Path | None] = dict.fromkeys(names)
-        workers: dict[str, LineProcess] = {}
-        for side in names:
-            if restarts:
-                sources[side] = stack.enter_context(_filled_store(sides, side, spec))
-            else:
-                workers[side] = stack.enter_context(sides.worker(side))
-        if workers and not smoke:
+        rounds_of = _begun(scenario, sides, spec, stack)
+        if scenario.command not in ("restart", "catch_up") and not smoke:
             warm_up = scenario.warm_up()
             for side in names:
-                _round(sides, workers[side], scenario.command, warm_up, None)
+                rounds_of[side](warm_up)
         for number in range(rounds):
             # Whoever comes second finds the memory that the first one freed: they take turns.
             for side in names if number % 2 == 0 else reversed(names):
-                if restarts:
-                    # A restart is a new process, whose compiler has seen nothing yet.
-                    with sides.start(side) as worker:
-                        answer = _round(sides, worker, "restart", spec, sources[side])
-                        worker.exit()
-                else:
-                    answer = _round(sides, workers[side], scenario.command, spec, None)
+                answer = rounds_of[side](spec)
                 for outcome in outcomes:
                     figure = outcome.measure.figure(answer, scenario.counted_messages(spec))
                     outcome.figures.setdefault(side, []).append(figure)
     return outcomes
 
 
+def _begun(
+    scenario: Scenario, sides: Sides, spec: dict[str, Any], stack: contextlib.ExitStack
+) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+    """Return what runs a round of each side, with the stores and workers that the rounds share."""
+    names, command = sides.names(scenario), scenario.command
+    if command == "catch_up":  # all sides follow the same log
+        pair = stack.enter_context(_filled_store(sides, OURS, spec, "bench_fill_pair"))
+        return {side: functools.partial(_catch_up, sides, side, pair) for side in names}
+    if command == "restart":
+        return {
+            side: functools.partial(
+                _restart, sides, side, stack.enter_context(_filled_store(sides, side, spec))
+            )
+            for side in names
+        }
+    return {
+        side: functools.partial(_round, sides, stack.enter_context(sides.worker(side)), command)
+        for side in names
+    }
+
+
+def _restart(sides: Sides, side: str, source: Path, spec: dict[str, Any]) -> dict[str, Any]:
+    # A restart is a new process, whose compiler has seen nothing yet.
+    with sides.start(side) as worker:
+        answer = _round(sides, worker, "restart", spec, source)
+        worker.exit()
+    return answer
+
+
 def _round(
-    sides: Sides, worker: LineProcess, command: str, spec: dict[str, Any], source: Path | None
+    sides: Sides,
+    worker: LineProcess,
+    command: str,
+    spec: dict[str, Any],
+    source: Path | None = None,
 ) -> dict[str, Any]:
     with _fresh_directory(sides.directory) as path:
         if source is not None:
@@ -257,6 +279,32 @@ def _round(
                 return worker.ask(f"bench_{command}", spec=spec, path=str(path))
         _settle_memory(sides.memory, _record_bytes(spec) + SPARE_MEMORY_BYTES)
         return worker.ask(f"bench_{command}", spec=spec, path=str(path))
+
+
+def _catch_up(sides: Sides, side: str, pair: Path, spec: dict[str, Any]) -> dict[str, Any]:
+    """Have a fresh slave follow the master of a pair of stores, each in a process of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    of_slave = {"brokerRole": "SLAVE", "haMasterAddress": f"127.0.0.1:{port}"}
+
+    def with_settings(**settings: Any) -> dict[str, Any]:
+        return {**spec, "config": {**spec["config"], **settings}}
+
+    with (
+        _fresh_directory(sides.directory) as path,
+        sides.start(side) as master,
+        sides.start(side) as slave,
+    ):
+        _copy_store(pair / "begun", path)
+        _settle_memory(sides.memory, _record_bytes(spec) + SPARE_MEMORY_BYTES)
+        at = str(pair / "master")
+        end = master.ask("bench_serve", spec=with_settings(haListenPort=port), path=at)["end"]
+        following = {**with_settings(**of_slave), "end": end}
+        answer = slave.ask("bench_follow", spec=following, path=str(path))
+        slave.exit()
+        master.ask("bench_serve_end", spec=spec, path=at)
+        master.exit()
+    return answer
 
 
 @contextlib.contextmanager
@@ -290,12 +338,14 @@ def _settle_memory(memory: Memory, size_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def _filled_store(sides: Sides, side: str, spec: dict[str, Any]) -> Iterator[Path]:
+def _filled_store(
+    sides: Sides, side: str, spec: dict[str, Any], command: str = "bench_fill"
+) -> Iterator[Path]:
     """Yield a store that a worker filled, and closed or was killed over."""
     with _fresh_directory(sides.directory) as path:
         with sides.start(side) as worker:
-            worker.ask("bench_fill", spec=spec, path=str(path))
-            if spec["clean"]:
+            worker.ask(command, spec=spec, path=str(path))
+            if spec.get("clean", True):
                 worker.exit()
             else:
                 worker.kill()

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import shutil
 import sys
 import threading
 import time
@@ -230,6 +231,57 @@ def bench_delay(spec: dict[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
+def bench_fill_pair(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Make a master's store, and one that has its first messages only.
+
+    An empty slave of 4.9 would get the last file, not the whole log (K-H4).
+    """
+    first = {**spec, "messages": spec["queues"]}
+    _filled(first, path / "begun").close()
+    shutil.copytree(path / "begun", path / "master")
+    rest = {**spec, "messages": spec["messages"] - spec["queues"]}
+    with _open(spec, path / "master") as store:
+        _put_all(store, BenchMessages(rest), rest)()
+        store.wait_dispatched()
+        _check_count(store, spec)
+    return {}
+
+
+def bench_serve(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Open a store for a slave, until ``bench_serve_end``; say where its log ends."""
+    _SERVED.append(_open(spec, path))
+    return {"end": _SERVED[0].max_physical_offset}
+
+
+def bench_serve_end(_spec: dict[str, Any], _path: Path) -> dict[str, Any]:
+    """Close what is served."""
+    _SERVED.pop().close()
+    return {}
+
+
+def bench_follow(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Follow a master; the clock runs from the first bytes until every message can be read.
+
+    How long a slave waits before it connects, up to 5 s for one of 4.9, is another matter.
+    """
+    with _open(spec, path) as store:
+        first = start = store.max_physical_offset
+        while start == first:
+            time.sleep(_POLL_S)
+            start = store.max_physical_offset
+        begin = time.perf_counter_ns()
+        while store.max_physical_offset < spec["end"]:
+            time.sleep(_POLL_S)
+        store.wait_dispatched()
+        seconds = (time.perf_counter_ns() - begin) / NANOS
+        _check_count(store, spec)
+    return {"megabytesPerSecond": (spec["end"] - start) / seconds / 1e6}
+
+
+_SERVED: list[MessageStore] = []
+_POLL_S = 0.002
+
+
 def _lateness_ms(store: MessageStore, queues: int) -> list[int]:
     """Return how long after it was due each message was stored again."""
     due = {}
@@ -385,6 +437,10 @@ COMMANDS = {
         bench_open,
         bench_open_only,
         bench_delay,
+        bench_fill_pair,
+        bench_serve,
+        bench_serve_end,
+        bench_follow,
     )
 }
 

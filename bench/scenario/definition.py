@@ -65,8 +65,8 @@ class Scenario:
     Attributes
     ----------
     command
-        What the workers are asked: ``put``, ``get``, ``query``, ``restart``, ``scan``, ``open`` or
-        ``delay``.
+        What the workers are asked: ``put``, ``get``, ``query``, ``restart``, ``scan``, ``open``,
+        ``delay``, or ``catch_up`` of two workers of a side.
     spec
         Arguments of the command, the same for both sides.
     smoke

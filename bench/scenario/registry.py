@@ -23,6 +23,8 @@ FREE_MB = 4096
 OPEN_BEFORE_S = 65
 """How long a store of a sustained put is open before: retention's first round comes after 60 s."""
 
+CATCH_UP_BYTES = 4_000_000_000
+
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 SMALL_FILES = {
     "mappedFileSizeCommitLog": 64 * 1024 * 1024,
@@ -254,6 +256,20 @@ _ALL = (
             Measure("anonymous memory", "anonymousMb", "MB", Verdict.MOST, 300.0),
         ),
         against_java=False,
+    ),
+    Scenario(
+        name="catch_up_1k",
+        claim="a slave that has 8 messages follows a log of 4 GB of 1 KiB, until it can be read",
+        command="catch_up",
+        spec={
+            "bodySize": 1024,
+            "messages": CATCH_UP_BYTES // (1024 + RECORD_OVERHEAD_BYTES),
+            "queues": QUEUES,
+            "batch": 1,
+            "config": {},
+        },
+        smoke={"messages": 6_400, "config": SMALL_FILES},
+        measures=(Measure("catch up", "megabytesPerSecond", "MB/s", Verdict.RATE, 1.0),),
     ),
     Scenario(
         name="delay_100000_waiting",

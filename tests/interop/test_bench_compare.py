@@ -70,6 +70,7 @@ def test_both_sides_run_the_scenarios(tmp_path: Path) -> None:
         "get_32_copied_1k",
         "query_key",
         "restart_crash_1k",
+        "catch_up_1k",
     ]
     command = str(ROOT / "bench" / "compare")
     result = subprocess.run(

@@ -22,9 +22,11 @@ final class Bench {
     private static final String GROUP = "rocketstore-bench";
     private static final int PAGE = 32;
     private static final double NANOS = 1e9;
+    private static final long POLL_MS = 2;
 
     private static BenchMessages preparedMessages;
     private static DefaultMessageStore preparedStore;
+    private static DefaultMessageStore served;
 
     private Bench() {
     }
@@ -49,6 +51,13 @@ final class Bench {
                 return fill(spec, path);
             case "bench_restart":
                 return restart(spec, path);
+            case "bench_serve":
+                return serve(spec, path);
+            case "bench_serve_end":
+                served.shutdown();
+                return new JSONObject(true);
+            case "bench_follow":
+                return follow(spec, path);
             default:
                 throw new IllegalArgumentException("unknown command " + command.get("cmd"));
         }
@@ -231,6 +240,37 @@ final class Bench {
         store.shutdown();
         JSONObject answer = new JSONObject(true);
         answer.put("seconds", (end - begin) / NANOS);
+        return answer;
+    }
+
+    /** Open a store for a slave, until {@code bench_serve_end}; say where its log ends. */
+    private static JSONObject serve(JSONObject spec, String path) throws Exception {
+        served = open(spec, path);
+        JSONObject answer = new JSONObject(true);
+        answer.put("end", served.getMaxPhyOffset());
+        return answer;
+    }
+
+    /** Follow a master; the clock runs from the first bytes until every message can be read. */
+    private static JSONObject follow(JSONObject spec, String path) throws Exception {
+        DefaultMessageStore store = open(spec, path);
+        long end = spec.getLongValue("end");
+        long first = store.getMaxPhyOffset();
+        long start = first;
+        while (start == first) {
+            Thread.sleep(POLL_MS);
+            start = store.getMaxPhyOffset();
+        }
+        long begin = System.nanoTime();
+        while (store.getMaxPhyOffset() < end) {
+            Thread.sleep(POLL_MS);
+        }
+        GenuineStore.waitDispatched(store);
+        double seconds = (System.nanoTime() - begin) / NANOS;
+        checkCount(store, spec.getIntValue("queues"), spec.getIntValue("messages"));
+        store.shutdown();
+        JSONObject answer = new JSONObject(true);
+        answer.put("megabytesPerSecond", (end - start) / seconds / 1e6);
         return answer;
     }
 

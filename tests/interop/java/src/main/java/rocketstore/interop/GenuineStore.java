@@ -6,6 +6,7 @@ import java.util.Properties;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.BrokerRole;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
@@ -31,11 +32,21 @@ final class GenuineStore {
     }
 
     static DefaultMessageStore make(MessageStoreConfig config) throws IOException {
-        return new DefaultMessageStore(
+        BrokerConfig broker = new BrokerConfig();
+        if (config.getBrokerRole() == BrokerRole.SLAVE) {
+            // Dispatch of a master steps over a record that has not arrived whole.
+            broker.setBrokerId(1);
+        }
+        DefaultMessageStore store = new DefaultMessageStore(
             config,
             new BrokerStatsManager("rocketstore-interop", false),
             (topic, queueId, logicOffset, tagsCode, storeTime, bitMap, properties) -> { },
-            new BrokerConfig());
+            broker);
+        if (config.getHaMasterAddress() != null) {
+            // As BrokerController does; the store alone does not read it.
+            store.updateHaMasterAddress(config.getHaMasterAddress());
+        }
+        return store;
     }
 
     /** Open for reading and writing, as a broker at its start. */

@@ -73,10 +73,6 @@ final class StoreSession {
         store = GenuineStore.make(config);
         boolean loaded = store.load();
         started = false;
-        if (config.getHaMasterAddress() != null) {
-            // As BrokerController does; the store alone does not read it.
-            store.updateHaMasterAddress(config.getHaMasterAddress());
-        }
         if (loaded && command.getBooleanValue("start")) {
             try {
                 store.start();
