@@ -58,9 +58,7 @@ cdef class Window:
     cdef bint holds(self, long long offset, long long size) noexcept nogil
     cdef bint move(self, long long offset, long long size) except -1
     cdef void prefetch_record(self, long long offset, long long size) noexcept nogil
-    @cython.locals(stated=cython.longlong, magic=cython.longlong)
     cdef Py_ssize_t reach(self, long long offset, long long size) except -2
-    @cython.locals(at=Py_ssize_t)
     cdef Py_ssize_t seek(self, long long offset, long long size, bint check_crc) except -2
 
 @cython.locals(window=Window)

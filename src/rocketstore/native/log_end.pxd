@@ -1,9 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t
-from rocketstore.native.view cimport (
-    Bytes, bytes_of, bytes_inside, clear_bytes, copy_bytes, crc_of, find_byte, load_u8, load_word, number_of, NO_NUMBER, set_slot, slot_named,
-    store_i16, store_i32, store_i64, store_u8, utf8_of
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes
 
 cdef long long _MAGIC
 cdef unsigned long long _THREES, _HIGHEST

@@ -21,26 +21,8 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
-    from rocketstore.native.view import (
-        NO_NUMBER,
-        Bytes,
-        bytes_inside,
-        bytes_of,
-        clear_bytes,
-        copy_bytes,
-        crc_of,
-        find_byte,
-        load_u8,
-        load_word,
-        number_of,
-        set_slot,
-        slot_named,
-        store_i16,
-        store_i32,
-        store_i64,
-        store_u8,
-        utf8_of,
-    )
+    from rocketstore.native import view
+    from rocketstore.native.view import Bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,13 +41,13 @@ def has_separator(text: Bytes) -> bool:
     """Return whether 0x01 or 0x02 is in a text, or 0x00, with which a block may not end."""
     at = 0
     while text.size - at >= 8:
-        word = load_word(text, at)
+        word = view.load_word(text, at)
         # Whether one of eight bytes is less than three, the usual test.
         if (word - _THREES) & ~word & _HIGHEST:
             return True
         at += 8
     while at < text.size:
-        if load_u8(text, at) < 3:
+        if view.load_u8(text, at) < 3:
             return True
         at += 1
     return False
@@ -73,8 +55,8 @@ def has_separator(text: Bytes) -> bool:
 
 def fitting(name: str, value: Any, bits: int) -> int:
     """Return a number that fits its field; raises `RefusedMessageError` for any other object."""
-    known = number_of(value, bits)
-    if known != NO_NUMBER:
+    known = view.number_of(value, bits)
+    if known != view.NO_NUMBER:
         return known
     limit = 1 << (bits - 1)
     try:
@@ -146,20 +128,20 @@ class Record:
     ) -> bool:
         """Take host and numbers of a message; return whether nobody would refuse one of them."""
         self.born_host = host
-        self.flag = number_of(flag, 32)
-        bits = number_of(sys_flag, 32)
+        self.flag = view.number_of(flag, 32)
+        bits = view.number_of(sys_flag, 32)
         self.sys_flag = hosted(bits, len(host))
         self.is_born_now = born is None
-        self.born = 0 if born is None else number_of(born, 64)
-        self.reconsume_times = number_of(times, 32)
-        self.prepared_offset = number_of(offset, 64)
+        self.born = 0 if born is None else view.number_of(born, 64)
+        self.reconsume_times = view.number_of(times, 32)
+        self.prepared_offset = view.number_of(offset, 64)
         return (
-            self.flag != NO_NUMBER
+            self.flag != view.NO_NUMBER
             and bits >= 0
             and not bits & 0xC
-            and self.born != NO_NUMBER
-            and self.reconsume_times != NO_NUMBER
-            and self.prepared_offset != NO_NUMBER
+            and self.born != view.NO_NUMBER
+            and self.reconsume_times != view.NO_NUMBER
+            and self.prepared_offset != view.NO_NUMBER
         )
 
     @property
@@ -201,15 +183,15 @@ class LogEnd:
         self.is_busy = False
         self.is_odd = False
 
-    def open_window(self, file: Any, view: Any, position: int, limit: int) -> None:
-        """Write into `file`, of which `view` is the mapping, from `position` up to `limit`."""
+    def open_window(self, file: Any, mapping: Any, position: int, limit: int) -> None:
+        """Write into `file`, of which `mapping` has the bytes, from `position` up to `limit`."""
         self.limit = -1
-        if not 0 <= position <= limit <= len(view):
-            raise ValueError(f"no window of {len(view)} bytes: {position} to {limit}")
-        self.position_slot = slot_named(type(file), "write_position")
+        if not 0 <= position <= limit <= len(mapping):
+            raise ValueError(f"no window of {len(mapping)} bytes: {position} to {limit}")
+        self.position_slot = view.slot_named(type(file), "write_position")
         self.file = file
-        self.view = view
-        self.data = bytes_of(self.view)
+        self.view = mapping
+        self.data = view.bytes_of(self.view)
         self.base = file.base
         self.position = position
         self.limit = limit
@@ -221,7 +203,7 @@ class LogEnd:
     def drop(self) -> None:
         """Let go of file and mapping."""
         self.limit = -1
-        self.data = bytes_of(b"")
+        self.data = view.bytes_of(b"")
         self.file = self.view = None
 
     def move(self, base: int, position: int, now_ms: int) -> None:
@@ -241,33 +223,33 @@ class LogEnd:
         self, record: Record, body: Bytes, counter: QueueCounter, at: int, number: int, now: int
     ) -> int:
         """Write magic to topic; return where the properties begin, or -1 where there is no room."""
-        born_host = bytes_inside(record.born_host)
-        store_host = bytes_inside(self.store_host)
-        topic = bytes_inside(counter.topic)
+        born_host = view.bytes_inside(record.born_host)
+        store_host = view.bytes_inside(self.store_host)
+        topic = view.bytes_inside(counter.topic)
         room = self.limit - at
         if 75 + born_host.size + store_host.size + body.size + topic.size > room:
             return -1
         data = self.data
-        store_i32(data, at + 4, _MAGIC)
-        store_i32(data, at + 8, crc_of(body, 0, body.size))
-        store_i32(data, at + 12, counter.queue_id)
-        store_i32(data, at + 16, record.flag)
-        store_i64(data, at + 20, number)
-        store_i64(data, at + 28, self.base + at)
-        store_i32(data, at + 36, record.sys_flag | (0x20 if store_host.size == 20 else 0))
-        store_i64(data, at + 40, now if record.is_born_now else record.born)
-        copy_bytes(data, at + 48, born_host, 0, born_host.size)
+        view.store_i32(data, at + 4, _MAGIC)
+        view.store_i32(data, at + 8, view.crc_of(body, 0, body.size))
+        view.store_i32(data, at + 12, counter.queue_id)
+        view.store_i32(data, at + 16, record.flag)
+        view.store_i64(data, at + 20, number)
+        view.store_i64(data, at + 28, self.base + at)
+        view.store_i32(data, at + 36, record.sys_flag | (0x20 if store_host.size == 20 else 0))
+        view.store_i64(data, at + 40, now if record.is_born_now else record.born)
+        view.copy_bytes(data, at + 48, born_host, 0, born_host.size)
         at += 48 + born_host.size
-        store_i64(data, at, now)
-        copy_bytes(data, at + 8, store_host, 0, store_host.size)
+        view.store_i64(data, at, now)
+        view.copy_bytes(data, at + 8, store_host, 0, store_host.size)
         at += 8 + store_host.size
-        store_i32(data, at, record.reconsume_times)
-        store_i64(data, at + 4, record.prepared_offset)
-        store_i32(data, at + 12, body.size)
-        copy_bytes(data, at + 16, body, 0, body.size)
+        view.store_i32(data, at, record.reconsume_times)
+        view.store_i64(data, at + 4, record.prepared_offset)
+        view.store_i32(data, at + 12, body.size)
+        view.copy_bytes(data, at + 16, body, 0, body.size)
         at += 16 + body.size
-        store_u8(data, at, topic.size)
-        copy_bytes(data, at + 1, topic, 0, topic.size)
+        view.store_u8(data, at, topic.size)
+        view.copy_bytes(data, at + 1, topic, 0, topic.size)
         return at + 3 + topic.size
 
     def add_bytes(self, at: int, source: Bytes, begin: int, size: int) -> int:
@@ -275,7 +257,7 @@ class LogEnd:
         if size > self.limit - at:
             self.is_odd = True
             return at
-        copy_bytes(self.data, at, source, begin, size)
+        view.copy_bytes(self.data, at, source, begin, size)
         return at + size
 
     def add_byte(self, at: int, byte: int) -> int:
@@ -283,13 +265,13 @@ class LogEnd:
         if at >= self.limit:
             self.is_odd = True
             return at
-        store_u8(self.data, at, byte)
+        view.store_u8(self.data, at, byte)
         return at + 1
 
     def add_text(self, at: int, text: Any) -> int:
         """Copy a text that may stand between separators; any other makes the record odd."""
         if type(text) is str:
-            source = utf8_of(text)
+            source = view.utf8_of(text)
             if source.size >= 0 and not has_separator(source):
                 return self.add_bytes(at, source, 0, source.size)
         self.is_odd = True
@@ -297,7 +279,7 @@ class LogEnd:
 
     def add_name(self, at: int, start: int, name: bytes) -> int:
         """Begin a property: its name between separators, of which the first one needs none."""
-        source = bytes_inside(name)
+        source = view.bytes_inside(name)
         is_first = 1 if at == start else 0
         return self.add_bytes(at, source, is_first, source.size - is_first)
 
@@ -318,7 +300,7 @@ class LogEnd:
                 at = self.add_byte(at, 0x20)
             is_first = False
             stop = self.add_text(at, key)
-            if stop == at or find_byte(self.data, at, stop, 0x20) < stop:
+            if stop == at or view.find_byte(self.data, at, stop, 0x20) < stop:
                 self.is_odd = True
             at = stop
         return at
@@ -343,7 +325,7 @@ class LogEnd:
         """Write how long the properties are; False where they cannot be stored as they are."""
         if self.is_odd or stop - start > 32767:
             return False
-        store_i16(self.data, start - 2, stop - start)
+        view.store_i16(self.data, start - 2, stop - start)
         return True
 
     # --- records --------------------------------------------------------------------------------
@@ -352,14 +334,14 @@ class LogEnd:
         self, record: Record, body: Bytes, counter: QueueCounter, at: int, number: int, now: int
     ) -> int:
         """Write a record without its length; return where it ends, odd where there is no room."""
-        properties = bytes_inside(record.properties)
+        properties = view.bytes_inside(record.properties)
         self.is_odd = properties.size > 32767
         start = -1 if self.is_odd else self.write_head(record, body, counter, at, number, now)
         if start < 0:
             self.is_odd = True
             return at
         stop = self.add_bytes(start, properties, 0, properties.size)
-        store_i16(self.data, start - 2, stop - start)
+        view.store_i16(self.data, start - 2, stop - start)
         return stop
 
     def write(self, counter: QueueCounter, records: Sequence[Record], now_ms: int) -> int:
@@ -370,7 +352,7 @@ class LogEnd:
         number = counter.next_offset
         for record in records:
             places = 1 if record.takes_a_place else 0
-            body = bytes_inside(record.body)
+            body = view.bytes_inside(record.body)
             at = self.add_record(record, body, counter, at, number * places, now_ms)
             if self.is_odd:
                 self.take_back(at)
@@ -380,13 +362,13 @@ class LogEnd:
         at = self.position
         for record in records:
             size = self.size_of(record, counter)
-            store_i32(self.data, at, size)
+            view.store_i32(self.data, at, size)
             at += size
         return int(end)
 
     def take_back(self, stop: int) -> None:
         """Clear what was written after the end."""
-        clear_bytes(self.data, self.position, stop)
+        view.clear_bytes(self.data, self.position, stop)
 
     def publish(self, counter: QueueCounter, count: int, stop: int, now: int) -> None:
         """Move the end, with all that follows from that, after records that were written."""
@@ -397,5 +379,5 @@ class LogEnd:
         self.position = stop
         self.last_store_timestamp_ms = now
         # The file must know before anybody hears of the new end.
-        set_slot(self.file, self.position_slot, written)
+        view.set_slot(self.file, self.position_slot, written)
         self.max_offset = self.base + stop

@@ -34,12 +34,9 @@ cdef class Lookup(Window):
     @cython.locals(items=Bytes, number=cython.longlong, n=int, is_old=cython.bint)
     cdef bint search(self, long long slot_limit, long long item_limit) except -1
     cdef long long follow(self, long long slot_limit, long long number, long long steps) noexcept nogil
-    @cython.locals(at=Py_ssize_t)
     cdef bint look_at(self, long long offset) except -1
     cdef bint is_known(self, long long offset) except -1
-    @cython.locals(at=Py_ssize_t, is_hit=cython.bint)
     cdef Py_ssize_t hit_at(self, long long offset) except -2
-    @cython.locals(data=Bytes, topic_at=Py_ssize_t, topic_size=Py_ssize_t, born_extra=int, _=int, stored=cython.longlong, body_at=Py_ssize_t)
     cdef bint is_hit(self, Py_ssize_t at) noexcept nogil
     @cython.locals(data=Bytes, row="long long[28]", size=Py_ssize_t, stop=Py_ssize_t)
     cdef bint carries(self, Py_ssize_t at, Py_ssize_t end) noexcept nogil

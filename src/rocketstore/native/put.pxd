@@ -2,10 +2,8 @@ cimport cython
 from libc.stdint cimport int64_t
 from rocketstore.native.group cimport SyncGroup
 from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record
-from rocketstore.native.view cimport (
-    Bytes, bytes_inside, empty_record, filled_record, find_byte, in_slot, load_i16, load_i32, load_i64, load_u8, part_of, slot_named,
-    store_i32, system_ns
-)
+from rocketstore.native cimport view
+from rocketstore.native.view cimport Bytes
 from rocketstore.native.walk cimport hold_names
 
 cdef long long _DELA, _Y_END, _INNER_MU

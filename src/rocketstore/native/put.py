@@ -24,23 +24,9 @@ except ImportError:
     from rocketstore.native import no_cython as cython
 
 if not cython.compiled:
+    from rocketstore.native import view
     from rocketstore.native.log_end import LogEnd, QueueCounter, Record
-    from rocketstore.native.view import (
-        Bytes,
-        bytes_inside,
-        empty_record,
-        filled_record,
-        find_byte,
-        in_slot,
-        load_i16,
-        load_i32,
-        load_i64,
-        load_u8,
-        part_of,
-        slot_named,
-        store_i32,
-        system_ns,
-    )
+    from rocketstore.native.view import Bytes
     from rocketstore.native.walk import hold_names
 
 if TYPE_CHECKING:
@@ -64,14 +50,14 @@ def is_plain_block(source: Bytes, at: int, size: int) -> bool:
     stop = at + size
     if size == 0:
         return True
-    if load_u8(source, stop - 1) == 0 or not hold_names(source, at, stop):
+    if view.load_u8(source, stop - 1) == 0 or not hold_names(source, at, stop):
         return False
     while stop - at >= 6:
-        if load_i32(source, at) == _DELA and load_i16(source, at + 4) == _Y_END:
+        if view.load_i32(source, at) == _DELA and view.load_i16(source, at + 4) == _Y_END:
             return False
-        if stop - at >= 8 and load_i64(source, at) == _INNER_MU:
+        if stop - at >= 8 and view.load_i64(source, at) == _INNER_MU:
             return False
-        at = find_byte(source, at, stop, 2) + 1
+        at = view.find_byte(source, at, stop, 2) + 1
     return True
 
 
@@ -121,23 +107,23 @@ class PlainPuts:
         self.waits = acknowledge is not None
         self.is_open = cython.compiled
         self.record = Record(b"", b"", bytes(8))
-        self.bits_slot = slot_named(type(flags), "bits")
-        self.topic = slot_named(message_type, "topic")
-        self.body = slot_named(message_type, "body")
-        self.tags = slot_named(message_type, "tags")
-        self.keys = slot_named(message_type, "keys")
-        self.properties = slot_named(message_type, "properties")
-        self.unique_key = slot_named(message_type, "unique_key")
-        self.flag = slot_named(message_type, "flag")
-        self.sys_flag = slot_named(message_type, "sys_flag")
-        self.born_timestamp_ms = slot_named(message_type, "born_timestamp_ms")
-        self.born_host = slot_named(message_type, "born_host")
-        self.reconsume_times = slot_named(message_type, "reconsume_times")
-        self.prepared_offset = slot_named(message_type, "prepared_transaction_offset")
-        self.wait_flush = slot_named(message_type, "wait_flush")
-        self.prepared_topic = slot_named(prepared_type, "topic")
-        self.prepared_record = slot_named(prepared_type, "record")
-        self.prepared_wait_flush = slot_named(prepared_type, "wait_flush")
+        self.bits_slot = view.slot_named(type(flags), "bits")
+        self.topic = view.slot_named(message_type, "topic")
+        self.body = view.slot_named(message_type, "body")
+        self.tags = view.slot_named(message_type, "tags")
+        self.keys = view.slot_named(message_type, "keys")
+        self.properties = view.slot_named(message_type, "properties")
+        self.unique_key = view.slot_named(message_type, "unique_key")
+        self.flag = view.slot_named(message_type, "flag")
+        self.sys_flag = view.slot_named(message_type, "sys_flag")
+        self.born_timestamp_ms = view.slot_named(message_type, "born_timestamp_ms")
+        self.born_host = view.slot_named(message_type, "born_host")
+        self.reconsume_times = view.slot_named(message_type, "reconsume_times")
+        self.prepared_offset = view.slot_named(message_type, "prepared_transaction_offset")
+        self.wait_flush = view.slot_named(message_type, "wait_flush")
+        self.prepared_topic = view.slot_named(prepared_type, "topic")
+        self.prepared_record = view.slot_named(prepared_type, "record")
+        self.prepared_wait_flush = view.slot_named(prepared_type, "wait_flush")
 
     # --- where to, and when: what may run Python ------------------------------------------------
 
@@ -173,7 +159,7 @@ class PlainPuts:
             and end.locked_since_ms == 0
             and end.limit > 0
             and now >= end.last_store_timestamp_ms
-            and not in_slot(self.flags, self.bits_slot)
+            and not view.in_slot(self.flags, self.bits_slot)
         )
 
     def write_message(
@@ -182,16 +168,17 @@ class PlainPuts:
         """Write a message without its length; return where it ends, odd or not."""
         end = self.end
         record = self.record
-        body = in_slot(message, self.body)
+        body = view.in_slot(message, self.body)
         is_fit = record.take(
-            host, in_slot(message, self.flag), in_slot(message, self.sys_flag),
-            in_slot(message, self.born_timestamp_ms), in_slot(message, self.reconsume_times),
-            in_slot(message, self.prepared_offset),
+            host, view.in_slot(message, self.flag), view.in_slot(message, self.sys_flag),
+            view.in_slot(message, self.born_timestamp_ms),
+            view.in_slot(message, self.reconsume_times),
+            view.in_slot(message, self.prepared_offset),
         )  # fmt: skip
         end.is_odd = True
         if not is_fit or type(body) is not bytes or len(body) > self.longest_body:
             return at
-        start = end.write_head(record, bytes_inside(body), counter, at, number, now)
+        start = end.write_head(record, view.bytes_inside(body), counter, at, number, now)
         if start < 0:
             return at
         end.is_odd = False
@@ -204,8 +191,8 @@ class PlainPuts:
         """Write the properties of a message; return where they end."""
         end = self.end
         at = start
-        properties = in_slot(message, self.properties)
-        keys = in_slot(message, self.keys)
+        properties = view.in_slot(message, self.properties)
+        keys = view.in_slot(message, self.keys)
         if type(properties) is not dict:
             end.is_odd = True
         elif properties:
@@ -214,22 +201,22 @@ class PlainPuts:
             at = end.add_keys(at, start, keys)
         else:
             at = end.add_value(at, start, _KEYS, keys)
-        at = end.add_value(at, start, _UNIQ_KEY, in_slot(message, self.unique_key))
-        return end.add_value(at, start, _TAGS, in_slot(message, self.tags))
+        at = end.add_value(at, start, _UNIQ_KEY, view.in_slot(message, self.unique_key))
+        return end.add_value(at, start, _TAGS, view.in_slot(message, self.tags))
 
     # --- puts -----------------------------------------------------------------------------------
 
     def put_message(self, message: Any, queue_id: Any = 0) -> Any:
         """Store a message; see `MessageStore.put`."""
-        began_ns = system_ns()
+        began_ns = view.system_ns()
         if type(message) is not self.message_type:
             return None
         now = self.now_ms(began_ns)
-        counter = self.counter_of(in_slot(message, self.topic), queue_id)
-        host = self.host_of(in_slot(message, self.born_host))
+        counter = self.counter_of(view.in_slot(message, self.topic), queue_id)
+        host = self.host_of(view.in_slot(message, self.born_host))
         if counter is None or host is None:
             return None
-        if self.waits and in_slot(message, self.wait_flush) is not True:
+        if self.waits and view.in_slot(message, self.wait_flush) is not True:
             return None
         if not self.is_ready(now):
             return None
@@ -239,16 +226,16 @@ class PlainPuts:
 
     def put_prepared(self, prepared: Any, body: Any = None, queue_id: Any = 0) -> Any:
         """Store a prepared message; see `MessageStore.put_prepared`."""
-        began_ns = system_ns()
+        began_ns = view.system_ns()
         if type(prepared) is not self.prepared_type:
             return None
         now = self.now_ms(began_ns)
-        counter = self.counter_of(in_slot(prepared, self.prepared_topic), queue_id)
-        held = in_slot(prepared, self.prepared_record)
+        counter = self.counter_of(view.in_slot(prepared, self.prepared_topic), queue_id)
+        held = view.in_slot(prepared, self.prepared_record)
         if counter is None or type(held) is not Record:
             return None
         record = held
-        if self.waits and in_slot(prepared, self.prepared_wait_flush) is not True:
+        if self.waits and view.in_slot(prepared, self.prepared_wait_flush) is not True:
             return None
         if body is None:
             body = record.body
@@ -257,25 +244,25 @@ class PlainPuts:
         if not self.is_ready(now):
             return None
         end = self.end
-        content = bytes_inside(body)
+        content = view.bytes_inside(body)
         stop = end.add_record(record, content, counter, end.position, counter.next_offset, now)
         return self.finish(counter, stop, now, began_ns, 1, None)
 
     def put_messages(self, messages: Any, queue_id: Any, longest: int) -> Any:
         """Store messages of one topic and host, together no longer than a client may send."""
-        began_ns = system_ns()
+        began_ns = view.system_ns()
         now = self.now_ms(began_ns)
         if (type(messages) is not list and type(messages) is not tuple) or not messages:
             return None
         first = messages[0]
         if type(first) is not self.message_type:
             return None
-        topic = in_slot(first, self.topic)
-        born_host = in_slot(first, self.born_host)
+        topic = view.in_slot(first, self.topic)
+        born_host = view.in_slot(first, self.born_host)
         counter = self.counter_of(topic, queue_id)
         host = self.host_of(born_host)
-        sizes = empty_record(4 * len(messages))
-        room = bytes_inside(sizes)
+        sizes = view.empty_record(4 * len(messages))
+        room = view.bytes_inside(sizes)
         if counter is None or host is None or not self.is_ready(now):
             return None
         end = self.end
@@ -288,15 +275,15 @@ class PlainPuts:
         for message in messages:
             if 4 * count == room.size or not (
                 type(message) is self.message_type
-                and is_same(in_slot(message, self.topic), topic)
-                and is_same(in_slot(message, self.born_host), born_host)
-                and in_slot(message, self.wait_flush) is True
+                and is_same(view.in_slot(message, self.topic), topic)
+                and is_same(view.in_slot(message, self.born_host), born_host)
+                and view.in_slot(message, self.wait_flush) is True
             ):
                 end.is_odd = True
                 break
             stop = self.write_message(message, counter, host, at, number + count, now)
             payload += stop - at - spared
-            store_i32(room, 4 * count, stop - at)
+            view.store_i32(room, 4 * count, stop - at)
             at = stop
             count += 1
             if end.is_odd or payload > longest:
@@ -317,7 +304,7 @@ class PlainPuts:
         reconsume_times: Any = 0,
     ) -> Any:
         """Store a batch as a client encodes it; `more` follows the properties of each message."""
-        began_ns = system_ns()
+        began_ns = view.system_ns()
         now = self.now_ms(began_ns)
         counter = self.counter_of(topic, queue_id)
         host = self.host_of(born_host)
@@ -329,8 +316,8 @@ class PlainPuts:
             or _WAIT in more
         ):
             return None
-        added = bytes_inside(more)
-        sizes = empty_record(4 * (len(batch) // 22))
+        added = view.bytes_inside(more)
+        sizes = view.empty_record(4 * (len(batch) // 22))
         if not (
             is_plain_block(added, 0, added.size)
             and self.is_ready(now)
@@ -345,8 +332,8 @@ class PlainPuts:
         """Store the messages of a client's batch, which have all else from `self.record`."""
         end = self.end
         record = self.record
-        source = bytes_inside(batch)
-        room = bytes_inside(sizes)
+        source = view.bytes_inside(batch)
+        room = view.bytes_inside(sizes)
         at = end.position
         number = counter.next_offset
         count = 0
@@ -354,26 +341,26 @@ class PlainPuts:
         while begin < source.size:
             # Total size, magic and CRC of a message are not looked at, as in 4.9.
             left = source.size - begin - 22
-            body_size = load_i32(source, begin + 16) if left >= 0 else -1
+            body_size = view.load_i32(source, begin + 16) if left >= 0 else -1
             if body_size < 0 or body_size > left or body_size > self.longest_body:
                 break
             block_at = begin + 22 + body_size
-            size = load_i16(source, block_at - 2)
+            size = view.load_i16(source, block_at - 2)
             if size < 0 or size > left - body_size or not is_plain_block(source, block_at, size):
                 break
-            record.flag = load_i32(source, begin + 12)
-            body = part_of(source, begin + 20, body_size)
+            record.flag = view.load_i32(source, begin + 12)
+            body = view.part_of(source, begin + 20, body_size)
             start = end.write_head(record, body, counter, at, number + count, now)
             if start < 0:
                 break
             end.is_odd = False
             stop = end.add_bytes(start, source, block_at, size)
             if more.size > 0:
-                if size > 0 and load_u8(source, block_at + size - 1) != 2:
+                if size > 0 and view.load_u8(source, block_at + size - 1) != 2:
                     stop = end.add_byte(stop, 2)
                 stop = end.add_bytes(stop, more, 0, more.size)
             is_fit = end.end_properties(start, stop)
-            store_i32(room, 4 * count, stop - at)
+            view.store_i32(room, 4 * count, stop - at)
             at = stop
             if not is_fit:
                 break
@@ -395,14 +382,14 @@ class PlainPuts:
         at = position
         packed = b""
         if count == 1:
-            store_i32(end.data, at, stop - at)
+            view.store_i32(end.data, at, stop - at)
         else:
-            room = bytes_inside(sizes)
+            room = view.bytes_inside(sizes)
             for each in range(count):
-                size = load_i32(room, 4 * each)
-                store_i32(end.data, at, size)
+                size = view.load_i32(room, 4 * each)
+                view.store_i32(end.data, at, size)
                 at += size
-            packed = filled_record(sizes, 4 * count)
+            packed = view.filled_record(sizes, 4 * count)
         position += end.base
         size = stop - end.position
         end.publish(counter, count, stop, now)
@@ -415,7 +402,7 @@ class PlainPuts:
                 left_s = -1.0 if self.group.wait(position + size, left_s) else 0.0
             if left_s >= 0:
                 return self.acknowledge(result, began_ns, left_s)
-        elapsed_ns = system_ns() - began_ns
+        elapsed_ns = view.system_ns() - began_ns
         if elapsed_ns >= 1_000_000:
             self.statistics.note_slow_put(elapsed_ns // 1_000_000, count)
         return result

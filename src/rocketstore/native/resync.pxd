@@ -24,7 +24,6 @@ cdef class Search:
     cdef Numbers sums
     cdef object held
     cdef void keep_sums(self, long long origin) except *
-    @cython.locals(first=cython.longlong, last=cython.longlong)
     cdef Py_ssize_t body_crc(self, long long record_at, long long start, long long stop) except -1 nogil
     cdef bint believes(self, Py_ssize_t magic_at) except -1 nogil
     @cython.locals(data=Bytes, leads=cython.ulonglong, step=int)

@@ -25,7 +25,6 @@ cdef (Py_ssize_t, Py_ssize_t) topic_of(Bytes data, Py_ssize_t at) noexcept nogil
 @cython.locals(following=int, low=int, high=int, byte=int, point=cython.longlong)
 cdef (long long, Py_ssize_t) hash_other(Bytes data, Py_ssize_t at, Py_ssize_t end, long long value) noexcept nogil
 cdef (int, int, int) continuation_bounds(long long lead) noexcept nogil
-@cython.locals(value=cython.longlong)
 cdef long long hash_of(Bytes data, Py_ssize_t at, Py_ssize_t size, long long seed) noexcept nogil
 cdef bint crc_agrees(Bytes data, Py_ssize_t at, Py_ssize_t body_at, Py_ssize_t body_size) noexcept nogil
 cdef long long decimal(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
