@@ -4,6 +4,9 @@
 
 PYTEST := .venv/bin/python -m pytest
 
+# Where nothing keeps bytecode, each of the processes of a test run compiles all it imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## Show the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
@@ -13,9 +16,9 @@ setup: ## Create .venv with the package, find a JDK
 demo: setup ## Import 336,776 real flights into a store and query it
 	@.venv/bin/rocketstore demo
 
-# Three processes also on two cores: tests beside the genuine store, or a cluster, mostly wait.
+# Four processes also on two cores: tests of Spark, or beside the genuine store, mostly wait.
 test: setup ## Run the whole test suite
-	$(PYTEST) -n 3 --dist loadfile
+	$(PYTEST) -n 4 --dist loadfile
 
 test-interpreters: setup ## Run a quick suite on every other CPython, 3.11 to 3.14, of this machine
 	@scripts/test-interpreters

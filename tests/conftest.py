@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,13 +26,48 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-LONG = ("spark", "interop", "crash", "faults", "unit/pipeline", "fuzz", "machine", "live", "typing")
+OWN_PROCESSES = ("test_cluster.py", "test_connect.py", "test_tour.py")
+"""Modules of tests/spark that start JVMs of their own; the others share a session."""
+
+LONG = (
+    "spark",
+    "unit/pipeline",
+    "interop",
+    "crash",
+    "faults",
+    "fuzz",
+    "property",
+    "machine",
+    "live",
+    "typing",
+)
 """Directories whose modules take long; the longest first."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the order of groups that is made below, instead of one by their numbers of tests."""
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a module of tests to one worker (``--dist loadfile``), and all of Spark to two.
+
+    A session of Spark takes ten seconds of processor time to start and to get warm.
+    """
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - not in every environment
+
+    class Scheduler(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            module = super()._split_scope(nodeid)
+            directory, _, name = module.rpartition("/")
+            if not directory.endswith("tests/spark"):
+                return module
+            return f"{directory} with JVMs of their own" if name in OWN_PROCESSES else directory
+
+    return Scheduler(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
