@@ -4,6 +4,7 @@ import shutil
 import socket
 import struct
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -130,6 +131,33 @@ def test_a_slave_that_does_not_answer_and_one_that_is_too_far_behind(tmp_path):
         assert result.status is TOO_LATE
         slave.acknowledge(master, result.physical_offset + result.size)
         assert {put(master).status for _ in range(20)} == {TOO_LATE, NONE_THERE}
+        assert put(master).status is NONE_THERE
+
+
+def put_while_its_slave_leaves(master, pool):
+    """Begin a put, and return it when the slave that it waits for has it and is gone."""
+    with RawSlave(master):
+        waiting = pool.submit(put, master)
+        wait_until(lambda: master.replication.followers[0].sent > 0)
+    wait_until(lambda: not master.replication.followers)
+    return waiting
+
+
+def test_a_put_whose_slave_leaves_is_stored_in_full_when_it_comes_back_in_time(tmp_path):
+    with open_master(tmp_path, slave_timeout=60_000) as master, ThreadPoolExecutor(1) as pool:
+        waiting = put_while_its_slave_leaves(master, pool)
+        with RawSlave(master) as again:
+            end = master.max_physical_offset
+            wait_until(lambda: master.replication.followers[0].sent == end)
+            assert not waiting.done()
+            again.acknowledge(master, end)
+            assert waiting.result(timeout=60).status is OK
+
+
+def test_a_put_whose_slave_stays_away_waits_no_longer_than_it_is_said(tmp_path):
+    with open_master(tmp_path, slave_timeout=100) as master, ThreadPoolExecutor(1) as pool:
+        waiting = put_while_its_slave_leaves(master, pool)
+        assert waiting.result(timeout=60).status is TOO_LATE
         assert put(master).status is NONE_THERE
 
 
