@@ -81,7 +81,7 @@ def test_committed_messages_and_op_messages_are_those_of_a_broker() -> None:
         assert len(finals) == 8
         for final in finals:
             half = halves[final.prepared_transaction_offset]
-            assert is_final_of(half, final)
+            assert is_final_of(half, final, lambda _: False)
             assert (final.topic, final.queue_id) == real_queue(half)
             is_of(final_record(half), final)
         ops = list(messages_of(store, OP, 0))

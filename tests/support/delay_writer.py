@@ -2,7 +2,7 @@
 
 Run as a program it forks a store for each command (see `LineProcess`); `DelayWriter` is the other
 end. The steps that count: before and after each delivering put, and around each system call of
-saving ``delayOffset.json``.
+saving ``delayOffset.json``. `transaction_writer` does the same with transactions.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from support.configured_store import small_config
 from support.line_process import LineProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocketstore import StoreConfig
 
 TOPIC: Final = "kill"
@@ -43,16 +45,18 @@ def delay_config() -> StoreConfig:
 class DelayWriter(LineProcess):
     """The process that forks."""
 
+    program = __file__
+
     def __init__(self) -> None:
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        super().__init__([sys.executable, "-W", "ignore", __file__], environment=environment)
+        super().__init__([sys.executable, "-W", "ignore", self.program], environment=environment)
 
     def run(self, root: Path, *, life: int, steps: int) -> dict[str, Any]:
-        """Open a store, put messages, and be killed at a step; say how it ended."""
+        """Open a store, work with it, and be killed at a step; say how it ended."""
         return self.ask("run", root=str(root), life=life, steps=steps)
 
 
-class _Steps:
+class Steps:
     """Counts down to the kill."""
 
     def __init__(self, steps: int) -> None:
@@ -63,12 +67,25 @@ class _Steps:
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def count_puts(self, store: MessageStore) -> None:
+        """Take a step before and after each put of a record as it is."""
+        put_record = store.put_record
 
-class _KillingDisk(Disk):
-    """Takes a step around each call that makes the file of offsets."""
+        def counted(*args: Any, **named: Any) -> Any:
+            self.take()
+            result = put_record(*args, **named)
+            self.take()
+            return result
 
-    def __init__(self, steps: _Steps) -> None:
+        store.put_record = counted  # type: ignore[method-assign]
+
+
+class KillingDisk(Disk):
+    """Takes a step around each call that makes a file of offsets."""
+
+    def __init__(self, steps: Steps, file_name: str) -> None:
         self._steps = steps
+        self._file_name = file_name
 
     def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
         self._step(path)
@@ -81,25 +98,19 @@ class _KillingDisk(Disk):
         self._step(target)
 
     def _step(self, path: Path) -> None:
-        if path.name.startswith("delayOffset.json"):
+        if path.name.startswith(self._file_name):
             self._steps.take()
 
 
-def _live(root: Path, life: int, steps: _Steps) -> None:
+def _live(root: Path, life: int, steps: Steps) -> None:
     """Put messages of all levels, each acknowledged in a file, and wait for their delivery."""
     with (
-        MessageStore.open(root, delay_config(), disk=_KillingDisk(steps)) as store,
+        MessageStore.open(
+            root, delay_config(), disk=KillingDisk(steps, "delayOffset.json")
+        ) as store,
         (root.parent / "acknowledged").open("a") as said,
     ):
-        put_record = store.put_record
-
-        def counted(*args: Any, **named: Any) -> Any:
-            steps.take()
-            result = put_record(*args, **named)
-            steps.take()
-            return result
-
-        store.put_record = counted  # type: ignore[method-assign]
+        steps.count_puts(store)
         for number in range(MESSAGES):
             label = f"{life}-{number}"
             properties = {"DELAY": str(1 + number % 3)}
@@ -121,14 +132,14 @@ def is_all_delivered(store: MessageStore) -> bool:
     )
 
 
-def serve() -> None:
-    """Answer commands until the input ends."""
+def serve(live: Callable[[Path, int, Steps], None]) -> None:
+    """Answer commands until the input ends, each by a life in a process of its own."""
     for line in sys.stdin:
         command = json.loads(line)
         child = os.fork()
         if child == 0:
             try:
-                _live(Path(command["root"]), command["life"], _Steps(command["steps"]))
+                live(Path(command["root"]), command["life"], Steps(command["steps"]))
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -141,4 +152,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(_live)

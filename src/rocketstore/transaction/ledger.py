@@ -235,4 +235,8 @@ def final_of(reader: Reader, half: StoredMessage) -> StoredMessage | None:
         since = half.store_timestamp_ms
         since = min(since, half.born_timestamp_ms) if is_copy(half) else since
         found = messages_of(reader, queue, reader.offset_at(*queue, since))
-    return next((one for one in found if is_final_of(half, one)), None)
+
+    def is_lost(physical_offset: int) -> bool:
+        return reader.at_physical_offset(physical_offset) is None
+
+    return next((one for one in found if is_final_of(half, one, is_lost)), None)

@@ -50,7 +50,7 @@ from rocketstore.verification.waiting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rocketstore.message import Message, StoredMessage
 
@@ -187,15 +187,19 @@ def final_record(half: StoredMessage) -> Record:
     )
 
 
-def is_final_of(half: StoredMessage, found: StoredMessage) -> bool:
-    """Return whether a message is what a commit of a half message, or of an earlier copy, put."""
+def is_final_of(half: StoredMessage, found: StoredMessage, is_lost: Callable[[int], bool]) -> bool:
+    """Return whether a message is what a commit of a half message, or of a copy of it, put.
+
+    A later copy counts where it `is_lost`: power that went may have left what came after it.
+    """
     if found.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
         return False
-    prepared = found.prepared_transaction_offset
-    if prepared == half.physical_offset:
+    prepared, own = found.prepared_transaction_offset, half.physical_offset
+    if prepared == own:
         return True
-    is_earlier = is_copy(half) and prepared < half.physical_offset
-    return is_earlier and identity_of(found) == identity_of(half)
+    if identity_of(found) != identity_of(half):
+        return False
+    return is_copy(half) if prepared < own else is_lost(prepared)
 
 
 def op_record(half_queue_offset: int, store_host: str) -> Record:

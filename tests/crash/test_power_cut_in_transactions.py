@@ -1,0 +1,199 @@
+"""The power goes while transactions begin, end and are checked: each ends once, or is open."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import CheckAnswer, EndStatus, Message, MessageStore
+from rocketstore.config import FlushDiskType
+from rocketstore.transaction.listing import open_transactions
+from rocketstore.units import QueueKey
+from support.configured_store import small_config
+from support.fault_settings import power_cut_seeds
+from support.memory import memory_directory
+from support.power_cut import PowerCutError, abandon
+from support.shadow_disk import ShadowDisk
+from support.transaction_stores import all_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore import StoredMessage
+
+LIVES = 3
+MOST_CALLS = 150
+ORDERS = QueueKey("orders", 0)
+GROUP = "billing"
+COMMITTED, ROLLED_BACK = "committed", "rolled back"
+SEEDS_PER_TEST = 25
+SEEDS = power_cut_seeds()
+BATCHES = [SEEDS[first : first + SEEDS_PER_TEST] for first in range(0, len(SEEDS), SEEDS_PER_TEST)]
+
+
+@dataclass
+class Begun:
+    """A transaction: its offsets, what was wanted of it, and where each record of it ends."""
+
+    place: tuple[int, int]
+    log_end: int
+    is_safe: bool = False
+    wanted: set[str] = field(default_factory=set)
+    ended: tuple[str, int] | None = None
+    safe_end: str | None = None
+
+
+class Trial:
+    """One seed decides everything."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.config = small_config(
+            transaction_time_out=0,
+            transaction_check_max=1_000,
+            flush_disk_type=list(FlushDiskType)[seed % 2],
+        )
+        self.now_ms = 1_700_000_000_000
+        self.begun: dict[str, Begun] = {}
+        self.count = 0
+
+    def open(self, root: Path, disk: ShadowDisk | None = None) -> MessageStore:
+        return MessageStore.open(
+            root, self.config, clock=lambda: self.now_ms, disk=disk, threads=False
+        )
+
+    def live(self, root: Path, after: Path) -> None:
+        """Work on a shadow disk until the power goes; `after` is what it leaves."""
+        chance = self.chance
+        disk, calls_left = ShadowDisk(root), chance.randrange(MOST_CALLS)
+
+        def count(_call: str, _path: Path) -> None:
+            nonlocal calls_left
+            calls_left -= 1
+            if calls_left < 0:
+                raise PowerCutError
+
+        disk.hook = count
+        store = None
+        try:
+            store = self.open(root, disk)
+            for _ in range(chance.randrange(5, 60)):
+                self.act(store, disk)
+        except PowerCutError:
+            pass
+        if store is not None:
+            self.note_safe(store)
+            abandon(store)
+        disk.hook = lambda _call, _path: None
+        disk.cut(after, chance)
+        for label in [label for label, one in self.begun.items() if not one.is_safe]:
+            del self.begun[label]  # it may be gone, and its offsets may be another's
+        for one in self.begun.values():
+            one.ended = None if one.safe_end is None else one.ended
+
+    def act(self, store: MessageStore, disk: ShadowDisk) -> None:
+        self.now_ms += self.chance.choice((0, 1, 300, 900))
+        action = self.chance.random()
+        if action < 0.4:
+            self.begin(store)
+        elif action < 0.65:
+            self.end(store)
+        elif action < 0.75:
+            self.check(store)
+        elif action < 0.85:
+            store.consumer_offsets.save()
+        elif action < 0.9:
+            store._services.flusher.flush()
+        else:
+            disk.write_back(self.chance)
+        self.note_safe(store)
+
+    def begin(self, store: MessageStore) -> None:
+        label = str(self.count)
+        self.count += 1
+        half = store.begin(Message(topic="orders", body=label.encode()), producer_group=GROUP)
+        assert half.put.is_stored
+        place = half.queue_offset, half.physical_offset
+        self.begun[label] = Begun(place, store.max_physical_offset)
+
+    def end(self, store: MessageStore) -> None:
+        waiting = [one for one in self.begun.values() if one.ended is None]
+        if not waiting:
+            return
+        one = self.chance.choice(waiting[-3:])
+        end = self.chance.choice((COMMITTED, ROLLED_BACK))
+        before = set(one.wanted)
+        one.wanted.add(end)
+        result = store.end_transaction(GROUP, *one.place, commits=end == COMMITTED)
+        if result.status is EndStatus.ENDED_ALREADY:
+            assert before, "ended by nobody"
+        else:
+            assert result.put is not None, result
+            one.ended = end, store.max_physical_offset
+
+    def check(self, store: MessageStore) -> None:
+        def on_check(half: StoredMessage) -> CheckAnswer:
+            answer = self.chance.choice(list(CheckAnswer))
+            one = self.begun.get(half.body.decode())
+            if one is not None:
+                assert one.ended is None, "asked about what has ended"
+                if answer is not CheckAnswer.UNKNOWN:
+                    end = COMMITTED if answer is CheckAnswer.COMMIT else ROLLED_BACK
+                    one.wanted.add(end)
+                    answers.append((one, end))
+            return answer
+
+        answers: list[tuple[Begun, str]] = []
+        store.wait_dispatched()
+        store.check_transactions(on_check)
+        store.transaction_checks.turn(self.now_ms + 1)
+        for one, end in answers:
+            one.ended = end, store.max_physical_offset
+
+    def note_safe(self, store: MessageStore) -> None:
+        flushed = store.flushed_physical_offset
+        for one in self.begun.values():
+            one.is_safe |= one.log_end <= flushed
+            if one.ended is not None and one.ended[1] <= flushed:
+                one.safe_end = one.ended[0]
+
+    def look(self, root: Path) -> None:
+        """Count what was delivered, and end what is open."""
+        with self.open(root) as store:
+            delivered = Counter(one.body.decode() for one in all_of(store, ORDERS))
+            assert not [label for label, count in delivered.items() if count > 1], "twice"
+            opened = {one.half.body.decode() for one in open_transactions(store)}
+            assert not opened & delivered.keys(), "open and committed"
+            for label, one in self.begun.items():
+                if one.safe_end is not None:
+                    assert label not in opened, f"{label}: open after its end was flushed"
+                    assert (label in delivered) == (one.safe_end == COMMITTED), label
+                elif label not in opened:
+                    end = COMMITTED if label in delivered else ROLLED_BACK
+                    assert end in one.wanted, f"{label}: {end}, which nobody wanted"
+                result = store.end_transaction(GROUP, *one.place, commits=True)
+                is_open = result.status is EndStatus.COMMITTED
+                assert is_open == (label in opened), (label, result)
+
+
+@pytest.mark.parametrize("seeds", BATCHES, ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}")
+def test_each_transaction_that_outlives_the_power_ends_once(seeds: range) -> None:
+    for seed in seeds:
+        with memory_directory() as directory:
+            trial = Trial(seed)
+            root = directory / "life-0"
+            root.mkdir()
+            try:
+                for life in range(LIVES):
+                    after = directory / f"life-{life + 1}"
+                    after.mkdir()
+                    trial.live(root, after)
+                    root = after
+                trial.look(root)
+            except BaseException as error:
+                error.add_note(f"replay: ROCKETSTORE_POWER_CUT_SEEDS={seed}:{seed + 1}")
+                raise
