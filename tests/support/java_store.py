@@ -218,6 +218,33 @@ class JavaStore:
         envelope = {k: v for k, v in messages[0].items() if k not in ("body", "properties")}
         return self._process.ask("putBatch", envelope=envelope, messages=messages)
 
+    def begin(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Store half messages of messages that have TRAN_MSG and PGROUP, as a broker does."""
+        results: list[dict[str, Any]] = self._process.ask("begin", messages=messages)["results"]
+        return results
+
+    def end_transaction(
+        self, producer_group: str, queue_offset: int, physical_offset: int, *, commits: bool
+    ) -> int | None:
+        """Let a broker commit or roll back; return the code that it answers, 0 for done."""
+        code: int | None = self._process.ask(
+            "endTransaction",
+            producerGroup=producer_group,
+            queueOffset=queue_offset,
+            physicalOffset=physical_offset,
+            commits=commits,
+        )["code"]
+        return code
+
+    def check_transactions(self) -> dict[bytes, tuple[int, int]]:
+        """Let a broker check once; return the places of the half messages that it asks about."""
+        # It compares the time of op messages too, which have to be so much younger than the check.
+        asked = self._process.ask("checkTransactions", timeoutMs=-60_000)["asked"]
+        return {
+            base64.b64decode(one["body"]): (one["queueOffset"], one["physicalOffset"])
+            for one in asked
+        }
+
     def get(
         self, topic: str, queue_id: int = 0, offset: int = 0, *, max_messages: int = 32,
         tags: str | None = None,

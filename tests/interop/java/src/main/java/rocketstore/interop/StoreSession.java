@@ -23,6 +23,7 @@ final class StoreSession {
 
     private DefaultMessageStore store;
     private boolean started;
+    private Transactions transactions;
 
     JSONObject run(String name, JSONObject command) throws Exception {
         switch (name) {
@@ -48,6 +49,12 @@ final class StoreSession {
                 return queues();
             case "entries":
                 return entries(command);
+            case "begin":
+                return single("results", transactions().begin(command.getJSONArray("messages")));
+            case "endTransaction":
+                return single("code", transactions().end(command));
+            case "checkTransactions":
+                return single("asked", transactions().check(command.getLongValue("timeoutMs")));
             case "waitDispatched":
                 GenuineStore.waitDispatched(store);
                 return new JSONObject(true);
@@ -90,12 +97,23 @@ final class StoreSession {
         return answer;
     }
 
+    private Transactions transactions() {
+        if (transactions == null) {
+            transactions = new Transactions(store);
+        }
+        return transactions;
+    }
+
     /** Orderly shutdown; a store that was only loaded is left as it is. */
     void close() {
+        if (transactions != null) {
+            transactions.close();
+        }
         if (store != null && started) {
             store.shutdown();
         }
         store = null;
+        transactions = null;
         started = false;
     }
 
@@ -114,7 +132,7 @@ final class StoreSession {
         return putResult(store, store.putMessages(batch));
     }
 
-    private static JSONObject putResult(DefaultMessageStore store, PutMessageResult result) {
+    static JSONObject putResult(DefaultMessageStore store, PutMessageResult result) {
         JSONObject json = new JSONObject(true);
         json.put("status", result.getPutMessageStatus().name());
         AppendMessageResult appended = result.getAppendMessageResult();
