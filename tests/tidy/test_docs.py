@@ -108,3 +108,37 @@ def test_every_make_target_in_the_pages_exists():
         for target in re.findall(r"\bmake ([a-z-]+)", code)
     }
     assert named <= targets
+
+
+def steps_of(text: str) -> dict[str, set[str]]:
+    """Return which names a text says that files of the product have."""
+    steps: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        file = None
+        for name in re.findall(r"`([^`]+)`", line):
+            if name.endswith(".py"):
+                file = name
+                steps.setdefault(file, set())
+            elif file is not None and re.fullmatch(r"[A-Za-z_.]+", name):
+                steps[file].update(name.split("."))
+    return steps
+
+
+@pytest.mark.parametrize(("way", "most"), [("A put", 8), ("A get", 8), ("A recovery", 12)])
+def test_a_reader_follows_a_message_through_few_files(way, most):
+    text = text_of(Path("docs/how-it-works/reading-the-code.md"))
+    section = text.split(f"## {way}\n")[1].split("\n## ")[0]
+    of_others = section.find("A store that\nis only read")
+    assert len(steps_of(section[:of_others] if of_others > 0 else section)) <= most + (
+        2 if way == "A recovery" else 0  # of another policy, and of a repair
+    )
+
+
+def test_every_step_of_reading_the_code_is_there():
+    steps = steps_of(text_of(Path("docs/how-it-works/reading-the-code.md")))
+    assert len(steps) > 30
+    for file, names in steps.items():
+        source = text_of(Path("src/rocketstore") / file)
+        defined = set(re.findall(r"\b(?:def|class) (\w+)", source))
+        defined |= set(re.findall(r"\b(?:self\.)?(\w+) = ", source))
+        assert names - defined - {"MessageStore"} == set(), file
