@@ -40,36 +40,6 @@ bytes_at(const void *start, ptrdiff_t size)
     return (Bytes){(unsigned char *)(size > 0 ? start : ""), size};
 }
 
-/* A range as C knows texts. */
-static inline const char *
-chars_at(Bytes bytes, ptrdiff_t at, ptrdiff_t size)
-{
-    CHECK_RANGE(bytes, at, size);
-    return (const char *)bytes.start + at;
-}
-
-/* Spell a range in hexadecimal digits; return how many there are. */
-static inline ptrdiff_t
-write_hex(char *to, Bytes bytes, ptrdiff_t at, ptrdiff_t size)
-{
-    static const char digits[] = "0123456789ABCDEF";
-    CHECK_RANGE(bytes, at, size);
-    for (ptrdiff_t i = 0; i < size; i++) {
-        *to++ = digits[bytes.start[at + i] >> 4];
-        *to++ = digits[bytes.start[at + i] & 15];
-    }
-    return 2 * size;
-}
-
-/* Whether two ranges hold the same bytes. */
-static inline int
-equal_bytes(Bytes first, ptrdiff_t at, Bytes second, ptrdiff_t other, ptrdiff_t size)
-{
-    CHECK_RANGE(first, at, size);
-    CHECK_RANGE(second, other, size);
-    return memcmp(first.start + at, second.start + other, (size_t)size) == 0;
-}
-
 #define DEFINE_LOAD(name, unsigned_type, in_order, type, result)                                    \
     static inline result name(Bytes bytes, ptrdiff_t at)                                            \
     {                                                                                               \
@@ -99,87 +69,5 @@ DEFINE_STORE(store_u8, uint8_t, )
 DEFINE_STORE(store_i16, uint16_t, htobe16)
 DEFINE_STORE(store_i32, uint32_t, htobe32)
 DEFINE_STORE(store_i64, uint64_t, htobe64)
-
-/* Bytes of a mapping that its owner holds, by their address. */
-static inline Bytes
-bytes_mapped(long long address, ptrdiff_t size)
-{
-    return bytes_at((const void *)(uintptr_t)address, size);
-}
-
-static inline void
-copy_bytes(Bytes target, ptrdiff_t to, Bytes source, ptrdiff_t at, ptrdiff_t size)
-{
-    CHECK_RANGE(target, to, size);
-    CHECK_RANGE(source, at, size);
-    if (size == 8) { /* a host, say: no call for it */
-        memcpy(target.start + to, source.start + at, 8);
-    } else {
-        memcpy(target.start + to, source.start + at, (size_t)size);
-    }
-}
-
-static inline void
-clear_bytes(Bytes bytes, ptrdiff_t at, ptrdiff_t stop)
-{
-    CHECK_RANGE(bytes, at, stop - at);
-    if (stop > at) /* what was never opened has no address */
-        memset(bytes.start + at, 0, (size_t)(stop - at));
-}
-
-/* Let other threads see a number after everything that was written before it. */
-static inline void
-publish(Numbers numbers, ptrdiff_t at, long long number)
-{
-    __atomic_store_n(numbers + at, number, __ATOMIC_RELEASE);
-}
-
-/* How many zero bits stand below the lowest one of a word that is not zero. */
-static inline int
-trailing_zeros(unsigned long long word)
-{
-    return __builtin_ctzll(word);
-}
-
-/* Where a byte stands first in [at, end), or `end`. */
-static inline ptrdiff_t
-find_byte(Bytes bytes, ptrdiff_t at, ptrdiff_t end, int byte)
-{
-    CHECK_RANGE(bytes, at, end - at);
-    const uint64_t each = 0x0101010101010101u;
-    for (; at + 8 <= end; at += 8) {
-        uint64_t word = load_word(bytes, at) ^ each * (unsigned)byte;
-        uint64_t zeros = (word - each) & ~word & each << 7;
-        if (zeros != 0) {
-            return at + (__builtin_ctzll(zeros) >> 3);
-        }
-    }
-    for (; at < end && bytes.start[at] != byte; at++) {
-    }
-    return at;
-}
-
-/* Ask for the cache line of a position, which may be outside. */
-static inline void
-prefetch(Bytes bytes, ptrdiff_t at)
-{
-    __builtin_prefetch((const void *)((uintptr_t)bytes.start + (uintptr_t)at));
-}
-
-/* CRC-32 of a range as a record keeps it, masked to 31 bits. */
-static inline long long
-crc_of(Bytes bytes, ptrdiff_t at, ptrdiff_t size)
-{
-    CHECK_RANGE(bytes, at, size);
-    return crc32_continued(0, bytes.start + at, (size_t)size) & 0x7FFFFFFF;
-}
-
-/* The CRC-32 of bytes whose beginning has `crc` and whose rest is the range, unmasked. */
-static inline long long
-crc_continued(Bytes bytes, ptrdiff_t at, ptrdiff_t stop, long long crc)
-{
-    CHECK_RANGE(bytes, at, stop - at);
-    return crc32_continued((uint32_t)crc, bytes.start + at, (size_t)(stop - at));
-}
 
 #endif

@@ -3,6 +3,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcmp, memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from rocketstore.native cimport Column, QueueColumn, SlotColumn
 
@@ -24,11 +26,8 @@ cdef extern from "bytes.h" nogil:
         unsigned char *start
         Py_ssize_t size
     ctypedef long long *Numbers
-    const char *chars_at(Bytes data, Py_ssize_t at, Py_ssize_t size)
-    Py_ssize_t write_hex(char *to, Bytes data, Py_ssize_t at, Py_ssize_t size)
-    bint equal_bytes(Bytes first, Py_ssize_t at, Bytes second, Py_ssize_t other, Py_ssize_t size)
+    void check_range "CHECK_RANGE"(Bytes data, Py_ssize_t at, Py_ssize_t size)
     Bytes bytes_at(const void *start, Py_ssize_t size)
-    Bytes bytes_mapped(long long address, Py_ssize_t size)
     long long load_u8(Bytes data, Py_ssize_t at)
     long long load_i16(Bytes data, Py_ssize_t at)
     long long load_u32(Bytes data, Py_ssize_t at)
@@ -39,14 +38,69 @@ cdef extern from "bytes.h" nogil:
     void store_i16(Bytes data, Py_ssize_t at, long long number)
     void store_i32(Bytes data, Py_ssize_t at, long long number)
     void store_i64(Bytes data, Py_ssize_t at, long long number)
-    void copy_bytes(Bytes target, Py_ssize_t to, Bytes source, Py_ssize_t at, Py_ssize_t size)
-    void clear_bytes(Bytes data, Py_ssize_t at, Py_ssize_t stop)
-    void publish(Numbers numbers, Py_ssize_t at, long long number)
-    int trailing_zeros(unsigned long long word)
-    Py_ssize_t find_byte(Bytes data, Py_ssize_t at, Py_ssize_t end, int byte)
-    void prefetch(Bytes data, Py_ssize_t at)
-    long long crc_of(Bytes data, Py_ssize_t at, Py_ssize_t size)
-    long long crc_continued(Bytes data, Py_ssize_t at, Py_ssize_t stop, long long crc)
+    unsigned int crc32_continued(unsigned int crc, const unsigned char *data, size_t size)
+    int trailing_zeros "__builtin_ctzll"(unsigned long long word)
+    void prefetch_line "__builtin_prefetch"(const void *address)
+    void store_atomically "__atomic_store_n"(long long *number, long long value, int order)
+    const int AFTER_ALL_BEFORE "__ATOMIC_RELEASE"
+
+
+cdef inline const char *chars_at(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    check_range(data, at, size)
+    return <const char *>data.start + at
+
+
+cdef inline bint equal_bytes(Bytes first, Py_ssize_t at, Bytes second, Py_ssize_t other, Py_ssize_t size) noexcept nogil:
+    return memcmp(chars_at(first, at, size), chars_at(second, other, size), size) == 0
+
+
+cdef inline Bytes bytes_mapped(long long address, Py_ssize_t size) noexcept nogil:
+    return bytes_at(<const void *><uintptr_t>address, size)
+
+
+cdef inline void copy_bytes(Bytes target, Py_ssize_t to, Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    check_range(target, to, size)
+    if size == 8:  # a host, say: no call for it
+        memcpy(target.start + to, chars_at(source, at, size), 8)
+    else:
+        memcpy(target.start + to, chars_at(source, at, size), size)
+
+
+cdef inline void clear_bytes(Bytes data, Py_ssize_t at, Py_ssize_t stop) noexcept nogil:
+    check_range(data, at, stop - at)
+    if stop > at:  # what was never opened has no address
+        memset(data.start + at, 0, stop - at)
+
+
+cdef inline void publish(Numbers numbers, Py_ssize_t at, long long number) noexcept nogil:
+    store_atomically(numbers + at, number, AFTER_ALL_BEFORE)
+
+
+cdef inline Py_ssize_t find_byte(Bytes data, Py_ssize_t at, Py_ssize_t end, int byte) noexcept nogil:
+    cdef unsigned long long each = 0x0101010101010101ULL, word, zeros
+    check_range(data, at, end - at)
+    while at + 8 <= end:
+        word = load_word(data, at) ^ each * <unsigned int>byte
+        zeros = (word - each) & ~word & each << 7
+        if zeros != 0:
+            return at + (trailing_zeros(zeros) >> 3)
+        at += 8
+    while at < end and data.start[at] != byte:
+        at += 1
+    return at
+
+
+cdef inline void prefetch(Bytes data, Py_ssize_t at) noexcept nogil:
+    prefetch_line(<const void *>(<uintptr_t>data.start + <uintptr_t>at))
+
+
+cdef inline long long crc_of(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    return crc_continued(data, at, at + size, 0) & 0x7FFFFFFF
+
+
+cdef inline long long crc_continued(Bytes data, Py_ssize_t at, Py_ssize_t stop, long long crc) noexcept nogil:
+    return crc32_continued(<unsigned int>crc, <unsigned char *>chars_at(data, at, stop - at), stop - at)
+
 
 cdef inline Bytes lend(object buffer, Py_buffer *lending) except *:
     PyObject_GetBuffer(buffer, lending, PyBUF_SIMPLE)
@@ -80,10 +134,16 @@ cdef inline str text_of(Bytes data, Py_ssize_t at, Py_ssize_t size):
 
 
 cdef inline str hex_of(Bytes data, Py_ssize_t at, Py_ssize_t size, Py_ssize_t other, Py_ssize_t more):
-    cdef char digits[128]
-    cdef Py_ssize_t end = write_hex(digits, data, at, size)
-    end += write_hex(digits + end, data, other, more)
-    return PyUnicode_DecodeASCII(digits, end, NULL)
+    cdef const char *digits = "0123456789ABCDEF"
+    cdef char text[128]
+    cdef Py_ssize_t n, end = 2 * (size + more)
+    check_range(data, at, size)
+    check_range(data, other, more)
+    for n in range(size + more):
+        byte = data.start[at + n if n < size else other + n - size]
+        text[2 * n] = digits[byte >> 4]
+        text[2 * n + 1] = digits[byte & 15]
+    return PyUnicode_DecodeASCII(text, end, NULL)
 
 
 cdef inline Bytes bytes_of(const unsigned char[::1] buffer) noexcept nogil:

@@ -2,7 +2,7 @@
 
 Law: numbers are big-endian and need no alignment. A caller compares every position with the
 stretch before it uses it; here numpy and struct do so once more.
-Compiled, these names are the inline functions of ``bytes.h`` (``view.pxd``).
+Compiled, these names are the inline functions of ``view.pxd``, and of ``bytes.h`` the numbers.
 """
 
 from __future__ import annotations
