@@ -15,6 +15,7 @@ goes before its time (K-E5) is said aloud.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -86,6 +87,7 @@ class DiskUsage(NamedTuple):
         return max(self.log or 0.0, self.queues or 0.0)
 
 
+@dataclass
 class Retention:
     """Deletes what may go.
 
@@ -97,60 +99,48 @@ class Retention:
     `manual_rounds_left` says expired files go at any hour, because somebody asked.
     """
 
-    def __init__(  # noqa: PLR0913 - three parts of the store, and everything a test replaces
-        self,
-        log_files: MappedFileQueue,
-        table: ConsumeQueueTable,
-        index: IndexService,
-        *,
-        config: StoreConfig,
-        layout: StoreLayout,
-        used_ratio: Callable[[Path], float | None],
-        flags: RunningFlags,
-        dispatched_offset: Callable[[], int],
-        clock: Callable[[], int],
-        tz: tzinfo | None = None,
-        pause: Callable[[float], object] | None = None,
-    ) -> None:
+    _files: MappedFileQueue
+    _table: ConsumeQueueTable
+    _index: IndexService
+    config: StoreConfig
+    layout: StoreLayout
+    used_ratio: Callable[[Path], float | None]
+    flags: RunningFlags
+    dispatched_offset: Callable[[], int]
+    clock: Callable[[], int]
+    tz: tzinfo | None = None
+    pause: Callable[[float], object] | None = None
+
+    def __post_init__(self) -> None:
         self.full_directories: frozenset[Path] = frozenset()
-        self._files = log_files
-        self._table = table
-        self._index = index
-        self._config = config
-        self._layout = layout
-        self._used_ratio = used_ratio
-        self._flags = flags
-        self._dispatched_offset = dispatched_offset
-        self._clock = clock
-        self._tz = tz
         self.stopping = StopSign()
-        self._pause = pause or self.stopping.wait
-        self._hours = parse_delete_hours(config.delete_when)
+        self._wait = self.pause or self.stopping.wait
+        self._hours = parse_delete_hours(self.config.delete_when)
         self.manual_rounds_left = 0
         self._cleaned_to = -1
-        self._last_hung_try_ms = clock()
+        self._last_hung_try_ms = self.clock()
         self._last_times: dict[int, int | None] = {}
 
     def check_disk(self) -> DiskUsage:
         """Look how full the partitions are, and set or clear the flag of each (K-E4)."""
-        directories = self._layout.commit_log_directories
-        ratios = ((path, self._used_ratio(path)) for path in directories)
+        directories = self.layout.commit_log_directories
+        ratios = ((path, self.used_ratio(path)) for path in directories)
         known = {path: ratio for path, ratio in ratios if ratio is not None}
         usage = DiskUsage(
-            min(known.values(), default=None), self._used_ratio(self._layout.consume_queue)
+            min(known.values(), default=None), self.used_ratio(self.layout.consume_queue)
         )
-        limit = self._config.disk_space_clean_forcibly_ratio
+        limit = self.config.disk_space_clean_forcibly_ratio
         self.full_directories = frozenset(path for path, ratio in known.items() if ratio > limit)
         self._flag(RunningFlag.DISK_FULL, usage.log, "CommitLog")
         self._flag(RunningFlag.QUEUE_DISK_FULL, usage.queues, "queues")
         return usage
 
     def _flag(self, flag: RunningFlag, ratio: float | None, what: str) -> None:
-        limit = self._config.disk_space_warning_level_ratio
+        limit = self.config.disk_space_warning_level_ratio
         if ratio is not None and ratio > limit:
-            if self._flags.set(flag, f"disk of the {what} is {ratio:.0%} full, limit {limit:.0%}"):
+            if self.flags.set(flag, f"disk of the {what} is {ratio:.0%} full, limit {limit:.0%}"):
                 _log.error("disk.full", what=what, used_ratio=ratio, limit_ratio=limit)
-        elif self._flags.clear(flag):
+        elif self.flags.clear(flag):
             _log.info("disk.has_room", what=what, used_ratio=ratio, limit_ratio=limit)
 
     def delete_manually(self) -> None:
@@ -158,9 +148,9 @@ class Retention:
 
         `ConfigError` where retention is off: there is no next round.
         """
-        if not self._config.retention:
+        if not self.config.retention:
             raise ConfigError(
-                f"retention is off for {self._layout.root}, so nothing is deleted",
+                f"retention is off for {self.layout.root}, so nothing is deleted",
                 key="retention",
                 value=False,
                 hint="open the store with StoreConfig(retention=True)",
@@ -170,7 +160,7 @@ class Retention:
     def run_once(self) -> list[DeletedFile]:
         """Do one round; return what went, in order."""
         usage = self.check_disk()
-        if not self._config.retention:
+        if not self.config.retention:
             return []
         deleted = self._delete_log_files(usage)
         deleted += self._retry_hung()
@@ -182,7 +172,7 @@ class Retention:
         return deleted
 
     def _delete_log_files(self, usage: DiskUsage) -> list[DeletedFile]:
-        config = self._config
+        config = self.config
         rule = self._rule(usage)
         is_nearly_full = usage.highest > config.disk_space_clean_forcibly_ratio
         may_force = is_nearly_full and config.clean_file_forcibly_enable
@@ -202,10 +192,10 @@ class Retention:
         while len(self._files.files) > 1 and len(deleted) < config.delete_file_batch_max:
             file = self._files.files[0]
             applied = rule if rule is not None and self._is_expired(file) else forced
-            if applied is None or file.base + file.size > self._dispatched_offset():
+            if applied is None or file.base + file.size > self.dispatched_offset():
                 break
             if deleted:
-                self._pause(config.delete_commit_log_files_interval / 1000)
+                self._wait(config.delete_commit_log_files_interval / 1000)
             if self.stopping.is_set():
                 break
             went = self._remove_first(applied)
@@ -229,7 +219,7 @@ class Retention:
 
     def _rule(self, usage: DiskUsage) -> RetentionRule | None:
         """Return what lets expired files go in this round."""
-        moment = datetime.fromtimestamp(self._clock() // 1000, UTC).astimezone(self._tz)
+        moment = datetime.fromtimestamp(self.clock() // 1000, UTC).astimezone(self.tz)
         if moment.hour in self._hours:
             return RetentionRule.EXPIRED_AT_HOUR
         if self._is_filling(usage):
@@ -237,21 +227,21 @@ class Retention:
         return RetentionRule.EXPIRED_MANUALLY if self.manual_rounds_left > 0 else None
 
     def _is_filling(self, usage: DiskUsage) -> bool:
-        return usage.highest > self._config.disk_max_used_space_percent / 100
+        return usage.highest > self.config.disk_max_used_space_percent / 100
 
     def _is_expired(self, file: MappedFile) -> bool:
         """Whether the newest of a file's last readable records is old enough."""
         # Not the modification time, which a copy changes (K-E1), nor one header, maybe damaged.
         if file.base not in self._last_times:
-            self._last_times[file.base] = newest_store_time(file, self._clock())
+            self._last_times[file.base] = newest_store_time(file, self.clock())
         newest = self._last_times[file.base]
-        age_limit_ms = self._config.file_reserved_time * HOUR_MS
-        return newest is not None and self._clock() >= newest + age_limit_ms
+        age_limit_ms = self.config.file_reserved_time * HOUR_MS
+        return newest is not None and self.clock() >= newest + age_limit_ms
 
     def _retry_hung(self) -> list[DeletedFile]:
         """Try again to delete a first file whose deletion once began (redeleteHangedFile)."""
-        interval_ms = self._config.redelete_hanged_file_interval
-        files, now_ms = self._files.files, self._clock()
+        interval_ms = self.config.redelete_hanged_file_interval
+        files, now_ms = self._files.files, self.clock()
         if not files or files[0].is_available or now_ms - self._last_hung_try_ms <= interval_ms:
             return []
         self._last_hung_try_ms = now_ms
@@ -259,8 +249,8 @@ class Retention:
 
     def _remove_first(self, rule: RetentionRule) -> list[DeletedFile]:
         """Delete the first file of the log; nothing goes where a reader still holds it."""
-        wait_ms = self._config.destroy_mapped_file_interval_forcibly
-        path = self._files.remove_first(force_after_ms=wait_ms, now_ms=self._clock())
+        wait_ms = self.config.destroy_mapped_file_interval_forcibly
+        path = self._files.remove_first(force_after_ms=wait_ms, now_ms=self.clock())
         return [] if path is None else [DeletedFile(path, rule)]
 
     def _follow_log(self) -> list[DeletedFile]:
@@ -275,13 +265,13 @@ class Retention:
                 is_whole = False
                 break
             paths, is_done = queue.delete_expired(
-                log_min, force_after_ms=QUEUE_FORCE_AFTER_MS, now_ms=self._clock()
+                log_min, force_after_ms=QUEUE_FORCE_AFTER_MS, now_ms=self.clock()
             )
             is_whole &= is_done
             gone += paths
             if paths:
-                self._pause(self._config.delete_consume_queue_files_interval / 1000)
-        gone += self._index.delete_expired(log_min, now_ms=self._clock())
+                self._wait(self.config.delete_consume_queue_files_interval / 1000)
+        gone += self._index.delete_expired(log_min, now_ms=self.clock())
         if is_whole:
             self._cleaned_to = log_min
         return [DeletedFile(path, RetentionRule.BELOW_LOG) for path in gone]

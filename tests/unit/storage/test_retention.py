@@ -359,7 +359,7 @@ def test_the_hour_is_that_of_the_machine_s_own_zone(tmp_path, monkeypatch, now_m
                 store.wait_dispatched()
                 store.flush()
                 clock.now_ms = now_ms
-                store._parts.retention._used_ratio = lambda _path: 0.1
+                store._parts.retention.used_ratio = lambda _path: 0.1
                 store._parts.retention.run_once()
                 assert (store.min_physical_offset > 0) is is_their_hour
         finally:

@@ -17,6 +17,7 @@ FlushConsumeQueueService of 4.9 (spec B1, B9.4, B9.5, B12, B16.4).
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocketstore.errors import FlushFailedError
@@ -171,38 +172,29 @@ class ConsumeQueueTable:
         return is_complete and not self.is_flush_broken
 
 
+@dataclass
 class QueueFlusher:
     """Flushes queues and index; `run_once` is called at the interval of the settings."""
 
-    def __init__(  # noqa: PLR0913 - by name, all but two
-        self,
-        table: ConsumeQueueTable,
-        index: IndexService,
-        *,
-        checkpoint: StoreCheckpoint,
-        dispatched_timestamp: Callable[[], int],
-        config: StoreConfig,
-        clock: Callable[[], int],
-        known_ends: KnownEndsWriter,
-    ) -> None:
-        self._table = table
-        self._index = index
-        self._checkpoint = checkpoint
-        self._dispatched_timestamp = dispatched_timestamp
-        self._least_pages = config.flush_consume_queue_least_pages
-        self._thorough_interval_ms = config.flush_consume_queue_thorough_interval
-        self._clock = clock
-        self._known_ends = known_ends
-        self._last_thorough_ms = clock()
+    table: ConsumeQueueTable
+    index: IndexService
+    checkpoint: StoreCheckpoint
+    dispatched_timestamp: Callable[[], int]
+    config: StoreConfig
+    clock: Callable[[], int]
+    known_ends: KnownEndsWriter
+
+    def __post_init__(self) -> None:
+        self._last_thorough_ms = self.clock()
         self._flushing = threading.Lock()
 
     def run_once(self) -> bool:
         """Do one turn; return whether it was a thorough one. As `flush_all`, it may raise."""
-        now_ms = self._clock()
-        if now_ms < self._last_thorough_ms + self._thorough_interval_ms:
+        now_ms = self.clock()
+        if now_ms < self._last_thorough_ms + self.config.flush_consume_queue_thorough_interval:
             with self._flushing:
-                self._table.flush(self._least_pages)
-                self._index.flush(full_only=True)
+                self.table.flush(self.config.flush_consume_queue_least_pages)
+                self.index.flush(full_only=True)
             return False
         self._last_thorough_ms = now_ms
         self.flush_all()
@@ -216,11 +208,11 @@ class QueueFlusher:
         """
         with self._flushing:
             # Read first: entries of later records may or may not be in what is flushed.
-            timestamp = self._dispatched_timestamp()
-            ends = self._known_ends.take(is_closed=is_closed)
-            if not all([self._table.flush(), self._index.flush()]):
+            timestamp = self.dispatched_timestamp()
+            ends = self.known_ends.take(is_closed=is_closed)
+            if not all([self.table.flush(), self.index.flush()]):
                 return False
-            self._known_ends.write(ends)
-            self._checkpoint.advance(logics_ms=timestamp, index_ms=timestamp)
-            self._checkpoint.flush()
+            self.known_ends.write(ends)
+            self.checkpoint.advance(logics_ms=timestamp, index_ms=timestamp)
+            self.checkpoint.flush()
             return True

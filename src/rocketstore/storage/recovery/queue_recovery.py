@@ -14,6 +14,7 @@ without K-R2, K-R5, K-C2.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from rocketstore.units import ByteRange, QueueKey
 
 
+@dataclass
 class QueueRecovery:
     """The queues of a store that is being opened: loaded, and nothing runs."""
 
-    def __init__(self, log: MappedFileQueue, queues: ConsumeQueueTable, *, now_ms: int) -> None:
-        self._log = log
-        self._queues = queues
-        self._now_ms = now_ms
+    log: MappedFileQueue
+    queues: ConsumeQueueTable
+    now_ms: int
 
     def end_at(
         self, log_end: int, *, clean_after: bool, keeps_places: bool, old: Sequence[ByteRange]
@@ -58,19 +59,19 @@ class QueueRecovery:
         and one past the last queue offset kept, of each queue that has such.
         """
         kept = {}
-        for queue in self._queues.all():
+        for queue in self.queues.all():
             if not (clean_after or queue.max_physical_offset > log_end):
                 continue
             first = queue.end_within(log_end)
             count = _given_count(queue.given_out(first), old) if keeps_places else 0
-            queue.truncate(first, now_ms=self._now_ms, keep_to=first + count)
+            queue.truncate(first, now_ms=self.now_ms, keep_to=first + count)
             if count:
                 kept[queue.key] = (first, first + count)
         return kept
 
     def drop_stale_ends(self, start: int, end: int, damaged: Sequence[ByteRange]) -> None:
         """Drop entries of an earlier log at the queues' ends; [start, end) was checked."""
-        for queue in self._queues.all():
+        for queue in self.queues.all():
             cut, last = None, queue.last_message()
             while last is not None and self._is_stale(queue, *last, (start, end), damaged):
                 cut = last[0]
@@ -78,7 +79,7 @@ class QueueRecovery:
             if cut is not None:
                 # Kept places after it stay the queue's end.
                 keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
-                queue.truncate(cut, now_ms=self._now_ms, keep_to=keep_to)
+                queue.truncate(cut, now_ms=self.now_ms, keep_to=keep_to)
 
     def _is_stale(
         self,
@@ -89,8 +90,8 @@ class QueueRecovery:
         damaged: Sequence[ByteRange],
     ) -> bool:
         at = entry.physical_offset
-        file = self._log.find(at)
-        if file is None or at < self._log.min_offset:
+        file = self.log.find(at)
+        if file is None or at < self.log.min_offset:
             return False
         record = record_at(file, at - file.base)
         if record is None:
@@ -106,22 +107,22 @@ class QueueRecovery:
         Those that the last writer left may be in the page cache only, and dispatch, which found
         them right, did not touch them: the checkpoint must not pass them unsynced (K-R7).
         """
-        for queue in self._queues.all():
+        for queue in self.queues.all():
             queue.count_as_unflushed(_first_entry_from(queue, physical_offset))
 
     def has_gap(self, known: dict[QueueKey, int]) -> bool:
         """Whether dispatch left out places; `known` has the next offset of each queue before it."""
-        return any(_begins_late(queue, known.get(queue.key)) for queue in self._queues.all())
+        return any(_begins_late(queue, known.get(queue.key)) for queue in self.queues.all())
 
     def drop_late(self, known: dict[QueueKey, int]) -> None:
         """Empty the queues that did not exist before, to make them from their first record on."""
-        for queue in self._queues.all():
+        for queue in self.queues.all():
             if queue.key not in known:
-                queue.take_away(0, lambda _path: None, now_ms=self._now_ms)
+                queue.take_away(0, lambda _path: None, now_ms=self.now_ms)
 
     def fill_unwritten(self, physical_offset: int) -> None:
         """Put fillers for zeros between entries, which are whole before `physical_offset`."""
-        for queue in self._queues.all():
+        for queue in self.queues.all():
             first = _first_entry_from(queue, physical_offset)
             while len(entries := queue.entries(first, queue.max_offset - first)):
                 for row in np.flatnonzero(empty_mask(entries)).tolist():
