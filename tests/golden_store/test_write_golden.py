@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rocketstore.config import StoreConfig
@@ -39,7 +40,9 @@ class Replay:
             golden_message(golden, record["phy"]) for record in records if record["type"] == "msg"
         ]
         self.clock = SettableClock(0)
-        self.store = MessageStore.open(root, SMALL, clock=self.clock, threads=False)
+        # Of no effect on what names no further queues.
+        config = msgspec.structs.replace(SMALL, enable_multi_dispatch=True, enable_lmq=True)
+        self.store = MessageStore.open(root, config, clock=self.clock, threads=False)
 
     def put_all(self, puts: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], PutResult]]:
         """Yield each put of the manifest that stored something, with our result of the same."""
@@ -103,7 +106,7 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("case", ["basic", "ipv6", "batch", "expired/base"])
+@pytest.mark.parametrize("case", ["basic", "ipv6", "batch", "expired/base", "multidispatch"])
 def test_the_same_puts_leave_the_same_log_queues_and_results(tmp_path, case):
     golden, facts = golden_store(case)
     replay = Replay(tmp_path, golden, facts["records"])

@@ -86,8 +86,7 @@ _WITHOUT_EFFECT: Final = """
     useReentrantLockWhenPutMessage putMsgIndexHightWater debugLockEnable diskFallRecorded
     defaultQueryMaxNum enableScheduleMessageStats
     enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
-    scheduleAsyncDeliverMaxResendNum2Blocked maxLmqConsumeQueueNum offsetCheckInSlave
-    duplicationEnable
+    scheduleAsyncDeliverMaxResendNum2Blocked offsetCheckInSlave duplicationEnable
 """
 
 BROKER_KEYS: Final = frozenset(_BROKER.split())

@@ -256,6 +256,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     """Dispatch a message to the further queues that it names."""
     enable_lmq: bool = False
     """Let such further queues be light ones, which have one queue each."""
+    max_lmq_consume_queue_num: Annotated[int, Option("count", 0)] = 20_000
+    """Most light queues that puts make."""
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     """Part in replication; a SLAVE refuses puts of its own, those of a SYNC_MASTER wait for
     replicas."""

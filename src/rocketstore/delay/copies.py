@@ -4,7 +4,8 @@
 log. So it also says where the log ended when it was saved (``logEnd``, which fastjson passes over):
 a copy after that place is a delivery that the offsets do not know. A copy is known by DELAY,
 REAL_TOPIC and REAL_QID, which say its level and its own queue; its source by properties, born time,
-host, body checksum and numbers, which a delivery does not change. The first of equal ones counts.
+host, body checksum and numbers, which a delivery does not change, but for what it says of further
+queues. The first of equal ones counts.
 
 Law: a message with a copy in the log is not delivered again, one without is delivered.
 
@@ -18,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.delay.levels import Level, destination_of, entries_of, message_of
+from rocketstore.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.audit.store_audit import ReadLogFile
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 LOOKAHEAD: Final = 1_000
 """Most waiting messages of a level that a copy is compared with: deliveries are in order, so it is
 one of the first, unless some before it could not be delivered."""
+
+_CHANGED: Final = (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT)
+"""Properties of a message for several queues that its delivery may change."""
 
 Mark: TypeAlias = "tuple[int, int, int, int, int, int, dict[str, str]]"
 
@@ -122,7 +127,11 @@ def _mark_of(message: StoredMessage) -> Mark:
         message.flag,
         message.sys_flag,
         message.reconsume_times,
-        {"": message.born_host, **message.properties},
+        {
+            name: value
+            for name, value in [("", message.born_host), *message.properties.items()]
+            if name not in _CHANGED
+        },
     )
 
 

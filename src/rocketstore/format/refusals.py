@@ -87,8 +87,8 @@ def refuse_transaction(sys_flag: int) -> None:
         )
 
 
-def refuse_special(properties: Mapping[str, str], *, delays: bool = False) -> None:
-    """Raise where properties ask for several queues, or for a delay where nothing `delays` them.
+def refuse_special(properties: Mapping[str, str], *, alone: bool = False) -> None:
+    """Raise where properties ask for several queues or a delay, unless one is put `alone`.
 
     Stored as they are, such messages would be delivered at once, or not where they should be.
     """
@@ -96,15 +96,14 @@ def refuse_special(properties: Mapping[str, str], *, delays: bool = False) -> No
         raise RefusedMessageError(
             f"properties are a mapping of names to texts, not {type(properties).__name__}"
         )
-    if INNER_MULTI_DISPATCH in properties:
+    delays = delay_level(properties) > 0
+    if not alone and (delays or INNER_MULTI_DISPATCH in properties):
+        name, what = INNER_MULTI_DISPATCH, "delivery to several queues"
+        if delays:
+            name, what = f"{DELAY}={properties[DELAY]!r:.20}", "a delayed delivery"
         raise RefusedMessageError(
-            f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",
-            hint="this store reads such messages but does not take them yet",
-        )
-    if delay_level(properties) > 0 and not delays:
-        raise RefusedMessageError(
-            f"property {DELAY}={properties[DELAY]!r:.20} asks for a delayed delivery",
-            hint="put such a message by itself, with MessageStore.put: a batch is never delayed",
+            f"property {name} asks for {what}",
+            hint="put such a message by itself, with MessageStore.put: no batch is delivered so",
         )
 
 

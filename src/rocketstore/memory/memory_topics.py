@@ -53,6 +53,7 @@ from rocketstore.storage.log.prepared import (
 )
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
 from rocketstore.units import QueueKey
+from rocketstore.verification.extra_queues import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -156,7 +157,7 @@ class MemoryTopics:
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
         """Keep a message; as `BaseStore.put`."""
         return self._add(
-            message.topic, queue_id, [record_of(message, encoded_born_host, delays=True)[0]]
+            message.topic, queue_id, [record_of(message, encoded_born_host, alone=True)[0]]
         )
 
     def put_prepared(
@@ -202,6 +203,13 @@ class MemoryTopics:
                 raise RefusedMessageError(
                     f"{topic} is a memory topic, which takes no delayed message",
                     hint="what waits is kept on the disk: put it to another topic",
+                )
+            if b"INNER_MULTI_DISPATCH\x01" in record.properties and named(
+                decode_properties(record.properties)
+            ):
+                raise RefusedMessageError(
+                    f"{topic} is a memory topic, which takes no message for several queues",
+                    hint="queues on the disk cannot point at it: put it to another topic",
                 )
         return self._append(topic, queue_id, records)
 

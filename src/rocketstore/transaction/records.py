@@ -39,6 +39,7 @@ from rocketstore.message import STORE_HOST_V6_FLAG, TRANSACTION_COMMIT, TRANSACT
 from rocketstore.native.log_end import Record
 from rocketstore.storage.log.prepared import body_bytes
 from rocketstore.units import QueueKey
+from rocketstore.verification.extra_queues import named, room_for
 from rocketstore.verification.waiting import (
     CHECK_TIMES,
     ENDED_TAG,
@@ -121,7 +122,7 @@ def half_record(
             hint="name the topic in which consumers shall find it",
         )
     asked = message.properties or {}
-    refuse_special(asked, delays=True)
+    refuse_special(asked, alone=True)
     delay_level(asked)  # refuses what is none
     properties = decode_properties(message_properties(message))
     properties = {UNIQ_KEY: transaction_id, **properties}
@@ -147,7 +148,8 @@ def missing_room(record: Record, file_size: int) -> str | None:
     Checks add properties, and the final record may have a longer topic: without the room, neither
     could ever be put (K-P6).
     """
-    properties_size = len(record.properties) + ROOM_BYTES
+    numbers = room_for(named(decode_properties(record.properties)))
+    properties_size = len(record.properties) + ROOM_BYTES + numbers
     if properties_size > PROPERTIES_SIZE_MAX:
         return (
             f"properties of {len(record.properties)} bytes leave less than the {ROOM_BYTES} "

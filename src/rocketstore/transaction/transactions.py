@@ -48,6 +48,8 @@ from rocketstore.transaction.records import (
     op_record,
     refusal,
 )
+from rocketstore.units import QueueKey
+from rocketstore.verification.extra_queues import asked_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +141,7 @@ class Transactions:
         group = producer_group or properties.get(PGROUP) or DEFAULT_PRODUCER_GROUP
         key = message.unique_key or properties.get(UNIQ_KEY) or self._ids.next()
         record = half_record(message, queue_id, group, key)
+        asked_queues(properties, QueueKey(message.topic, queue_id), self._store.config)
         missing = missing_room(record, self._store.config.mapped_file_size_commit_log or 0)
         if missing is not None:
             put = PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail=missing)

@@ -15,15 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.format.properties import (
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-    decode_properties,
-)
-from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, LMQ_PREFIX, MAX_QUEUE_OFFSET
+from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, MAX_QUEUE_OFFSET
 from rocketstore.native.row import NO_LEVEL_DELAY_MS
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column
+from rocketstore.verification.extra_queues import extra_places, extra_queue_ids
 from rocketstore.verification.queue_numbers import TaskQueue
 
 if TYPE_CHECKING:
@@ -144,35 +140,11 @@ def _extra_entries(
     for row in listed[:count].tolist():
         if not has_queue[row]:
             continue
-        for name, offset in extra_places(columns.properties(row)):
+        for name, offset in extra_places(columns.properties(row)) or ():
             if offset >= 0:
                 for queue_id in extra_queue_ids(name, int(columns.queue_id[row])):
                     number = numbers.number_of(TaskQueue(name.encode(), queue_id))
                     yield row, number, offset
-
-
-def extra_places(properties: bytes) -> list[tuple[str, int]]:
-    """Return names and queue offsets of a record's extra queues (spec F8).
-
-    An impossible offset is -1. None counts where there are not as many offsets as names.
-    """
-    values = decode_properties(properties)
-    names = values.get(INNER_MULTI_DISPATCH, "").split(",")
-    texts = values.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
-    if not names[0] or len(names) != len(texts):
-        return []
-    offsets = (int(text) if text.isascii() and text.isdigit() else -1 for text in texts)
-    limited = (offset if offset <= MAX_QUEUE_OFFSET else -1 for offset in offsets)
-    return list(zip(names, limited, strict=True))
-
-
-def extra_queue_ids(name: str, queue_id: int) -> set[int]:
-    """Return the queues in which an extra entry of a record of queue `queue_id` may stand.
-
-    A light queue is queue 0 of its name where the broker had ``enableLmq``, else the record's own;
-    nothing in the store says which.
-    """
-    return {0, queue_id} if name.startswith(LMQ_PREFIX) else {queue_id}
 
 
 class ExpectedItems(NamedTuple):

@@ -349,7 +349,6 @@ def test_a_queue_id_that_is_no_number_of_a_queue_is_refused(store, queue_id):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"properties": {"INNER_MULTI_DISPATCH": "a,b"}},
         {"sys_flag": 0x4},
         {"sys_flag": 0x8},
         {"sys_flag": 0xC},

@@ -435,7 +435,7 @@ class Dispatcher:
         for number, row in enumerate(columns.cols[:done].tolist()):
             places = [(decisions.key_of(number), row[Column.QUEUE_OFFSET])]
             if self._multi_dispatch:
-                places += decisions.extra_places(number)
+                places += decisions.extra_places(number) or ()
             for key, offset in places:
                 queue = self._table.get(key)
                 entry = queue and queue.entry(offset)

@@ -20,7 +20,6 @@ import numpy as np
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
-    LMQ_PREFIX,
     MAX_QUEUE_OFFSET,
     QueueEntry,
 )
@@ -29,7 +28,7 @@ from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.units import QueueKey
-from rocketstore.verification.expectation import extra_places
+from rocketstore.verification.extra_queues import queue_places
 from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ class EntryDecisions:
         """Enter a record, one of `count`, into its extra queues (spec F8)."""
         row: list[int] = self.columns.cols[number].tolist()
         places = self.extra_places(number)
-        if not places:
+        if places is None:
             _log.warning(
                 "dispatch.no_extra_queues",
                 why="its names and offsets of extra queues do not match",
@@ -158,7 +157,7 @@ class EntryDecisions:
             )
         # Compatible: an extra queue keeps the tags code, also where the first one has another.
         entry = QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], row[Column.TAGS_CODE])
-        for key, offset in places:
+        for key, offset in places or ():
             self.extra_entries[self._put_extra(number, key, offset, entry, count)] += 1
 
     # --- what the answers rest on ---------------------------------------------------------------
@@ -167,13 +166,10 @@ class EntryDecisions:
         """Return the queue of a record; a topic that is not UTF-8 is read as Java reads it."""
         return QueueKey(self.columns.topic(number), int(self.columns.queue_id[number]))
 
-    def extra_places(self, number: int) -> list[tuple[QueueKey, int]]:
-        """Return the extra queues of a record and its queue offset there, -1 without one."""
-        own = int(self.columns.queue_id[number])
-        return [
-            (QueueKey(name, 0 if self._lmq and name.startswith(LMQ_PREFIX) else own), offset)
-            for name, offset in extra_places(self.columns.properties(number))
-        ]
+    def extra_places(self, number: int) -> list[tuple[QueueKey, int]] | None:
+        """Return the extra queues of a record and its queue offset there; see `extra_places`."""
+        own, properties = int(self.columns.queue_id[number]), self.columns.properties(number)
+        return queue_places(properties, own, lmq=self._lmq)
 
     def _queue_of(self, number: int) -> ConsumeQueue:
         queue = self._table.get(self.key_of(number))
@@ -219,8 +215,8 @@ class EntryDecisions:
     def _put_extra(
         self, number: int, key: QueueKey, offset: int, entry: QueueEntry, count: int
     ) -> PutEntry:
-        queue = self._table.get_or_create(key)
-        if queue is None or offset < 0:
+        queue = None if offset < 0 else self._table.get_or_create(key)
+        if queue is None:
             return PutEntry.REFUSED
         if offset > queue.max_offset and not self._is_plausible_gap(number, queue, offset, count):
             return PutEntry.REFUSED

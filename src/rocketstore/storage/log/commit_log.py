@@ -46,6 +46,7 @@ class _Append(NamedTuple):
     counter: QueueCounter
     next_offset: int
     stored_bytes: int
+    others: Sequence[tuple[QueueCounter, int]] = ()
 
 
 class CommitLog:
@@ -178,10 +179,17 @@ class CommitLog:
             self._ring = ring
             self.end.close_window()
 
-    def append(self, counter: QueueCounter, records: Sequence[Record]) -> PutResult:
+    def append(
+        self,
+        counter: QueueCounter,
+        records: Sequence[Record],
+        numbered: Callable[[], tuple[Record, Sequence[QueueCounter]]] | None = None,
+    ) -> PutResult:
         """Append records of one queue whose sizes are within their limits: all of them or none.
 
-        `StoreError` says that a file was needed and could not be made; nothing was stored.
+        `numbered` is called under the lock; what it returns is appended instead, and further
+        queues that give it a number. `StoreError` says that a file was needed and could not be
+        made; nothing was stored.
         """
         end = self.end
         sizes = [end.size_of(record, counter) for record in records]
@@ -189,13 +197,17 @@ class CommitLog:
         with self.lock:
             try:
                 now = self._enter()
+                others: Sequence[QueueCounter] = ()
+                if numbered is not None:
+                    record, others = numbered()
+                    records, size = [record], end.size_of(record, counter)
                 if end.limit < end.position + size:
                     self._make_room(size)
                 number = counter.next_offset
                 places = sum(record.takes_a_place for record in records)
                 note = self._under_way = _Append(
                     end.file, end.position, end.position + size, now, counter, number + places,
-                    counter.stored_bytes + size,
+                    counter.stored_bytes + size, [(one, one.next_offset + 1) for one in others],
                 )  # fmt: skip
                 end.file.write_position = end.write(counter, records, now)
                 self._settle()
@@ -273,6 +285,8 @@ class CommitLog:
         if note.file.write_position == note.stop:
             note.counter.next_offset = note.next_offset
             note.counter.stored_bytes = note.stored_bytes
+            for other, following in note.others:
+                other.next_offset = following
             self.end.move(note.file.base, note.stop, note.now_ms)
         else:
             note.file.array[note.start : note.stop] = 0

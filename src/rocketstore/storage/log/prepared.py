@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _DELAYS: Final = re.compile(rb"(?:\A|\x02)DELAY\x01")
 _ASKS: Final = re.compile(rb"(DELAY|INNER_MULTI_DISPATCH|WAIT)\x01")
+_IS_SPECIAL: Final = re.compile(rb"(?:\A|\x02)(?:DELAY|INNER_MULTI_DISPATCH)\x01")
 """Properties that ask something of the store."""
 
 
@@ -64,8 +65,7 @@ class PreparedMessage:
     Raises
     ------
     RefusedMessageError
-        It asks for what this store does not do yet (a transaction, several queues), its host is
-        no address, or a number does not fit its field.
+        It has transaction bits, its host is no address, or a number does not fit its field.
     """
 
     __slots__ = ("record", "topic", "wait_flush")
@@ -85,7 +85,7 @@ class PreparedMessage:
         wait_flush: bool = True,
     ) -> None:
         refuse_transaction(sys_flag)
-        block, may_wait = storable_block(properties, delays=True)
+        block, may_wait = storable_block(properties, alone=True)
         self.topic = topic
         self.record = Record(
             body_bytes(body),
@@ -98,25 +98,25 @@ class PreparedMessage:
             prepared_offset=prepared_transaction_offset,
         )
         self.wait_flush = wait_flush and may_wait
-        self._leave_if_delayed()
+        self._leave_if_special()
 
     @classmethod
     def of(cls, message: Message) -> PreparedMessage:
         """Encode a message once."""
         refuse_other_types(message)
         prepared = cls.__new__(cls)
-        prepared.record, prepared.wait_flush = record_of(message, encoded_born_host, delays=True)
+        prepared.record, prepared.wait_flush = record_of(message, encoded_born_host, alone=True)
         prepared.topic = message.topic
-        prepared._leave_if_delayed()  # noqa: SLF001 - of this class
+        prepared._leave_if_special()  # noqa: SLF001 - of this class
         return prepared
 
-    def _leave_if_delayed(self) -> None:
-        if _DELAYS.search(self.record.properties):
-            self.__class__ = _DelayedMessage
+    def _leave_if_special(self) -> None:
+        if _IS_SPECIAL.search(self.record.properties):
+            self.__class__ = _SpecialMessage
 
 
-class _DelayedMessage(PreparedMessage):
-    """One that asks for a delay: ``native.put`` takes those of the plain class only."""
+class _SpecialMessage(PreparedMessage):
+    """One for a later time or several queues: ``native.put`` takes the plain class only."""
 
     __slots__ = ()
 
@@ -150,12 +150,12 @@ def refuse_other_types(message: object) -> None:
 
 
 def record_of(
-    message: Message, encoded_host: Callable[[str], bytes], *, delays: bool = False
+    message: Message, encoded_host: Callable[[str], bytes], *, alone: bool = False
 ) -> tuple[Record, bool]:
     """Return a message as a record will hold it, and whether a put of it may wait for its flush."""
     body = body_bytes(message.body)
     asked = message.properties or {}
-    refuse_special(asked, delays=delays)
+    refuse_special(asked, alone=alone)
     properties = message_properties(message)
     born_host = encoded_host(message.born_host)
     refuse_transaction(message.sys_flag)
@@ -220,13 +220,13 @@ def body_bytes(body: Any) -> bytes:
     )
 
 
-def storable_block(properties: Any, *, delays: bool = False) -> tuple[bytes, bool]:
+def storable_block(properties: Any, *, alone: bool = False) -> tuple[bytes, bool]:
     """Return properties encoded as they may be stored, and whether a put of them may wait."""
     if not isinstance(properties, (bytes, bytearray, memoryview)):
         properties = encode_properties(properties)
     block = storable_properties(bytes(properties))
     asked = decode_properties(block) if _ASKS.search(block) else {}
-    refuse_special(asked, delays=delays)
+    refuse_special(asked, alone=alone)
     return block, _may_wait(asked)
 
 

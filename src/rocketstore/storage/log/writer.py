@@ -22,7 +22,7 @@ from rocketstore.config import BrokerRole, parse_delay_levels
 from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreError, StoreForkedError
 from rocketstore.events import get_logger
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
-from rocketstore.format.properties import PROPERTIES_SIZE_MAX
+from rocketstore.format.properties import INNER_MULTI_DISPATCH, PROPERTIES_SIZE_MAX
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
 from rocketstore.format.refusals import (
@@ -34,6 +34,7 @@ from rocketstore.format.refusals import (
 from rocketstore.message import Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
+from rocketstore.storage.log.extra_queues import ExtraQueues
 from rocketstore.storage.log.prepared import (
     PreparedMessage,
     batch_messages,
@@ -47,6 +48,7 @@ from rocketstore.storage.log.prepared import (
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.running_flags import STOPS_PUTS
 from rocketstore.units import QueueKey, system_clock_ms
+from rocketstore.verification.extra_queues import room_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 _OK: Final = PutMessageStatus.PUT_OK
+
+_EXTRA: Final = INNER_MULTI_DISPATCH.encode() + b"\x01"
 
 _SLOW_NS: Final = 1_000_000
 """Only puts of a millisecond and more are entered in the histogram one by one."""
@@ -108,6 +112,7 @@ class StoreWriter:
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
+        self._extra = ExtraQueues(log, config)
         self._last_level = len(parse_delay_levels(config.message_delay_level))
         self._syncs = config.is_sync_flush
         self._timeout_s = config.sync_flush_timeout / 1000
@@ -153,8 +158,8 @@ class StoreWriter:
             self._check_state()
             refuse_other_types(message)
             counter = self._counter_of(message.topic, queue_id)
-            record, waits = record_of(message, self._born_host, delays=True)
-            return self._put_one(counter, record, waits=waits, delays=True)
+            record, waits = record_of(message, self._born_host, alone=True)
+            return self._put_one(counter, record, waits=waits, checks=True)
         except _NotTaken as refused:
             return self._refused(refused)
 
@@ -168,7 +173,7 @@ class StoreWriter:
             record = prepared.record
             if body is not None:
                 record = record.with_body(body_bytes(body))
-            return self._put_one(counter, record, waits=prepared.wait_flush, delays=True)
+            return self._put_one(counter, record, waits=prepared.wait_flush, checks=True)
         except _NotTaken as refused:
             return self._refused(refused)
 
@@ -187,15 +192,34 @@ class StoreWriter:
         return self._acknowledged(result, time_ns(), self._timeout_s)
 
     def _put_one(
-        self, counter: QueueCounter, record: Record, *, waits: bool, delays: bool = False
+        self, counter: QueueCounter, record: Record, *, waits: bool, checks: bool = False
     ) -> PutResult:
-        level, record = delayed(record, *counter.key, self._last_level) if delays else (0, record)
+        queues: list[QueueKey] = []
+        if _EXTRA in record.properties:
+            record, queues = self._extra.of(record, counter.key, refuses=checks)
+        level, record = delayed(record, *counter.key, self._last_level) if checks else (0, record)
         if level:
-            self._check_fits(self._log.end.size_of(record, counter))  # when it is delivered
-            counter = self._log.counter(QueueKey(DELAY_TOPIC, level - 1))
+            # When it is delivered.
+            self._check_fits(self._log.end.size_of(record, counter))
+            self._check_properties(record.properties, room=room_for(queues))
+            counter, queues = self._log.counter(QueueKey(DELAY_TOPIC, level - 1)), []
         self._check_properties(record.properties)
         self._check_length("body", len(record.body))
-        return self._append(counter, [record], waits=waits)
+        if not queues:
+            return self._append(counter, [record], waits=waits)
+
+        limit = self._config.max_lmq_consume_queue_num if checks else None
+
+        def numbered() -> tuple[Record, list[QueueCounter]]:
+            made = self._extra.numbered(record, queues, limit)
+            if made is None:
+                status = PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
+                raise _NotTaken(status, f"more than maxLmqConsumeQueueNum of {limit} light queues")
+            self._check_properties(made[0].properties)
+            self._check_fits(self._log.end.size_of(made[0], counter))
+            return made
+
+        return self._append(counter, [record], waits=waits, numbered=numbered)
 
     def put_messages(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic; see `MessageStore.put_batch`."""
@@ -249,12 +273,15 @@ class StoreWriter:
         except _NotTaken as refused:
             return self._refused(refused)
 
-    def _append(self, counter: QueueCounter, records: list[Record], *, waits: bool) -> PutResult:
-        """Append records that were checked, but for the size of a file."""
+    def _append(
+        self, counter: QueueCounter, records: list[Record], *, waits: bool,
+        numbered: Callable[[], tuple[Record, list[QueueCounter]]] | None = None,
+    ) -> PutResult:  # fmt: skip
+        """Append records that were checked, but for the size of a file; see `CommitLog.append`."""
         began_ns = time_ns()
         self._check_fits(sum(self._log.end.size_of(record, counter) for record in records))
         try:
-            result = self._log.append(counter, records)
+            result = self._log.append(counter, records, numbered)
         except OSError as error:
             if not isinstance(error, StoreError) and error.errno is None:
                 raise  # of a signal handler (a time limit, say), not of the system
@@ -336,12 +363,12 @@ class StoreWriter:
                 f"which holds {file_size - END_FILE_MIN_BLANK_SIZE}",
             )
 
-    def _check_properties(self, properties: bytes, what: str = "properties") -> None:
+    def _check_properties(self, properties: bytes, what: str = "properties", room: int = 0) -> None:
         """Refuse properties that are too long (spec F3, B3.2; disagreement D1).
 
         4.9 looks at the length of the string first, then at its bytes, with a status for each.
         """
-        size = len(properties)
+        size = len(properties) + room
         if size <= PROPERTIES_SIZE_MAX:
             return
         units = len(properties.decode("utf-8", "replace").encode("utf-16-le")) // 2

@@ -1,0 +1,190 @@
+"""Extra queues: those that a message names besides its own in INNER_MULTI_DISPATCH (spec F8).
+
+Each of them gives the message its next number when it is put; the numbers stand in
+INNER_MULTI_QUEUE_OFFSET, in the order of the names. A light queue (``%LMQ%…``) is queue 0 of its
+name where ``enableLmq`` is on; any other has the queue id of the message.
+
+Law: a message that waits (for its time, for the end of its transaction), or that one group alone
+gets again, names its extra queues and has no number in them: it goes there when it is put where it
+belongs. 4.9 enters it at once, and once more then (K-L6).
+
+How derived: MultiDispatch and ConsumeQueue.multiDispatchLmqQueue of 4.9.8,
+MultiDispatchUtils.isNeedHandleMultiDispatch of 5.x.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from rocketstore.errors import InvalidNameError, RefusedMessageError
+from rocketstore.format.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    WAIT,
+    decode_properties,
+    in_hash_map_order,
+    storable_properties,
+)
+from rocketstore.format.queue_entry import DELAY_TOPIC, LMQ_PREFIX, MAX_QUEUE_OFFSET
+from rocketstore.format.refusals import check_topic
+from rocketstore.units import QueueKey
+from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+
+_KEPT_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")
+_OF_ONE_GROUP: Final = ("%RETRY%", "%DLQ%")
+
+_NUMBER_BYTES: Final = 20
+"""Most that a number takes, with its comma."""
+
+
+class Settings(Protocol):
+    """What a store's settings say of extra queues."""
+
+    @property
+    def enable_multi_dispatch(self) -> bool:
+        """Whether there are any."""
+
+    @property
+    def enable_lmq(self) -> bool:
+        """Whether there are light ones."""
+
+
+def goes_on(topic: str) -> bool:
+    """Whether messages of a topic go to the extra queues that they name."""
+    return topic not in _KEPT_TOPICS and not topic.startswith(_OF_ONE_GROUP)
+
+
+def named(properties: Mapping[str, str]) -> list[str]:
+    """Return the names that stand in properties, as ``String.split`` of Java takes them apart.
+
+    >>> named({"INNER_MULTI_DISPATCH": "%LMQ%a,copies,"}), named({})
+    (['%LMQ%a', 'copies'], [])
+    """
+    return _parts(properties.get(INNER_MULTI_DISPATCH, ""))
+
+
+def _parts(text: str) -> list[str]:
+    text = text.rstrip(",")
+    return text.split(",") if text.strip() else []
+
+
+def extra_places(properties: bytes) -> list[tuple[str, int]] | None:
+    """Return names and queue offsets of a record's extra queues, None where they do not match.
+
+    An impossible offset is -1. A record without offsets has no place in any of them.
+    """
+    values = decode_properties(properties)
+    names, texts = named(values), _parts(values.get(INNER_MULTI_QUEUE_OFFSET, ""))
+    if not names or not texts:
+        return []
+    if len(names) != len(texts):
+        return None
+    offsets = (int(text) if text.isascii() and text.isdigit() else -1 for text in texts)
+    limited = (offset if offset <= MAX_QUEUE_OFFSET else -1 for offset in offsets)
+    return list(zip(names, limited, strict=True))
+
+
+def extra_queue(name: str, queue_id: int, *, lmq: bool) -> QueueKey:
+    """Return an extra queue of a message of queue `queue_id`; `lmq` is ``enableLmq``."""
+    return QueueKey(name, 0 if lmq and name.startswith(LMQ_PREFIX) else queue_id)
+
+
+def queue_places(
+    properties: bytes, queue_id: int, *, lmq: bool
+) -> list[tuple[QueueKey, int]] | None:
+    """Return the queues where `extra_places` has names; `lmq` is ``enableLmq``."""
+    places = extra_places(properties)
+    if places is None:
+        return None
+    return [(extra_queue(name, queue_id, lmq=lmq), offset) for name, offset in places]
+
+
+def extra_queue_ids(name: str, queue_id: int) -> set[int]:
+    """Return the queues in which an extra entry of a record of queue `queue_id` may stand.
+
+    Nothing in the store says whether the broker had ``enableLmq``.
+    """
+    return {extra_queue(name, queue_id, lmq=lmq).queue_id for lmq in (True, False)}
+
+
+def offset_in(properties: bytes, queue: QueueKey) -> int | None:
+    """Return the queue offset of a record in an extra queue, None where it states none."""
+    found = (offset for name, offset in extra_places(properties) or () if name == queue.topic)
+    return next((offset for offset in found if offset >= 0), None)
+
+
+def asked_queues(
+    properties: Mapping[str, str], own: QueueKey, settings: Settings, *, refuses: bool = True
+) -> list[QueueKey]:
+    """Return the queues that a message asks for besides its `own`, each once.
+
+    Raises `RefusedMessageError` for what cannot be followed, if it `refuses`, else leaves that out:
+    a message that is acknowledged and never arrives where it asks would be lost.
+    """
+    names = named(properties)
+    if not settings.enable_multi_dispatch:
+        if names and refuses:
+            raise RefusedMessageError(
+                f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",
+                hint="open the store with enableMultiDispatch, which is off",
+            )
+        return []
+    queues: dict[QueueKey, None] = {}
+    for name in names:
+        queue = extra_queue(name, own.queue_id, lmq=settings.enable_lmq)
+        fault = _fault(queue, own, queues)
+        if fault is None:
+            queues[queue] = None
+        elif refuses:
+            raise RefusedMessageError(
+                f"{INNER_MULTI_DISPATCH} names {name!r:.150}: {fault}",
+                hint="name each further queue once, by its topic, with commas between",
+            )
+    return list(queues)
+
+
+def _fault(queue: QueueKey, own: QueueKey, others: Container[QueueKey]) -> str | None:
+    try:
+        check_topic(queue.topic)
+    except InvalidNameError as error:
+        return error.message
+    if not goes_on(queue.topic):
+        return "the store keeps messages there until they are put elsewhere"
+    if queue == own:
+        return "it is the message's own queue"
+    return "it is named twice" if queue in others else None
+
+
+def with_numbers(properties: bytes, queues: Sequence[QueueKey], numbers: Iterable[int]) -> bytes:
+    """Return properties as a record has them that goes to these queues, with numbers there.
+
+    Encoded again as 4.9 does, in the order of a Java map and without WAIT. Source:
+    MultiDispatch.wrapMultiDispatch.
+    """
+    values = decode_properties(properties)
+    values.pop(INNER_MULTI_QUEUE_OFFSET, None)
+    names = [queue.topic for queue in queues]
+    if names != named(values):
+        values[INNER_MULTI_DISPATCH] = ",".join(names)
+    if queues:
+        values[INNER_MULTI_QUEUE_OFFSET] = ",".join(map(str, numbers))
+    # WAIT counts for the size of the map.
+    ordered = in_hash_map_order(values)
+    ordered.pop(WAIT, None)
+    text = "\x02".join(f"{name}\x01{value}" for name, value in ordered.items())
+    return storable_properties(text.encode("utf-8"))
+
+
+def room_for(names: Collection[object]) -> int:
+    """Return the most bytes that the numbers in so many extra queues add to properties."""
+    return len(INNER_MULTI_QUEUE_OFFSET) + 2 + _NUMBER_BYTES * len(names) if names else 0
+
+
+def without_numbers(properties: bytes) -> bytes:
+    """Return properties without the numbers of an earlier put."""
+    parts = properties.split(b"\x02")
+    start = INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01"
+    return storable_properties(b"\x02".join(one for one in parts if not one.startswith(start)))
