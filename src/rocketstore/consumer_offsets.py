@@ -8,9 +8,12 @@ Law: what the file says was consumed is on the disk, and so is what was put to c
 save flushes the store first. What this version does not know in the file stays there. A file that
 is broken, with its backup, is an error for whoever asks for an offset, and nobody writes over it.
 
-How derived: ConsumerOffsetManager and ConfigManager of 4.9, BrokerController's scheduled persist
-(spec F13). The table is read when somebody first asks, and written by a thread that starts with
-the first change.
+With ``enableLmq`` the file is ``lmqConsumerOffset.json``. 4.9 begins with no offset when that is
+switched on; here the offsets of the other file are where it begins.
+
+How derived: ConsumerOffsetManager, LmqConsumerOffsetManager and ConfigManager of 4.9,
+BrokerController's scheduled persist (spec F13). The table is read when somebody first asks, and
+written by a thread that starts with the first change.
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import (
     CONSUMER_OFFSETS_FILE,
+    LMQ_CONSUMER_OFFSETS_FILE,
     ConsumerOffsets,
     decode_table,
     dumps,
     loads,
     offsets_key,
 )
+from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 from rocketstore.storage.threads import Periodic
 
@@ -41,6 +46,7 @@ SAVE_INTERVAL_S: Final = 5.0
 """Pause between saves, ``flushConsumerOffsetInterval``: so much is consumed again after a kill."""
 
 _TABLE: Final = "offsetTable"
+_LIGHT: Final = "lmqOffsetTable"
 
 _log: Final = get_logger(__name__)
 
@@ -48,11 +54,15 @@ _log: Final = get_logger(__name__)
 class ConsumerOffsetTable:
     """The offsets of all groups; any thread may ask and set.
 
-    `flush` makes the store's messages durable.
+    `flush` makes the store's messages durable; `lmq` is ``enableLmq``.
     """
 
-    def __init__(self, layout: StoreLayout, *, flush: Callable[[], object], disk: Disk) -> None:
-        self.path = layout.config / CONSUMER_OFFSETS_FILE
+    def __init__(
+        self, layout: StoreLayout, *, flush: Callable[[], object], disk: Disk, lmq: bool = False
+    ) -> None:
+        self.path = layout.config / (LMQ_CONSUMER_OFFSETS_FILE if lmq else CONSUMER_OFFSETS_FILE)
+        self._others = layout.config / CONSUMER_OFFSETS_FILE
+        self._lmq = lmq
         self._flush = flush
         self._disk = disk
         self._loaded: dict[str, Any] | None = None
@@ -103,7 +113,7 @@ class ConsumerOffsetTable:
             self._is_changed = False
             try:
                 # The offsets first: what they count as consumed is there to be flushed.
-                content = dumps({**self._loaded, _TABLE: self.snapshot()}).encode("utf-8")
+                content = dumps({**self._loaded, **self._tables()}).encode("utf-8")
                 self._flush()
                 write_atomically(self.path, content, disk=self._disk, decode=_decoded)
             except BaseException:
@@ -135,9 +145,24 @@ class ConsumerOffsetTable:
         if self._loaded is None:
             with self._loading:
                 if self._loaded is None:
-                    self._loaded = read_with_backup(self.path, _decoded) or {_TABLE: {}}
+                    known = read_with_backup(self.path, _decoded)
+                    if known is None and self._lmq:
+                        known = read_with_backup(self._others, _decoded)
+                    self._loaded = known or ({_LIGHT: {}} if self._lmq else {}) | {_TABLE: {}}
         offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
         return offsets
+
+    def _tables(self) -> dict[str, Any]:
+        """Return what the file has of the offsets: those of light groups without a queue id."""
+        offsets = self.snapshot()
+        if not self._lmq:
+            return {_TABLE: offsets}
+        light = {
+            name: queues.pop(0)
+            for name, queues in offsets.items()
+            if 0 in queues and name.partition("@")[2].startswith(LMQ_PREFIX)
+        }
+        return {_LIGHT: light, _TABLE: {name: queues for name, queues in offsets.items() if queues}}
 
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy by ``topic@group`` and queue id, whoever changes the table meanwhile.
@@ -153,13 +178,18 @@ class ConsumerOffsetTable:
 def read_offsets(layout: StoreLayout) -> ConsumerOffsets:
     """Return the offsets that a store has at the moment, for who only reads them.
 
+    Those of ``lmqConsumerOffset.json``, where there is one.
+
     Raises
     ------
     FormatError
         The file and its backup are broken.
     """
-    path = layout.config / CONSUMER_OFFSETS_FILE
-    return read_with_backup(path, _table) or ConsumerOffsets()
+    for name in (LMQ_CONSUMER_OFFSETS_FILE, CONSUMER_OFFSETS_FILE):
+        table = read_with_backup(layout.config / name, _table)
+        if table is not None:
+            return table
+    return ConsumerOffsets()
 
 
 def _table(content: bytes) -> ConsumerOffsets:
@@ -168,11 +198,8 @@ def _table(content: bytes) -> ConsumerOffsets:
 
 def _decoded(content: bytes) -> dict[str, Any]:
     """Return everything that stands in the file; raises `FormatError`."""
-    decode_table(content, ConsumerOffsets)  # judges the types
-    loaded: dict[str, Any] = loads(content)
+    table = _table(content)  # judges the types
     # Another writer's JSON may have its queue ids quoted, as every parser but fastjson wants them.
-    loaded[_TABLE] = {
-        name: {int(queue_id): offset for queue_id, offset in queues.items()}
-        for name, queues in loaded.get(_TABLE, {}).items()
-    }
-    return loaded
+    tables = {_TABLE: table.by_name()}
+    loaded: dict[str, Any] = loads(content)
+    return loaded | tables

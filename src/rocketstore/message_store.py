@@ -54,7 +54,9 @@ class MessageStore(BaseStore):
 
     def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
         super().__init__(parts, *wrong, threads=threads)
-        self.consumer_offsets = ConsumerOffsetTable(self.layout, flush=self.flush, disk=parts.disk)
+        self.consumer_offsets = ConsumerOffsetTable(
+            self.layout, flush=self.flush, disk=parts.disk, lmq=parts.config.enable_lmq
+        )
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)
         self._memory: MemoryTopics | None = None

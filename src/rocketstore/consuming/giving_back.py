@@ -1,16 +1,21 @@
 """A message that a consumer gives back: the copy that is consumed later, or a dead letter.
 
-Law: a copy keeps body, flag, times, host and properties of the message; it counts one more try, and
-names the topic and the id of the first one. Source: SendMessageProcessor.asyncConsumerSendMsgBack
-and handleRetryAndDLQ of 4.9 (spec B4). Transaction bits are not kept: the copy is a message of its
-own, which no transaction waits for.
+Law: a copy keeps body, flag, times, host and properties of the message, but for its further queues;
+it counts one more try, and names the topic and the id of the first one. Transaction bits are not
+kept: the copy is a message of its own, which no transaction waits for. Source:
+SendMessageProcessor.asyncConsumerSendMsgBack and handleRetryAndDLQ of 4.9 (spec B4).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.format.properties import DELAY, WAIT
+from rocketstore.format.properties import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    WAIT,
+)
 from rocketstore.message import TRANSACTION_MASK, Message
 
 if TYPE_CHECKING:
@@ -46,7 +51,9 @@ def given_back(
     """
     is_dead = delay_level < 0 or message.reconsume_times >= limit
     level = 0 if is_dead else delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-    kept = message.properties
+    kept = dict(message.properties)
+    for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET):
+        kept.pop(name, None)  # the copy is for this group alone (K-L6)
     return Message(
         topic=(DEAD_LETTER_PREFIX if is_dead else RETRY_PREFIX) + group,
         body=message.raw_body,

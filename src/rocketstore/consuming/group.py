@@ -25,10 +25,14 @@ from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.results import GetMessageStatus
+from rocketstore.verification.extra_queues import offset_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.consuming.window import Delivery
+    from rocketstore.message import StoredMessage
     from rocketstore.storage.store import BaseStore
     from rocketstore.units import QueueKey
 
@@ -210,7 +214,8 @@ class Group:
             # The queue is shorter than what was consumed of it: offsets come a second time.
             window = self._windows[key] = QueueWindow(page.next_offset)
         try:
-            window.add(page.messages, page.next_offset)
+            messages = _numbered_in(key, offset, page.messages, page.next_offset)
+            window.add(messages, page.next_offset)
         except BaseException:
             # An interrupt: half of a page must not hold the offset back for ever.
             del self._windows[key]
@@ -243,3 +248,22 @@ class Group:
             self._full.discard(key)
             self.store.look_again()
         return True
+
+
+def _numbered_in(
+    key: QueueKey, offset: int, messages: Sequence[StoredMessage], next_offset: int
+) -> Iterator[StoredMessage]:
+    """Yield messages, read from `offset` up to `next_offset`, with their numbers in that queue.
+
+    One of another queue, which has this as an extra one, states its number here. Queues of 4.9 may
+    be shifted (K-C1), so what stands without a gap is counted, and what cannot be true is the least
+    that can: nothing is passed over.
+    """
+    is_whole = len(messages) == next_offset - offset
+    for message in messages:
+        if (message.topic, message.queue_id) != key:
+            stated = None if is_whole else offset_in(message.raw_properties, key.topic)
+            number = stated if stated in range(offset, next_offset) else offset
+            message = msgspec.structs.replace(message, queue_offset=number)  # noqa: PLW2901
+        yield message
+        offset = message.queue_offset + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rocketstore.consuming.consumer import Consumer
 from rocketstore.consuming.giving_back import RETRY_LIMIT, RETRY_PREFIX
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.storage.store import BaseStore
-
-LMQ_PREFIX: Final = "%LMQ%"
-"""Queues whose records stand in other queues too."""
 
 
 class ConsumingService:
@@ -52,11 +49,7 @@ class ConsumingService:
         self._store.check_open()
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         for topic in names:
-            if check_topic(topic).startswith(LMQ_PREFIX):
-                raise InvalidNameError(
-                    f"topic {topic} has messages of several queues, which no group consumes here",
-                    hint="read it with get",
-                )
+            check_topic(topic)
         if not isinstance(group, str) or not group:
             raise InvalidNameError(f"a consumer group is a name, not {group!r:.40}")
         check_topic(RETRY_PREFIX + group)

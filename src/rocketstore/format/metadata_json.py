@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TOPICS_FILE: Final = "topics.json"
 CONSUMER_OFFSETS_FILE: Final = "consumerOffset.json"
+LMQ_CONSUMER_OFFSETS_FILE: Final = "lmqConsumerOffset.json"
 DELAY_OFFSETS_FILE: Final = "delayOffset.json"
 SUBSCRIPTION_GROUPS_FILE: Final = "subscriptionGroup.json"
 CONSUMER_FILTERS_FILE: Final = "consumerFilter.json"
@@ -95,13 +96,25 @@ class SubscriptionGroupTable(_Bean):
 
 
 class ConsumerOffsets(_Bean):
-    """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset."""
+    """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset.
 
+    With ``enableLmq`` it is ``lmqConsumerOffset.json``, which has the groups named ``%LMQ%…`` in a
+    table without queue ids: of them it is queue 0.
+    """
+
+    lmq_offset_table: dict[str, int] | None = None
     offset_table: dict[str, dict[int, int]] = {}
+
+    def by_name(self) -> dict[str, dict[int, int]]:
+        """Return both tables as one."""
+        light = (self.lmq_offset_table or {}).items()
+        return self.offset_table | {
+            name: {**self.offset_table.get(name, {}), 0: offset} for name, offset in light
+        }
 
     def places(self) -> Iterator[tuple[str, QueueKey, int]]:
         """Yield group, queue and next offset of each queue that a group has an offset of."""
-        for name, offsets in sorted(self.offset_table.items()):
+        for name, offsets in sorted(self.by_name().items()):
             topic, _, group = name.partition("@")
             for queue_id, offset in sorted(offsets.items()):
                 yield group, QueueKey(topic, queue_id), offset

@@ -39,7 +39,14 @@ from rocketstore.format.file_name import (
     file_name,
     parse_file_name,
 )
-from rocketstore.format.metadata_json import BACKUP_SUFFIX, Table, decode_table
+from rocketstore.format.metadata_json import (
+    BACKUP_SUFFIX,
+    CONSUMER_OFFSETS_FILE,
+    LMQ_CONSUMER_OFFSETS_FILE,
+    ConsumerOffsets,
+    Table,
+    decode_table,
+)
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 from rocketstore.pipeline.options import parse_options
@@ -364,6 +371,15 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
             "; ".join(problems), hint="bring back the table from a replica or an older copy"
         )
     return None
+
+
+def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:
+    """Return where each group goes on; ``lmqConsumerOffset.json`` counts where there is one."""
+    for name in (LMQ_CONSUMER_OFFSETS_FILE, CONSUMER_OFFSETS_FILE):
+        table = read_metadata(store, name, ConsumerOffsets)
+        if table is not None:
+            return table
+    return ConsumerOffsets()
 
 
 def read_damage_map(store: StorePlace) -> DamageMap:

@@ -33,6 +33,7 @@ from rocketstore.pipeline.stores import (
     StorePlace,
     find_stores,
     list_segments,
+    read_consumer_offsets,
     read_damage_map,
     read_metadata,
     segment_at,
@@ -343,11 +344,10 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     for a group that is ahead of a queue which lost messages. A queue that is not there ends at 0.
     """
     # The offsets first: what comes meanwhile is lag, and no group is ahead of its queue by it.
-    file, kind = metadata_json.CONSUMER_OFFSETS_FILE, metadata_json.ConsumerOffsets
-    table = read_metadata(store, file, kind)
+    table = read_consumer_offsets(store)
     end_of = cache(lambda key: QueueFiles(store.location, key).written_stop)
     rows = []
-    for group, key, offset in table.places() if table is not None else ():
+    for group, key, offset in table.places():
         if queues.is_chosen(options, store, key):
             end = end_of(key)
             rows.append((group, *key, offset, end, end - offset, store.broker_name))

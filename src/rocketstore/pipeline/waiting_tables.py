@@ -16,9 +16,7 @@ import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
 from rocketstore.format.metadata_json import (
-    CONSUMER_OFFSETS_FILE,
     DELAY_OFFSETS_FILE,
-    ConsumerOffsets,
     DelayOffsets,
 )
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC, TAGS
@@ -34,7 +32,7 @@ from rocketstore.pipeline.projection import (
     record_values,
 )
 from rocketstore.pipeline.queues import QueueFiles, chosen_stores, list_queues
-from rocketstore.pipeline.stores import list_segments, read_metadata
+from rocketstore.pipeline.stores import list_segments, read_consumer_offsets, read_metadata
 from rocketstore.units import QueueKey
 from rocketstore.verification import waiting
 from rocketstore.verification.expectation import groups
@@ -158,8 +156,7 @@ def plan_transactions(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
 
 def _halves_of(store: StorePlace, options: ReadOptions) -> tuple[SplitTask, ...]:
     """Return where half messages and op records are; nothing where no half message is left."""
-    table = read_metadata(store, CONSUMER_OFFSETS_FILE, ConsumerOffsets)
-    offsets = {} if table is None else table.offset_table
+    offsets = read_consumer_offsets(store).by_name()
     group = f"@{waiting.TRANSACTION_GROUP}"
 
     def next_of(queue: QueueFiles) -> int | None:

@@ -110,9 +110,9 @@ def extra_queue_ids(name: str, queue_id: int) -> set[int]:
     return {extra_queue(name, queue_id, lmq=lmq).queue_id for lmq in (True, False)}
 
 
-def offset_in(properties: bytes, queue: QueueKey) -> int | None:
+def offset_in(properties: bytes, topic: str) -> int | None:
     """Return the queue offset of a record in an extra queue, None where it states none."""
-    found = (offset for name, offset in extra_places(properties) or () if name == queue.topic)
+    found = (offset for name, offset in extra_places(properties) or () if name == topic)
     return next((offset for offset in found if offset >= 0), None)
 
 

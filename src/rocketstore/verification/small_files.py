@@ -16,6 +16,7 @@ from rocketstore.format.metadata_json import (
     CONSUMER_FILTERS_FILE,
     CONSUMER_OFFSETS_FILE,
     DELAY_OFFSETS_FILE,
+    LMQ_CONSUMER_OFFSETS_FILE,
     SUBSCRIPTION_GROUPS_FILE,
     TOPICS_FILE,
     ConsumerFilterTable,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 TABLES: Final[dict[str, Any]] = {
     TOPICS_FILE: TopicTable,
     CONSUMER_OFFSETS_FILE: ConsumerOffsets,
+    LMQ_CONSUMER_OFFSETS_FILE: ConsumerOffsets,
     DELAY_OFFSETS_FILE: DelayOffsets,
     SUBSCRIPTION_GROUPS_FILE: SubscriptionGroupTable,
     CONSUMER_FILTERS_FILE: ConsumerFilterTable,
@@ -151,16 +153,16 @@ class Position(NamedTuple):
 
 def positions(content_of: Callable[[str], Content]) -> Iterator[Position]:
     """Yield every consumer's position, of the table or else its backup."""
-    for name in (CONSUMER_OFFSETS_FILE, DELAY_OFFSETS_FILE):
+    light = f"{CONFIG_DIRECTORY}/{LMQ_CONSUMER_OFFSETS_FILE}"
+    offsets_file = CONSUMER_OFFSETS_FILE if content_of(light) is None else LMQ_CONSUMER_OFFSETS_FILE
+    for name in (offsets_file, DELAY_OFFSETS_FILE):
         shown = f"{CONFIG_DIRECTORY}/{name}"
         table, _ = _decoded(content_of(shown), name)
         if table is None:
             table, _ = _decoded(content_of(shown + BACKUP_SUFFIX), name)
         if isinstance(table, ConsumerOffsets):
-            for key, offsets in sorted(table.offset_table.items()):
-                topic, _, group = key.partition("@")
-                for queue_id, offset in sorted(offsets.items()):
-                    yield Position(shown, f"group {group}", topic, queue_id, offset)
+            for group, key, offset in table.places():
+                yield Position(shown, f"group {group}", *key, offset)
         elif isinstance(table, DelayOffsets):
             topic = DELAY_TOPIC
             for level, offset in sorted(table.offset_table.items()):

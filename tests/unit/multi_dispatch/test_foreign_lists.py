@@ -1,0 +1,102 @@
+"""Lists of extra queues that another writer stored: whatever they say, nothing else is lost."""
+
+import shutil
+
+import pytest
+
+from rocketstore import Message
+from rocketstore.storage.audit.repair import repair_store
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.log.prepared import PreparedMessage
+from support.audit_runs import audited
+from support.configured_store import START_MS, Clock, open_small, small_config
+from support.said import capture_logs
+
+ON = {"enable_multi_dispatch": True, "enable_lmq": True}
+NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+TOPIC = "orders"
+
+
+def foreign_store(root, names, numbers):
+    """Return a store of four messages, the second with a list, whose queues are to be made."""
+    clock = Clock()
+    with open_small(root, clock) as store:  # with the setting off a record is stored as it is
+        for number in range(4):
+            clock.now_ms += 1
+            block = f"{NAMES}\x01{names}" + (
+                "" if numbers is None else f"\x02{NUMBERS}\x01{numbers}"
+            )
+            properties = block.encode() if number == 1 else b""
+            record = PreparedMessage(TOPIC, b"%d" % number, properties).record
+            assert store.put_record(TOPIC, 0, record).is_stored
+    shutil.rmtree(root / "consumequeue")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers", "extra"),
+    [
+        ("%LMQ%a", "x", {}),
+        ("%LMQ%a", "-1", {}),
+        ("%LMQ%a", "9223372036854775808", {}),
+        ("%LMQ%a", None, {}),
+        ("%LMQ%a,b", "0", {}),
+        ("%LMQ%a", "0,1,2", {}),
+        (" ", "0", {}),
+        ("../x", "0", {}),
+        (TOPIC, "1", {}),
+        (",copies", "0,0", {("copies", 0): 1}),
+        ("copies,%LMQ%a,", "0,0", {("copies", 0): 1, ("%LMQ%a", 0): 1}),  # as Java splits it
+        ("copies,copies", "0,0", {("copies", 0): 1}),
+        ("copies,%LMQ%a", "x,0", {("%LMQ%a", 0): 1}),
+        ("copies", "7", {("copies", 0): 8}),
+    ],
+)
+def test_a_list_that_does_not_fit_harms_nothing_else(tmp_path, names, numbers, extra):
+    root = foreign_store(tmp_path / "store", names, numbers)
+    for _ in range(2):
+        with open_small(root, **ON) as store:
+            ends = {tuple(key): store.max_offset(*key) for key in store.queues()}
+            assert ends == {(TOPIC, 0): 4, **extra}
+            assert [one.body for one in store.get(TOPIC, 0, 0).messages] == [b"0", b"1", b"2", b"3"]
+            for key in extra:
+                assert store.get(*key, store.max_offset(*key) - 1).messages[0].body == b"1"
+    config = small_config(**ON)
+    found = [one.kind for one in verify_store(root, config, now_ms=START_MS + 9).findings]
+    assert found == (["queue-filler"] if numbers == "7" else [])
+    assert [one.kind for one in audited(root, config).findings] == found
+    assert repair_store(root, config=config, now_ms=START_MS + 9).actions == []
+
+
+def test_names_without_as_many_numbers_are_said(tmp_path):
+    root = foreign_store(tmp_path / "store", "a,b", "0")
+    with capture_logs() as said, open_small(root, **ON):
+        pass
+    assert [line["physical_offset"] for line in said if "no_extra" in line["event"]] != []
+
+
+def queue_files(root):
+    files = (path for path in (root / "consumequeue").rglob("0*") if path.is_file())
+    return {path.relative_to(root): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("gone", ["consumequeue", "consumequeue/%LMQ%a", "consumequeue/copies"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_queues_that_are_made_again_are_what_they_were(tmp_path, gone, is_clean):
+    root, config = tmp_path / "store", small_config(**ON)
+    with open_small(root, **ON) as store:
+        for number in range(120):
+            names = ("%LMQ%a", "%LMQ%b,copies", "copies")[number % 3]
+            store.put(Message(topic=TOPIC, body=bytes(900), properties={NAMES: names}), 1)
+        store.wait_dispatched()
+    before = queue_files(root)
+    assert len(before) == 5
+    shutil.rmtree(root / gone)
+    if not is_clean:
+        (root / "abort").touch()
+    with open_small(root, **ON) as store:
+        assert store.next_queue_offset("%LMQ%a", 0) == 40
+        assert store.next_queue_offset("copies", 1) == 80
+    assert queue_files(root) == before
+    assert verify_store(root, config, now_ms=START_MS).findings == []
+    assert list(audited(root, config).findings) == []
