@@ -245,6 +245,17 @@ class JavaStore:
             for one in asked
         }
 
+    def consumer_offset(self, topic: str, group: str, queue_id: int) -> int:
+        """Return where a broker has a group go on, -1 where that has no offset."""
+        place = {"topic": topic, "group": group, "queueId": queue_id}
+        offset: int = self._process.ask("consumerOffset", **place)["offset"]
+        return offset
+
+    def commit_offset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Let a broker take an offset of a group; it writes its file when the store is closed."""
+        place = {"topic": topic, "group": group, "queueId": queue_id}
+        self._process.ask("commitOffset", **place, offset=offset)
+
     def get(
         self, topic: str, queue_id: int = 0, offset: int = 0, *, max_messages: int = 32,
         tags: str | None = None,

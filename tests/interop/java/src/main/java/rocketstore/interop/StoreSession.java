@@ -55,6 +55,11 @@ final class StoreSession {
                 return single("code", transactions().end(command));
             case "checkTransactions":
                 return single("asked", transactions().check(command.getLongValue("timeoutMs")));
+            case "consumerOffset":
+                return single("offset", transactions().offset(command));
+            case "commitOffset":
+                transactions().commitOffset(command);
+                return new JSONObject(true);
             case "waitDispatched":
                 GenuineStore.waitDispatched(store);
                 return new JSONObject(true);

@@ -22,7 +22,7 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
 
 /**
- * A broker's own classes for transactions, over the store of the session.
+ * A broker's own classes for transactions and the offsets of consumers, over the session's store.
  *
  * <p>They are of 4.9.7: Maven Central has no broker of 4.9.8. The broker is neither initialized nor
  * started: no port, no thread, only what these classes ask it for.
@@ -97,6 +97,20 @@ final class Transactions {
             }
         });
         return asked;
+    }
+
+    /** Where a group goes on in a queue; -1 where it has no offset. */
+    long offset(JSONObject command) {
+        return broker.getConsumerOffsetManager().queryOffset(
+            command.getString("group"), command.getString("topic"),
+            command.getIntValue("queueId"));
+    }
+
+    /** Takes effect at once; it is in the file when the store is closed. */
+    void commitOffset(JSONObject command) {
+        broker.getConsumerOffsetManager().commitOffset(
+            "-", command.getString("group"), command.getString("topic"),
+            command.getIntValue("queueId"), command.getLongValue("offset"));
     }
 
     void close() {
