@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from rocketstore.batch_queue import BatchTopics
     from rocketstore.config import (
         BrokerRole,
         FlushDiskType,
@@ -97,6 +98,7 @@ __all__ = [
     "ArchiveError",
     "Arrival",
     "BadMagicError",
+    "BatchTopics",
     "BodyTooLargeError",
     "BrokerRole",
     "ByteRange",
@@ -176,6 +178,7 @@ _PLACES: Final = {
     "format.checkpoint": ("Checkpoint",),
     "format.index_file": ("IndexHeader",),
     "format.queue_entry": ("QueueEntry",),
+    "batch_queue": ("BatchTopics",),
     "memory": ("MemoryTopics",),
     "message": ("Message", "StoredMessage"),
     "message_store": ("MessageStore",),

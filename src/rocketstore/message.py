@@ -31,6 +31,8 @@ TRANSACTION_COMMIT: Final = 0x8
 TRANSACTION_ROLLBACK: Final = 0xC
 BORN_HOST_V6_FLAG: Final = 0x10
 STORE_HOST_V6_FLAG: Final = 0x20
+NEED_UNWRAP: Final = 0x40
+INNER_BATCH: Final = 0x80
 COMPRESSION_TYPE_MASK: Final = 0x700
 COMPRESSION_TYPE_ZLIB: Final = 0x300
 """Bits of sysFlag (MessageSysFlag). A compression type of 0 means zlib, as in 4.x."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
+    from rocketstore.batch_queue import BatchTopics
     from rocketstore.consuming.consumer import Consumer
     from rocketstore.memory import MemoryTopics
     from rocketstore.message import Message, StoredMessage
@@ -68,6 +69,9 @@ class MessageStore(BaseStore):
             self._memory.attach()
             if self._memory.names:
                 self.consumer_offsets.forget(self._memory.names)
+        self._batch_topics: BatchTopics | None = None
+        if parts.queues.batch_topics:
+            _ = self.batch_topics
         self.delays: DelayService | None = None
         if parts.config.broker_role is not BrokerRole.SLAVE:
             self.delays = DelayService(self, clock=parts.clock, disk=parts.disk)
@@ -109,10 +113,21 @@ class MessageStore(BaseStore):
         return self._memory
 
     @property
+    def batch_topics(self) -> BatchTopics:
+        """Topics whose queues hold batches, as brokers of 5.x have them."""
+        if self._batch_topics is None:
+            from rocketstore.batch_queue import BatchTopics  # noqa: PLC0415 - few need it
+
+            self._batch_topics = BatchTopics(self, self._parts)
+        return self._batch_topics
+
+    @property
     def queue_count(self) -> int:
         """How many queues there are; it changes when one comes."""
         memory = self._memory
-        return super().queue_count + (0 if memory is None else memory.messages.queue_count)
+        batches = len(self._parts.queues.batch_queues)
+        in_memory = 0 if memory is None else memory.messages.queue_count
+        return super().queue_count + batches + in_memory
 
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names, and some of our own."""

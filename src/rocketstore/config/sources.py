@@ -40,7 +40,7 @@ _SIMILAR_RATIO: Final = 0.5
 """So alike they are worth asking "did you mean"."""
 _ADDRESS_KEYS: Final = frozenset({"brokerIP1", "listenPort"})
 """Keys of the broker that give the store's host (BrokerController.getStoreHost)."""
-_LIKE_OURS: Final = frozenset({"accessMessageInMemoryHotRatio", "mapperFileSizeBatchConsumeQueue"})
+_LIKE_OURS: Final = frozenset({"accessMessageInMemoryHotRatio"})
 """Options of RocketMQ 5 that are as near to ours as a slip of the pen."""
 
 _BROKER: Final = """

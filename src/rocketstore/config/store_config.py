@@ -37,6 +37,7 @@ SMALL_SIZES: Final[dict[str, Any]] = {
 """Sizes of `StoreConfig.small`, by field."""
 
 _MISSPELT: Final = {
+    "mapped_file_size_batch_queue": "mapperFileSizeBatchConsumeQueue",
     "destroy_mapped_file_interval_forcibly": "destroyMapedFileIntervalForcibly",
     "warm_mapped_file_enable": "warmMapedFileEnable",
     "flush_least_pages_when_warm_mapped_file": "flushLeastPagesWhenWarmMapedFile",
@@ -121,6 +122,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     mapped_file_size_consume_queue: Annotated[int | None, Option("bytes", 20)] = None
     """Length of a ConsumeQueue file, rounded up to a multiple of 20; unset is learnt, else
     6,000,000 (300,000 entries). Less with many small queues."""
+    mapped_file_size_batch_queue: Annotated[int | None, Option("bytes", 46, ours=True)] = None
+    """Length of a file of a batch queue (5.x), rounded up to a multiple of 46; unset is learnt,
+    else it has as many entries as a ConsumeQueue file."""
     max_hash_slot_num: Annotated[int | None, Option("count", 1)] = None
     """Slots of an index file; unset is learnt from the files (1 slot to 4 items), else
     5,000,000."""

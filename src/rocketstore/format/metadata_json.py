@@ -44,6 +44,11 @@ _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\\x7f-\x9f\u2028\u2029\ud800-\udfff]'
 _SHORT_ESCAPES: Final = dict(zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True))
 
 
+QUEUE_TYPE: Final = "queue.type"
+BATCH_QUEUES: Final = "BatchCQ"
+"""The attribute of a topic that a broker of 5.x looks at, and its value for queues of batches."""
+
+
 class _Bean(msgspec.Struct, rename="camel"):
     """A Java bean: fields in alphabetical order, as on disk."""
 
@@ -58,6 +63,7 @@ class DataVersion(_Bean):
 class TopicConfig(_Bean, kw_only=True):
     """A topic's settings; the values are those of a new topic."""
 
+    attributes: dict[str, str] | None = None
     order: bool = False
     perm: int = 6
     read_queue_nums: int = 16
@@ -86,6 +92,18 @@ class TopicTable(_Bean):
 
     data_version: DataVersion | None = None
     topic_config_table: dict[str, TopicConfig] = {}
+
+
+def batch_topics(content: bytes) -> frozenset[str]:
+    """Return the topics whose queues have batches (TopicAttributes of 5.x).
+
+    Raises `FormatError` where the table of such topics cannot be read; any other is not looked at.
+    """
+    if BATCH_QUEUES.encode() not in content:
+        return frozenset()
+    topics = decode_table(content, TopicTable).topic_config_table
+    attributes = ((name, one.attributes or {}) for name, one in topics.items())
+    return frozenset(name for name, one in attributes if one.get(QUEUE_TYPE) == BATCH_QUEUES)
 
 
 class SubscriptionGroupTable(_Bean):

@@ -89,7 +89,8 @@ class Record:
     """A message, checked and encoded: all of a record but where and when it is stored.
 
     The host bits of `sys_flag` follow from the hosts; a `born_timestamp_ms` of None takes the store
-    time. `RefusedMessageError` says that a number does not fit its field.
+    time. `RefusedMessageError` says that a number does not fit its field. One of several messages
+    (`hold_batch`) is appended only where the first of them gets the queue offset `inner_base`.
     """
 
     def __init__(
@@ -116,6 +117,11 @@ class Record:
         self.born = 0 if born_timestamp_ms is None else fitting("born time", born_timestamp_ms, 64)
         self.reconsume_times = fitting("reconsume times", reconsume_times, 32)
         self.prepared_offset = fitting("prepared transaction offset", prepared_offset, 64)
+        self.inner_base, self.inner_count = -1, 1
+
+    def hold_batch(self, base: int, count: int) -> None:
+        """Say that the body is a batch, which takes as many places (spec F9)."""
+        self.inner_base, self.inner_count = base, count
 
     def describe(self, properties: bytes, born_timestamp_ms: int | None) -> None:
         """Take other properties and another born time, which the caller has checked."""
@@ -138,16 +144,16 @@ class Record:
         return (
             self.flag != view.NO_NUMBER
             and bits >= 0
-            and not bits & 0xC
+            and not bits & 0x8C
             and self.born != view.NO_NUMBER
             and self.reconsume_times != view.NO_NUMBER
             and self.prepared_offset != view.NO_NUMBER
         )
 
     @property
-    def takes_a_place(self) -> bool:
-        """Whether it gets the next number of its queue: prepared and rolled-back ones do not."""
-        return (self.sys_flag & 0xC) in (0, 8)
+    def places(self) -> int:
+        """How many numbers of its queue it gets; prepared and rolled-back ones get none."""
+        return self.inner_count if (self.sys_flag & 0xC) in (0, 8) else 0
 
     def with_body(self, body: bytes) -> Record:
         """Return a record that differs by its body."""
@@ -351,9 +357,10 @@ class LogEnd:
         at = self.position
         number = counter.next_offset
         for record in records:
-            places = 1 if record.takes_a_place else 0
+            places = record.places
             body = view.bytes_inside(record.body)
-            at = self.add_record(record, body, counter, at, number * places, now_ms)
+            first = number if places else 0
+            at = self.add_record(record, body, counter, at, first, now_ms)
             if self.is_odd:
                 self.take_back(at)
                 raise ValueError(f"no room for {len(records)} records up to {self.limit}")

@@ -44,6 +44,7 @@ class StoreLayout:
         self.read_only_directories = read_only
         self.consume_queue = root / CONSUME_QUEUE_DIRECTORY
         self.consume_queue_ext = root / CONSUME_QUEUE_EXT_DIRECTORY
+        self.batch_consume_queue = root / "batchconsumequeue"
         self.index = root / INDEX_DIRECTORY
         self.checkpoint = root / CHECKPOINT_FILE_NAME
         self.abort = root / ABORT_FILE_NAME

@@ -260,7 +260,7 @@ class Retention:
             return []
         gone: list[Path] = []
         is_whole = True
-        for queue in self._table.all():
+        for queue in self._table.every():
             if self.stopping.is_set():
                 is_whole = False
                 break

@@ -249,7 +249,7 @@ class StoreServices:
         ratios["consumeQueueDiskRatio"] = used_ratio(parts.layout.consume_queue)
         files = chain(
             parts.log.files.files,
-            *(queue.files.files for queue in parts.queues.all()),
+            *(queue.files.files for queue in parts.queues.every()),
             (index_file.file for index_file in parts.index.files),
         )
         mapped = [file.size for file in files if file.is_mapped]

@@ -122,7 +122,8 @@ def test_fields_of_a_newer_broker_survive():
     assert again["topicConfigTable"]["T"]["memory"] is True
     table = decode_table(text, TopicTable)
     assert table.data_version == DataVersion(counter=1, timestamp=2)
-    assert table.topic_config_table == {"T": TopicConfig(topic_name="T")}
+    topic = TopicConfig(topic_name="T", attributes={"queue.type": "BatchCQ"})
+    assert table.topic_config_table == {"T": topic}
 
 
 def test_special_characters_are_escaped_as_fastjson_does():

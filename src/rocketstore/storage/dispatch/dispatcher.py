@@ -264,6 +264,10 @@ class Dispatcher:
         self._stepped_over_bytes = 0
         self._stepped_over_ranges = 0
 
+    def enter_batches(self, enter: Callable[[RecordColumns, int], PutEntry]) -> None:
+        """Have `enter` enter the records of batch topics."""
+        self._decisions.enter_batch = enter
+
     # --- what others ask ------------------------------------------------------------------------
 
     @property
@@ -437,7 +441,7 @@ class Dispatcher:
             if self._multi_dispatch:
                 places += decisions.extra_places(number) or ()
             for key, offset in places:
-                queue = self._table.get(key)
+                queue = self._table.get(key) or self._table.batch_queues.get(key)
                 entry = queue and queue.entry(offset)
                 if entry and entry.physical_offset == row[Column.PHYSICAL_OFFSET]:
                     arrivals.append(

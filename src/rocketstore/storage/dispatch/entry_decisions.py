@@ -32,6 +32,8 @@ from rocketstore.verification.extra_queues import queue_places
 from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -64,7 +66,7 @@ class EntryDecisions:
     """Answers about `columns`, the rows being dispatched; parameters as `Dispatcher`.
 
     `forced_range` is where a forced pass began and ends, None outside one; `extra_entries` counts
-    what became of entries of extra queues.
+    what became of entries of extra queues, and of batches, which `enter_batch` enters.
     """
 
     columns: RecordColumns
@@ -79,6 +81,8 @@ class EntryDecisions:
     ) -> None:
         self.forced_range: tuple[int, int] | None = None
         self.extra_entries: Counter[PutEntry] = Counter()
+        # Recovery leaves the queues of batches alone; their room fills them afterwards.
+        self.enter_batch: Callable[[RecordColumns, int], PutEntry] = lambda *_: PutEntry.REPEATED
         self._files = log_files
         self._table = table
         self._lmq = lmq
@@ -89,6 +93,10 @@ class EntryDecisions:
     def take_in_queue(self, number: int) -> bool:
         """Take in the queue of a record."""
         key = self.key_of(number)
+        if key.topic in self._table.batch_topics:
+            self.extra_entries[self.enter_batch(self.columns, number)] += 1
+            self.extra_entries[PutEntry.REFUSED] -= 1  # the loop counts one
+            return False
         queue = self._table.get_or_create(key)
         if queue is None:
             return self._refuse(number, "topic or queue id cannot name a directory")

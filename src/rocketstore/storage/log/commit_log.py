@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 
 
+class QueueMovedError(Exception):
+    """A batch names its first queue offset, and meanwhile another message got that."""
+
+
 class _Append(NamedTuple):
     """What an append changes, once the file's write position is `stop`."""
 
@@ -204,7 +208,10 @@ class CommitLog:
                 if end.limit < end.position + size:
                     self._make_room(size)
                 number = counter.next_offset
-                places = sum(record.takes_a_place for record in records)
+                if records[0].inner_base not in (-1, number):
+                    self.end.is_busy = False
+                    raise QueueMovedError(number)
+                places = sum(record.places for record in records)
                 note = self._under_way = _Append(
                     end.file, end.position, end.position + size, now, counter, number + places,
                     counter.stored_bytes + size, [(one, one.next_offset + 1) for one in others],

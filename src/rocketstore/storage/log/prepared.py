@@ -29,7 +29,7 @@ from rocketstore.format.refusals import (
     refuse_special,
     refuse_transaction,
 )
-from rocketstore.message import DEFAULT_HOST, Message
+from rocketstore.message import DEFAULT_HOST, INNER_BATCH, Message
 from rocketstore.native.log_end import Record
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ class PreparedMessage:
         return prepared
 
     def _leave_if_special(self) -> None:
-        if _IS_SPECIAL.search(self.record.properties):
+        if _IS_SPECIAL.search(self.record.properties) or self.record.sys_flag & INNER_BATCH:
             self.__class__ = _SpecialMessage
 
 
 class _SpecialMessage(PreparedMessage):
-    """One for a later time or several queues: ``native.put`` takes the plain class only."""
+    """One for later, several queues or a batch topic: ``native.put`` takes the plain class only."""
 
     __slots__ = ()
 
@@ -126,7 +126,7 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
 
     Levels beyond the `last` are that one. Source: CommitLog.asyncPutMessage (spec B3.4).
     """
-    if not (_DELAYS.search(record.properties) and record.takes_a_place):
+    if not (_DELAYS.search(record.properties) and record.places):
         return 0, record
     properties = decode_properties(record.properties)
     if (level := min(delay_level(properties), last)) <= 0:

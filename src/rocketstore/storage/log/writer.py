@@ -31,7 +31,7 @@ from rocketstore.format.refusals import (
     encoded_born_host,
     refuse_transaction,
 )
-from rocketstore.message import Message
+from rocketstore.message import INNER_BATCH, Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
 from rocketstore.storage.log.extra_queues import ExtraQueues
@@ -279,6 +279,9 @@ class StoreWriter:
     ) -> PutResult:  # fmt: skip
         """Append records that were checked, but for the size of a file; see `CommitLog.append`."""
         began_ns = time_ns()
+        if any(one.sys_flag & INNER_BATCH and one.inner_base < 0 for one in records):
+            why = f"sysFlag says that it holds a batch, which {counter.key.topic} does not take"
+            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
         self._check_fits(sum(self._log.end.size_of(record, counter) for record in records))
         try:
             result = self._log.append(counter, records, numbered)

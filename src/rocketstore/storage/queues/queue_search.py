@@ -13,7 +13,9 @@ import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import parse_queue_id
+from rocketstore.format.metadata_json import TOPICS_FILE, batch_topics
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     QueueEntry,
@@ -22,6 +24,7 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.files.pread_files import LogFile, PreadFiles
+    from rocketstore.storage.layout import StoreLayout
 
 CHUNK_ENTRIES: Final = 3276
 CHUNK_BYTES: Final = CHUNK_ENTRIES * ENTRY_SIZE_BYTES
@@ -182,6 +186,26 @@ class QueueSearch(ABC):
 def _message_places(entries: EntryArray) -> list[int]:
     places: list[int] = (written_mask(entries) & ~filler_mask(entries)).nonzero()[0].tolist()
     return places
+
+
+def batch_topics_in(layout: StoreLayout) -> frozenset[str]:
+    """Return the topics of ``topics.json`` whose queues have batches.
+
+    Raises `FormatError` where that is broken, and `StoreDamagedError` where a topic has queues of
+    the other kind: no file tells which are right (ConsumeQueueStore.queueTypeShouldBe of 5.x).
+    """
+    path = layout.config / TOPICS_FILE
+    names = read_with_backup(path, batch_topics) or frozenset()
+    for directory, is_batch in ((layout.consume_queue, False), (layout.batch_consume_queue, True)):
+        for topic in _subdirectories(directory) if is_batch or names else ():
+            if (topic in names) is not is_batch and _subdirectories(directory / topic):
+                raise StoreDamagedError(
+                    f"{directory / topic} has queues of another kind: {topic} is "
+                    f"{'no' if is_batch else 'a'} batch topic (queue.type) in {path}",
+                    hint="bring that file back if it was lost; else move the directory out of the "
+                    "store, and opening it builds the right queues again from the log",
+                )
+    return names
 
 
 @system_errors("cannot list the queues of the store")

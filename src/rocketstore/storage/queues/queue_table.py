@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
@@ -47,8 +47,9 @@ class ConsumeQueueTable:
     `log_min_offset` returns the CommitLog's minimum offset, which a queue's minimum follows; for
     `writer_limit` see `QueueMappings`.
 
-    `has_short_files`: entries may be gone that were promised once, because a file was cut short;
-    `is_flush_broken`: a sync failed.
+    `batch_topics` have queues of 5.x, which the room of them keeps in `batch_queues`; there is no
+    ConsumeQueue of them. `has_short_files`: entries may be gone that were promised once, because a
+    file was cut short; `is_flush_broken`: a sync failed.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class ConsumeQueueTable:
         self.rows = self.mappings.rows
         self.is_flush_broken = False
         self.has_short_files = False
+        self.batch_topics: frozenset[str] = frozenset()
+        self.batch_queues: dict[QueueKey, Any] = {}
         self._disk = disk
         self._log_min_offset = log_min_offset
         self._queues: dict[QueueKey, ConsumeQueue] = {}
@@ -87,7 +90,8 @@ class ConsumeQueueTable:
         the name of a directory: such a record has no queue.
         """
         queue = self._queues.get(key)
-        if queue is None and is_directory_name(key.topic) and 0 <= key.queue_id < 2**31:
+        is_name = is_directory_name(key.topic) and key.topic not in self.batch_topics
+        if queue is None and is_name and 0 <= key.queue_id < 2**31:
             queue = self._add(key)
         return queue
 
@@ -98,6 +102,10 @@ class ConsumeQueueTable:
     def all(self) -> list[ConsumeQueue]:
         """Return every queue, in no order."""
         return list(self._queues.values())
+
+    def every(self) -> list[Any]:
+        """Return every queue, those of batches too: what is flushed, and follows the log."""
+        return [*self._queues.values(), *self.batch_queues.values()]
 
     def topics(self) -> list[str]:
         """Return every topic, in order."""
@@ -147,7 +155,7 @@ class ConsumeQueueTable:
 
     def drop(self) -> None:
         """Let go of all files."""
-        for queue in self.all():
+        for queue in self.every():
             queue.drop()
 
     # --- durability -----------------------------------------------------------------------------
@@ -161,7 +169,7 @@ class ConsumeQueueTable:
         """
         failure: FlushFailedError | None = None
         is_complete = True
-        for queue in self.all():
+        for queue in self.every():
             try:
                 is_complete &= queue.flush(least_pages)
             except FlushFailedError as error:

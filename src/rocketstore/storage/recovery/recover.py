@@ -29,6 +29,7 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.queue_search import batch_topics_in
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import crash_start, store_time_of, survey_log
@@ -107,6 +108,7 @@ class RecoveryParts:
             enabled=config.message_index_enable,
             tz=tz,
         )
+        self.queues.batch_topics = batch_topics_in(layout)
         for part in (self.log, self.queues, self.index):
             drop_later(part.drop)
         self.problems = [

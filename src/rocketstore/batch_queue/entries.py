@@ -1,0 +1,118 @@
+"""Searching the entries of one BatchConsumeQueue, mapped or read with ``pread``.
+
+Law: entries stand in the order of their queue offsets and of the log, so both are searched for by
+bisection; where damage misleads that, the whole queue is looked through. An entry is a hint: who
+uses it compares the record.
+
+How derived: BatchConsumeQueue.getBatchMsgIndexBuffer, correctMinOffset and getOffsetInQueueByTime
+of 5.3.1 (spec F9, B13), without K-T6.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rocketstore.format.batch_queue_entry import (
+    BATCH_ENTRY_DTYPE,
+    BATCH_ENTRY_SIZE_BYTES,
+    BatchEntry,
+    decode_batch_entry,
+    written_count,
+)
+from rocketstore.format.queue_entry import QueueEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rocketstore.format.batch_queue_entry import BatchEntryArray
+
+
+class BatchEntries(ABC):
+    """The entries of one queue by their place in it, from `first_place` up to `stop_place`."""
+
+    first_place: int
+    stop_place: int
+
+    def __init__(self, log_min_offset: Callable[[], int]) -> None:
+        self._log_min_offset = log_min_offset
+
+    @property
+    @abstractmethod
+    def entries_per_file(self) -> int:
+        """How many entries one file holds."""
+
+    @abstractmethod
+    def read(self, place: int, count: int) -> bytes:
+        """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
+
+    def at(self, place: int) -> BatchEntry | None:
+        """Return the entry of a place; None where it cannot be read."""
+        held = self.read(place, 1)
+        return decode_batch_entry(held) if len(held) == BATCH_ENTRY_SIZE_BYTES else None
+
+    def _of(self, place: int) -> BatchEntry:
+        return self.at(place) or BatchEntry(0, 0, 0, 0, 0, 0)
+
+    def arrays(self) -> Iterator[tuple[int, BatchEntryArray]]:
+        """Yield the entries of each file, with the place of its first."""
+        place = self.first_place
+        while place < self.stop_place:
+            left = min(self.entries_per_file - place % self.entries_per_file, 1 << 16)
+            held = self.read(place, min(left, self.stop_place - place))
+            yield place, np.frombuffer(held, BATCH_ENTRY_DTYPE)
+            place += left
+
+    # --- what a queue says ----------------------------------------------------------------------
+
+    @property
+    def max_offset(self) -> int:
+        """One past the queue offset of the last message; 0 without entries."""
+        stop = self.stop_place
+        return self._of(stop - 1).stop_offset if stop > self.first_place else 0
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset whose record has not expired; the maximum when all have."""
+        log_min = self._log_min_offset()
+        places = range(self.first_place, self.stop_place)
+        expired = bisect_left(places, log_min, key=lambda place: self._of(place).physical_offset)
+        return self._of(places[expired]).base_offset if expired < len(places) else self.max_offset
+
+    def place_of(self, offset: int) -> int:
+        """Return the place of the entry that has a queue offset, else of the next one after it."""
+        places = range(self.first_place, self.stop_place)
+        at = bisect_right(places, offset, key=lambda place: self._of(place).base_offset) - 1
+        entry = self._of(places[at]) if at >= 0 else None
+        if entry is not None and entry.base_offset <= offset < entry.stop_offset:
+            return places[at]
+        for place, array in self.arrays():
+            stops = array["base_offset"].astype(np.int64) + array["message_count"]
+            rows = np.flatnonzero((stops > offset) & (array["message_count"] > 0))
+            if rows.size:
+                return place + int(rows[0])
+        return places.stop
+
+    def entry(self, queue_offset: int) -> QueueEntry | None:
+        """Return what an entry of a ConsumeQueue would say of the message of a queue offset."""
+        entry = self.at(self.place_of(queue_offset))
+        return None if entry is None else QueueEntry(*entry[:3])
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """Return the queue offset of the first message stored at a moment or later (K-T6)."""
+        places = range(self.first_place, self.stop_place)
+        at = bisect_left(places, timestamp_ms, key=lambda p: self._of(p).store_timestamp_ms)
+        offset = self._of(places[at]).base_offset if at < len(places) else self.max_offset
+        return max(offset, self.min_offset)
+
+    def written_stop(self) -> int:
+        """Return the place after the last entry of those that follow each other without a fault."""
+        stop = self.first_place
+        for place, array in self.arrays():
+            stop = place + written_count(array)
+            if stop < place + len(array):
+                break
+        return stop

@@ -1,0 +1,168 @@
+"""One BatchConsumeQueue that is written: entries appended, ends cut, files made durable.
+
+Law: only the dispatching thread appends, and recovery before that thread runs. An entry is there
+from the moment `stop_place` admits it; doing a record again changes nothing.
+
+How derived: BatchConsumeQueue of 5.3.1 (spec F9, B16.1).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from rocketstore.batch_queue.entries import BatchEntries
+from rocketstore.events import get_logger
+from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES, encode_batch_entry
+from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.files.whole_file import has_data
+from rocketstore.storage.queues.consume_queue import PutEntry
+from rocketstore.verification.queue_numbers import DOUBTFUL_BEGINNING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rocketstore.format.batch_queue_entry import BatchEntry
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.verification.file_rules import FileFinding
+
+_log = get_logger(__name__)
+
+
+class MappedBatchQueue(BatchEntries):
+    """The entries of one queue below `directory`, which need not exist."""
+
+    def __init__(
+        self, directory: Path, file_size: int, *, disk: Disk, log_min_offset: Callable[[], int]
+    ) -> None:
+        super().__init__(log_min_offset)
+        self.files = MappedFileQueue(directory, file_size, disk=disk)
+        self.stop_place = 0
+
+    @property
+    def first_place(self) -> int:  # type: ignore[override] # it moves with the files
+        """Place of the first entry on disk."""
+        return max(self.files.min_offset, 0) // BATCH_ENTRY_SIZE_BYTES
+
+    @property
+    def entries_per_file(self) -> int:
+        """How many entries one file holds."""
+        return self.files.file_size // BATCH_ENTRY_SIZE_BYTES
+
+    def read(self, place: int, count: int) -> bytes:
+        """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
+        start = place * BATCH_ENTRY_SIZE_BYTES
+        file = self.files.find(start)
+        if file is None:
+            return b""
+        at = start - file.base
+        try:
+            return file.mapping[at : at + count * BATCH_ENTRY_SIZE_BYTES]
+        except FileNotFoundError:  # retention was faster
+            return b""
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def load(self, *, after_crash: bool) -> list[FileFinding[Path]]:
+        """Take in the files; raises `StoreDamagedError` where one has a length it cannot have."""
+        problems = self.files.load(after_crash=after_crash)
+        self.stop_place = self.files.max_offset // BATCH_ENTRY_SIZE_BYTES
+        return problems
+
+    def settle(self, physical_limit: int) -> int | None:
+        """Cut the queue before the first record that does not begin before a physical offset.
+
+        Returns where the log has to be entered again because entries were lost before: None where
+        none were.
+        """
+        kept = self.written_stop()
+        is_torn = self._has_data(kept)
+        last = self.at(kept - 1) if kept > self.first_place else None
+        resume = 0 if last is None else last.physical_offset + last.record_size
+        places = range(self.first_place, kept)
+        kept = self.first_place + bisect_left(
+            places, physical_limit, key=lambda place: self._of(place).physical_offset
+        )
+        self._end_at(kept)
+        return resume if is_torn else None
+
+    def _has_data(self, place: int) -> bool:
+        """Whether anything is written from a place on."""
+        position = place * BATCH_ENTRY_SIZE_BYTES
+        for file in self.files.files:
+            at = max(position - file.base, 0)
+            if at < file.size:
+                with file.descriptor() as descriptor:
+                    if has_data(descriptor, at, file.size):
+                        return True
+        return False
+
+    def _end_at(self, place: int) -> None:
+        position = place * BATCH_ENTRY_SIZE_BYTES
+        later = [file for file in self.files.files if file.base >= position]
+        self.files.remove(later, now_ms=0)
+        last = self.files.last()
+        self.stop_place = place if last is not None else 0
+        if last is not None:
+            at = position - last.base
+            if self._has_data(place):
+                last.zero_tail(at)
+            last.set_end(min(at, last.size))
+            last.close_descriptor()
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def put(self, entry: BatchEntry) -> PutEntry:
+        """Append the entry of a record that is not there yet."""
+        last = self.at(self.stop_place - 1) if self.stop_place > self.first_place else None
+        if last is not None and entry.physical_offset <= last.physical_offset:
+            return PutEntry.REPEATED
+        # A forged number would refuse every later message: as many as fit the log may be missing.
+        most = max(DOUBTFUL_BEGINNING, entry.physical_offset // BATCH_MESSAGE_FIXED_SIZE)
+        maximum = 0 if last is None else last.stop_offset
+        if not maximum <= entry.base_offset <= maximum + most:
+            _log.warning(
+                "batch_queue.refused", why="its queue offset is not after those before it",
+                physical_offset=entry.physical_offset, base_offset=entry.base_offset,
+                max_offset=maximum,
+            )  # fmt: skip
+            return PutEntry.REFUSED
+        position = self.stop_place * BATCH_ENTRY_SIZE_BYTES
+        file = self.files.last()
+        if file is None or position >= file.base + file.size:
+            file = self.files.create(position)
+        file.write_bytes(position - file.base, encode_batch_entry(entry))
+        file.write_position = position - file.base + BATCH_ENTRY_SIZE_BYTES
+        self.stop_place += 1
+        return PutEntry.WRITTEN
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Make entries durable; return whether everything written before the call is."""
+        for file in self.files.files:
+            file.flush(least_pages)
+            file.close_descriptor()
+        return all(file.flushed_position >= file.write_position for file in self.files.files)
+
+    def delete_expired(
+        self, log_min_offset: int, *, force_after_ms: int, now_ms: int
+    ) -> tuple[list[Path], bool]:
+        """Delete leading files whose every record has expired, never the last file (K-C4)."""
+        gone: list[Path] = []
+        while len(self.files.files) > 1:
+            following = self.files.files[1].base // BATCH_ENTRY_SIZE_BYTES
+            last = self.at(following - 1)
+            if following > self.stop_place or last is None:
+                break
+            if last.physical_offset >= log_min_offset:
+                break
+            path = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
+            if path is None:
+                return gone, False
+            gone.append(path)
+        return gone, True
+
+    def drop(self) -> None:
+        """Let go of all files."""
+        self.files.drop()

@@ -1,0 +1,256 @@
+"""Gets of batch topics: messages are found in their records and given one by one.
+
+Any message of a batch may be the first of a page, or its last. What cannot be read (the record is
+lost, or its body breaks off) is stepped over and counted, as a lost entry of a ConsumeQueue is.
+Raw records are given whole, from the one that holds the offset on, as a broker of 5.x sends them.
+
+Law: a call that names no batch topic goes where it went before.
+
+How derived: DefaultMessageStore.getMessage of 5.3.1 over BatchConsumeQueue (spec B13).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketstore.batch_queue.inner_messages import inner_place, unwrapped
+from rocketstore.format.queue_entry import QueueEntry
+from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
+from rocketstore.storage.reading.pages import PageLimits, page_without_entry, parse_tags
+from rocketstore.storage.results import GetMessageStatus, GetRawResult, GetResult, GetViewsResult
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rocketstore.batch_queue.entries import BatchEntries
+    from rocketstore.format.batch_queue_entry import BatchEntry
+    from rocketstore.message import StoredMessage
+    from rocketstore.storage.log.commit_log import CommitLog
+    from rocketstore.storage.reading.pread_log import PreadLog
+    from rocketstore.storage.reading.reader import Reader
+
+LOOKED_AT: Final = 347
+"""Most entries that one get looks at: 16,000 bytes of them, as in 5.x."""
+
+_PAGES: Final = (
+    ("get", MESSAGES, GetResult),
+    ("get_raw", RECORDS, GetRawResult),
+    ("get_views", VIEWS, GetViewsResult),
+)
+_ASKED_BY_TOPIC: Final = (
+    "min_offset", "max_offset", "message_count", "queue_entries", "offset_at",
+    "earliest_timestamp", "store_timestamp",
+)  # fmt: skip
+
+
+class BatchReads:
+    """The batch queues of a store that is read; `queues` may grow, `names` are their topics."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        log: CommitLog | PreadLog,
+        queues: Mapping[QueueKey, BatchEntries],
+        names: frozenset[str],
+    ) -> None:
+        self._reader = reader
+        self._log = log
+        self.queues = queues
+        self.names = names
+        self._limits = PageLimits.from_config(reader.config)
+        self._unwrapped: tuple[int, list[StoredMessage]] = (-1, [])
+
+    # --- pages ----------------------------------------------------------------------------------
+
+    def _page(
+        self,
+        form: tuple[int, type[Any]],
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        tags: str | None = None,
+    ) -> Any:
+        self._reader._check_readable()  # noqa: SLF001 - what every get asks first
+        kind, result = form
+        wanted = parse_tags(tags)
+        queue = self.queues.get(QueueKey(topic, queue_id))
+        minimum, maximum = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        if queue is None or not minimum <= offset < maximum:
+            # Only the limits are asked of the queue.
+            known: Any = queue
+            return result(*page_without_entry(kind, known, topic, offset, minimum, maximum))
+        most = min(max(1, max_messages), self._limits.memory_count)
+        taken: Any
+        if kind == MESSAGES:
+            taken, at, skipped = self._messages(queue, topic, queue_id, offset, most, wanted)
+        else:
+            taken, at, skipped = self._records(queue, offset, most)
+        self._reader._note_get(len(taken), 0)  # noqa: SLF001
+        status = GetMessageStatus.FOUND
+        if not taken:
+            is_lost = skipped >= at - offset
+            status = GetMessageStatus.NO_MATCHED_MESSAGE
+            status = GetMessageStatus.MESSAGE_WAS_REMOVING if is_lost else status
+        items = (b"".join(taken), len(taken)) if kind == RECORDS else (taken,)
+        return result(status, *items, at, minimum, maximum, skipped)
+
+    def _entries(self, queue: BatchEntries, offset: int) -> Iterator[BatchEntry]:
+        """Yield the entry that has an offset, and those that follow, as far as a get looks."""
+        place = queue.place_of(offset)
+        for number in range(place, min(place + LOOKED_AT, queue.stop_place)):
+            entry = queue.at(number)
+            if entry is not None and entry.is_written and entry.stop_offset > offset:
+                yield entry
+
+    def _messages(
+        self,
+        queue: BatchEntries,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        most: int,
+        wanted: tuple[str, ...],
+    ) -> tuple[list[StoredMessage], int, int]:
+        """Return messages, the offset after the last one looked at, and how many were lost."""
+        taken: list[StoredMessage] = []
+        at, skipped, size = offset, 0, 0
+        for entry in self._entries(queue, offset):
+            skipped += max(entry.base_offset - at, 0)  # of a damaged entry
+            at = max(at, entry.base_offset)
+            inner = self._inner(entry, topic, queue_id)
+            for message in inner[at - entry.base_offset :]:
+                if not wanted or message.tags in wanted:
+                    size += len(message.raw_body) + len(message.raw_properties)
+                    if taken and (len(taken) == most or size > self._limits.memory_bytes):
+                        return taken, at, skipped
+                    taken.append(message)
+                at += 1
+            skipped += entry.stop_offset - at
+            at = entry.stop_offset
+        return taken, at, skipped
+
+    def _inner(self, entry: BatchEntry, topic: str, queue_id: int) -> list[StoredMessage]:
+        """Return the messages of an entry's record, none where that is not the one it means."""
+        physical, kept = self._unwrapped
+        if physical == entry.physical_offset and (not kept or kept[0].topic == topic):
+            return kept  # the rest of a large batch is asked for next
+        message = self._reader.at_physical_offset(entry.physical_offset)
+        if message is None or (message.topic, message.queue_id) != (topic, queue_id):
+            return []
+        place = inner_place(message.sys_flag, message.queue_offset, message.properties)
+        if place != (entry.base_offset, entry.message_count):
+            return []
+        inner = unwrapped(message, entry.message_count)
+        self._unwrapped = (entry.physical_offset, inner)
+        return inner
+
+    def _records(self, queue: BatchEntries, offset: int, most: int) -> tuple[list[Any], int, int]:
+        """Return views of whole records, as many as have `most` messages, but at least one."""
+        taken: list[memoryview] = []
+        at, skipped, size, count = offset, 0, 0, 0
+        for entry in self._entries(queue, offset):
+            size, count = size + entry.record_size, count + entry.message_count
+            if taken and (count > most or size > self._limits.memory_bytes):
+                break
+            record = self._record(entry)
+            if record is None:
+                skipped += entry.stop_offset - max(at, entry.base_offset)
+            else:
+                taken.append(record)
+            at = entry.stop_offset
+        return taken, at, skipped
+
+    def _record(self, entry: BatchEntry) -> memoryview | None:
+        if self._reader.at_physical_offset(entry.physical_offset) is None:
+            return None
+        window = self._log.window(entry.physical_offset, entry.record_size)
+        if window is None:
+            return None
+        start = entry.physical_offset - window[1]
+        return memoryview(window[0])[start : start + entry.record_size]
+
+    # --- the rest -------------------------------------------------------------------------------
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that can be read, 0 for an unknown queue."""
+        queue = self.queues.get(QueueKey(topic, queue_id))
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return one past the last queue offset, 0 for an unknown queue."""
+        queue = self.queues.get(QueueKey(topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
+    def message_count(self, topic: str, queue_id: int) -> int:
+        """Return how many messages of a queue can be read, lost ones included."""
+        return max(0, self.max_offset(topic, queue_id) - self.min_offset(topic, queue_id))
+
+    def queue_entries(
+        self, topic: str, queue_id: int, offset: int | None = None, max_entries: int | None = None
+    ) -> Iterator[tuple[int, QueueEntry]]:
+        """Yield first queue offset and place of each record, expired ones included."""
+        queue = self.queues.get(QueueKey(topic, queue_id))
+        if queue is None:
+            return
+        start = queue.first_place if offset is None else queue.place_of(offset)
+        stop = queue.stop_place
+        for place in range(start, stop if max_entries is None else min(stop, start + max_entries)):
+            if (entry := queue.at(place)) is not None:
+                yield entry.base_offset, QueueEntry(*entry[:3])
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the queue offset of the first message stored at or after a moment."""
+        queue = self.queues.get(QueueKey(topic, queue_id))
+        return 0 if queue is None else queue.offset_at(timestamp_ms)
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Return the store time of a queue's first message, None when it has none."""
+        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the store time of one queue offset, None when it has no message."""
+        queue = self.queues.get(QueueKey(topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        entry = queue.at(queue.place_of(offset))
+        return None if entry is None else entry.store_timestamp_ms
+
+    # --- routes ---------------------------------------------------------------------------------
+
+    def attach_reads(self) -> None:
+        """Let the reader's calls that name a batch topic come here."""
+        reader: Any = self._reader
+        for name in _ASKED_BY_TOPIC:
+            setattr(reader, name, self.routed(name, "topic", lambda topic: topic))
+        for name, kind, result in _PAGES:
+            page = functools.partial(self._page, (kind, result))
+            setattr(reader, name, self.routed(name, "topic", lambda topic: topic, page))
+        without = reader.queues
+        reader.queues = lambda: sorted({*without(), *self.queues})
+
+    def routed(
+        self,
+        name: str,
+        first: str,
+        topic_of: Callable[[Any], Any],
+        own: Callable[..., Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Return a call of the reader that comes here where its first argument says so."""
+        without, own = getattr(self._reader, name), own or getattr(self, name)
+        reader: Any = self._reader
+
+        @functools.wraps(without)
+        def call(*arguments: Any, **named: Any) -> Any:
+            topic = topic_of(arguments[0] if arguments else named.get(first))
+            if (
+                type(topic) is str
+                and topic in self.names
+                and not getattr(reader, "is_closed", False)
+            ):
+                return own(*arguments, **named)
+            return without(*arguments, **named)
+
+        return call

@@ -1,0 +1,106 @@
+"""One entry of a BatchConsumeQueue of 5.x: where the record of some messages of a queue lies.
+
+Entries stand one after the other, 46 bytes each. A record has one, however many messages it holds,
+so the place of an entry says nothing about queue offsets: it is searched for by its first one.
+
+Law: an entry is believed only as far as the CommitLog record it points at agrees; this module
+checks lengths and nothing else. Page: docs/format/batch-consume-queue.md.
+Source: rocketmq-all-5.3.1, BatchConsumeQueue.putBatchMessagePositionInfo; spec F9.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rocketstore.errors import TruncatedRecordError
+from rocketstore.format import Field, layout_code, packed
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    BatchEntryArray: TypeAlias = npt.NDArray[np.void]
+
+FIELDS: Final = (
+    Field("physical_offset", "q", "8", "bytes", "start of the record in the CommitLog"),
+    Field("record_size", "i", "4", "bytes", "length of that record"),
+    Field("tags_code", "q", "8", "-", "hash of the record's own tags, 0 without"),
+    Field("store_timestamp_ms", "q", "8", "ms", "when the record was stored"),
+    Field("base_offset", "q", "8", "-", "queue offset of the first message"),
+    Field("message_count", "h", "2", "count", "messages in the record, at least 1"),
+    Field("compacted_offset", "i", "4", "-", "-1"),
+    Field("reserved", "i", "4", "-", "0"),
+)
+"""The page's table (spec F9)."""
+
+BATCH_ENTRY_STRUCT: Final = struct.Struct(layout_code(FIELDS))
+BATCH_ENTRY_SIZE_BYTES: Final = BATCH_ENTRY_STRUCT.size
+assert BATCH_ENTRY_SIZE_BYTES == 46
+
+BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
+    [(field.name, f">{'i2' if field.code == 'h' else field.code}") for field in FIELDS]
+)
+
+BATCH_COUNT_MAX: Final = 32767
+"""Most messages of a record: their count is a signed 16-bit number."""
+
+
+class BatchEntry(NamedTuple):
+    """What a BatchConsumeQueue says about one record."""
+
+    physical_offset: int
+    record_size: int
+    tags_code: int
+    store_timestamp_ms: int
+    base_offset: int
+    message_count: int
+    compacted_offset: int = -1
+    reserved: int = 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether 5.x counts it as an entry (BatchConsumeQueue.recover)."""
+        return (
+            min(self.physical_offset, self.base_offset) >= 0
+            and min(self.record_size, self.message_count) > 0
+        )
+
+    @property
+    def stop_offset(self) -> int:
+        """Queue offset after the last message."""
+        return self.base_offset + self.message_count
+
+
+def encode_batch_entry(entry: BatchEntry) -> bytes:
+    """Encode one entry; raises `FieldRangeError`."""
+    return packed(BATCH_ENTRY_STRUCT, entry, "a batch queue entry's number")
+
+
+def decode_batch_entry(view: bytes | bytearray | memoryview, position: int = 0) -> BatchEntry:
+    """Decode the entry that starts at `position` of `view`; raises `TruncatedRecordError`."""
+    remaining = len(view) - position
+    if position < 0 or remaining < BATCH_ENTRY_SIZE_BYTES:
+        raise TruncatedRecordError(
+            "batch queue entry cut off",
+            expected=f"{BATCH_ENTRY_SIZE_BYTES} bytes",
+            found=f"{max(0, remaining)} bytes",
+            offset=position,
+        )
+    return BatchEntry._make(BATCH_ENTRY_STRUCT.unpack_from(view, position))
+
+
+def written_count(array: BatchEntryArray) -> int:
+    """Return how many entries at the beginning of an array are written, each after the one before.
+
+    Their records stand in the order of the log, and no two have a message in common.
+    """
+    fits = (array["physical_offset"] >= 0) & (array["record_size"] > 0)
+    fits &= (array["base_offset"] >= 0) & (array["message_count"] > 0)
+    stops = array["base_offset"].astype(np.int64) + array["message_count"]
+    fits[1:] &= array["base_offset"][1:] >= stops[:-1]
+    ends = array["physical_offset"].astype(np.int64) + array["record_size"]
+    fits[1:] &= array["physical_offset"][1:] >= ends[:-1]
+    wrong = np.flatnonzero(~fits)
+    return int(wrong[0]) if wrong.size else len(array)
