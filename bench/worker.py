@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.messages import HOST, POOL_SIZE, TOPIC, BenchMessages, key
 from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus
-from rocketstore.config import from_properties
+from rocketstore.config.sources import from_properties
 from rocketstore.scan.scanner import scan_window
 
 if TYPE_CHECKING:

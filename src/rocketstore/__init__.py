@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rocketstore.config import (
         BrokerRole,
         FlushDiskType,
-        LoadedConfig,
         RecoveryPolicy,
         StoreConfig,
         load_config,
     )
+    from rocketstore.config.sources import LoadedConfig
     from rocketstore.consuming.consumer import ConsumedMessage, Consumer
     from rocketstore.errors import (
         ArchiveDamagedError,
@@ -168,11 +168,11 @@ _PLACES: Final = {
     "config": (
         "BrokerRole",
         "FlushDiskType",
-        "LoadedConfig",
         "RecoveryPolicy",
         "StoreConfig",
         "load_config",
     ),
+    "config.sources": ("LoadedConfig",),
     "consuming.consumer": ("ConsumedMessage", "Consumer"),
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "format.checkpoint": ("Checkpoint",),

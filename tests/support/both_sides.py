@@ -6,7 +6,8 @@ import itertools
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from rocketstore.config import StoreConfig, from_properties
+from rocketstore.config import StoreConfig
+from rocketstore.config.sources import from_properties
 from rocketstore.message import COMPRESSED_FLAG, Message, StoredMessage
 from support.java_store import SMALL_FILES, message_json
 

@@ -13,21 +13,28 @@ from hypothesis import strategies as st
 from rocketstore.config import (
     BrokerRole,
     FlushDiskType,
-    Origin,
     RecoveryPolicy,
     StoreConfig,
     StoreSizes,
-    broker_conf_key,
     commit_log_directories,
-    from_properties,
-    load_broker_conf,
     load_config,
     parse_delay_levels,
-    parse_delete_hours,
     resolve_sizes,
 )
-from rocketstore.config.sources import BROKER_KEYS, KEYS_WITHOUT_EFFECT
-from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, field_texts
+from rocketstore.config.sources import (
+    BROKER_KEYS,
+    KEYS_WITHOUT_EFFECT,
+    Origin,
+    from_properties,
+    load_broker_conf,
+)
+from rocketstore.config.store_config import (
+    FIELD_OF_KEY,
+    FIELDS,
+    broker_conf_key,
+    field_texts,
+    parse_delete_hours,
+)
 from rocketstore.errors import ConfigError
 from support.golden import golden_case
 from support.option_rows import COLUMNS, option_rows

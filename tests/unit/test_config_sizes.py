@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.config import (
-    FileObservation,
-    ObservedSizes,
-    StoreConfig,
-    StoreSizes,
-    resolve_sizes,
-)
+from rocketstore.config import StoreConfig, StoreSizes, resolve_sizes
+from rocketstore.config.files import FileObservation, ObservedSizes
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format import index_file
 

@@ -14,7 +14,8 @@ from rocketstore.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.config import LoadedConfig, StoreConfig
+    from rocketstore.config import StoreConfig
+    from rocketstore.config.sources import LoadedConfig
 
 Output = Literal["table", "json", "jsonl"]
 """How results are printed: a table for people, a JSON array or JSON lines for programs."""

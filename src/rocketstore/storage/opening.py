@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.config import ObservedSizes, commonest, resolve_sizes
+from rocketstore.config import resolve_sizes
+from rocketstore.config.files import ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from rocketstore.config import FileObservation, RecoveryPolicy, StoreConfig
+    from rocketstore.config import RecoveryPolicy, StoreConfig
+    from rocketstore.config.files import FileObservation
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
 

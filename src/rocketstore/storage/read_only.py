@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import msgspec
 
-from rocketstore.config import FileObservation, ObservedSizes, StoreConfig, commonest, resolve_sizes
+from rocketstore.config import StoreConfig, resolve_sizes
+from rocketstore.config.files import FileObservation, ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError, StoreReadOnlyError
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES

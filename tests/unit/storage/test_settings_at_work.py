@@ -15,7 +15,8 @@ from rocketstore import (
     RecoveryPolicy,
     StoreConfig,
 )
-from rocketstore.config import from_properties, load_config
+from rocketstore.config import load_config
+from rocketstore.config.sources import from_properties
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config

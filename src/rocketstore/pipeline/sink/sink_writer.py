@@ -27,7 +27,8 @@ from msgspec.structs import replace
 from pyspark.sql import datasource
 
 from rocketstore import message
-from rocketstore.config import BrokerRole, FlushDiskType, from_properties, load_broker_conf
+from rocketstore.config import BrokerRole, FlushDiskType
+from rocketstore.config.sources import from_properties, load_broker_conf
 from rocketstore.config.store_config import FIELD_OF_KEY
 from rocketstore.errors import ConfigError, InvalidNameError, RefusedMessageError, StoreError
 from rocketstore.format import properties

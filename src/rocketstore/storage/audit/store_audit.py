@@ -24,10 +24,10 @@ from rocketstore.config import (
     StoreConfig,
     StoreSizes,
     commit_log_directories,
-    observed_in,
     parse_delay_levels,
     resolve_sizes,
 )
+from rocketstore.config.files import observed_in
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from rocketstore.config import ObservedSizes, StoreConfig, commonest, resolve_sizes
+from rocketstore.config import StoreConfig, resolve_sizes
+from rocketstore.config.files import ObservedSizes, commonest
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     HEADER_STRUCT,

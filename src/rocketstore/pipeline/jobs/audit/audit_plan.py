@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.config import observed_in, parse_delay_levels, resolve_sizes
+from rocketstore.config import parse_delay_levels, resolve_sizes
+from rocketstore.config.files import observed_in
 from rocketstore.errors import FormatError, NotAStoreError, StoreError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
