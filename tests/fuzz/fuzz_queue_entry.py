@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from rocketstore.errors import FormatError
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
+    FILLER,
     QueueEntry,
     decode_entry,
     entry_array,
-    filler_mask,
+    equal_mask,
     written_mask,
 )
 from support.fuzzing import check_mutations, fuzz_with_atheris
@@ -31,7 +32,7 @@ def check(data: bytes) -> None:
         array = entry_array(data[:whole])
     assert [QueueEntry(*row) for row in array.tolist()] == entries
     assert written_mask(array).tolist() == [entry.is_written for entry in entries]
-    assert filler_mask(array).tolist() == [entry.is_filler for entry in entries]
+    assert equal_mask(array, FILLER).tolist() == [entry.is_filler for entry in entries]
     assert encode_entries(entries) == data[:whole]
     for position in (-1, 0, len(data) // 2, len(data) - ENTRY_SIZE_BYTES, len(data)):
         check_single(data, position)

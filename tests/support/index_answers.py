@@ -26,7 +26,7 @@ def candidates(
     offsets = np.zeros(_OFFSETS_PER_CALL + 1, np.int64)
     for file in reversed(index.files):
         try:
-            array = file.array
+            array = file.file.array
         except FileNotFoundError:  # retention was faster
             continue
         number = -1

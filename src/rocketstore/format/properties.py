@@ -72,18 +72,12 @@ def message_properties(message: Message) -> bytes:
     `encode_properties` refuses; also keys, tags or a unique key that are no texts, and a blank in
     one of several keys, which would make two keys of it.
     """
-    # One text and one count of separators: this runs once per put.
     keys, unique_key, tags = message.keys, message.unique_key, message.tags
     if keys and not isinstance(keys, str):
         keys = joined_keys(keys)
     _check_text("a unique key is one text", UNIQ_KEY, unique_key)
     _check_text("tags are one text", TAGS, tags)
     properties = message.properties
-    if keys and unique_key and tags and not properties:
-        text = f"KEYS\x01{keys}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tags}"
-        is_plain = text.isascii() and not text.endswith("\0")
-        if is_plain and text.count("\x01") == 3 and text.count("\x02") == 2:
-            return text.encode("ascii")
     pairs: list[Any] = list(properties.items()) if properties else []
     pairs += [pair for pair in ((KEYS, keys), (UNIQ_KEY, unique_key), (TAGS, tags)) if pair[1]]
     return _encoded(pairs) if pairs else b""

@@ -86,8 +86,11 @@ class QueueEntry(NamedTuple):
 FILLER: Final = QueueEntry(0, FILLER_SIZE, 0)
 FILLER_BYTES: Final = ENTRY_STRUCT.pack(*FILLER)
 
+EMPTY: Final = QueueEntry(0, 0, 0)
+"""What stands at a place that nothing was written to."""
+
 KEPT_PLACE: Final = QueueEntry(2**63 - 1, 0, 0)
-"""Behind a queue's last entry: this queue offset was given out, and its record is lost.
+"""After a queue's last entry: this queue offset was given out, and its record is lost.
 
 4.9 has no such thing, and takes it for the queue's end, as it takes zeros (`is_written`)."""
 KEPT_PLACE_BYTES: Final = ENTRY_STRUCT.pack(*KEPT_PLACE)
@@ -131,17 +134,8 @@ def written_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def filler_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
-    """Return which rows of an `entry_array` are fillers."""
-    return _equal_mask(array, FILLER)
-
-
-def kept_place_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
-    """Return which rows of an `entry_array` are kept places."""
-    return _equal_mask(array, KEPT_PLACE)
-
-
-def _equal_mask(array: EntryArray, entry: QueueEntry) -> npt.NDArray[np.bool_]:
+def equal_mask(array: EntryArray, entry: QueueEntry) -> npt.NDArray[np.bool_]:
+    """Return which rows of an `entry_array` are equal to an entry, a filler say."""
     mask: npt.NDArray[np.bool_] = (
         (array["physical_offset"] == entry.physical_offset)
         & (array["record_size"] == entry.record_size)

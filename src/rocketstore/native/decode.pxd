@@ -65,7 +65,5 @@ cdef class Window:
 cpdef message_at(LogAtHand log, long long offset, long long size)
 @cython.locals(window=Window)
 cpdef size_at(LogAtHand log, long long offset)
-@cython.locals(window=Window)
-cpdef is_intact_at(LogAtHand log, long long offset, long long size)
 @cython.locals(window=Window, born_extra=int, _=int)
 cpdef store_time_at(LogAtHand log, long long offset, long long size)

@@ -290,13 +290,6 @@ def size_at(log: LogAtHand, offset: int) -> int:
     return 0 if at < 0 else int(view.load_i32(window.data, at))
 
 
-def is_intact_at(log: LogAtHand, offset: int, size: int) -> bool:
-    """Return whether an intact record of a size stands at a physical offset."""
-    window = Window.__new__(Window)
-    window.begin(log)
-    return size > 0 and window.seek(offset, size, True) >= 0
-
-
 def store_time_at(log: LogAtHand, offset: int, size: int) -> int | None:
     """Return the store time of the record at an offset, None without an intact one of this size.
 

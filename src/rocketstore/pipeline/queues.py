@@ -17,9 +17,10 @@ from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, parse_queue_id
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
+    FILLER,
     QueueEntry,
     decode_entry,
-    filler_mask,
+    equal_mask,
     written_mask,
 )
 from rocketstore.pipeline.files import OpenFile, files_at, opened
@@ -133,7 +134,7 @@ class QueueFiles:
     def messages(self, start: int, stop: int) -> Iterator[tuple[Numbers, np.ndarray]]:
         """Yield chunks of the entries that point at a record, with the queue offset of each."""
         for first, entries in self.entries(start, stop):
-            (rows,) = (written_mask(entries) & ~filler_mask(entries)).nonzero()
+            (rows,) = (written_mask(entries) & ~equal_mask(entries, FILLER)).nonzero()
             yield first + rows, entries if len(rows) == len(entries) else entries[rows]
 
     def entries(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:

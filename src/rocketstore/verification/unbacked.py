@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.format.queue_entry import filler_mask, kept_place_mask, written_mask
+from rocketstore.format.queue_entry import EMPTY, FILLER, KEPT_PLACE, equal_mask, written_mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,20 +110,10 @@ def _kinds(entries: EntryArray, log: LogBounds) -> npt.NDArray[np.int8]:
         put(UnbackedKind.WRONG, (offsets >= max(start, log.end)) & (offsets < stop))
     put(UnbackedKind.EXPIRED, offsets < log.min)
     put(UnbackedKind.WRONG, ~written_mask(entries))
-    put(UnbackedKind.KEPT, kept_place_mask(entries))
-    put(UnbackedKind.FILLER, filler_mask(entries))
-    put(UnbackedKind.UNWRITTEN, empty_mask(entries))
+    put(UnbackedKind.KEPT, equal_mask(entries, KEPT_PLACE))
+    put(UnbackedKind.FILLER, equal_mask(entries, FILLER))
+    put(UnbackedKind.UNWRITTEN, equal_mask(entries, EMPTY))
     return kinds
-
-
-def empty_mask(entries: EntryArray) -> BoolArray:
-    """Return which entries are zeros throughout."""
-    mask: BoolArray = (
-        (entries["physical_offset"] == 0)
-        & (entries["record_size"] == 0)
-        & (entries["tags_code"] == 0)
-    )
-    return mask
 
 
 def merged(found: Iterable[Unbacked]) -> list[Unbacked]:

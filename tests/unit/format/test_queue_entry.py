@@ -17,7 +17,7 @@ from rocketstore.format.queue_entry import (
     decode_entry,
     encode_entry,
     entry_array,
-    filler_mask,
+    equal_mask,
     written_mask,
 )
 from support.golden_stores import STORES, golden_store
@@ -74,7 +74,7 @@ def test_array_iterator_and_single_decode_agree(many):
     assert list(iterate_entries(data)) == many
     assert [QueueEntry(*row) for row in array.tolist()] == many
     assert written_mask(array).tolist() == [entry.is_written for entry in many]
-    assert filler_mask(array).tolist() == [entry.is_filler for entry in many]
+    assert equal_mask(array, FILLER).tolist() == [entry.is_filler for entry in many]
 
 
 def test_array_of_a_numpy_buffer_is_a_view():

@@ -22,7 +22,7 @@ import numpy as np
 
 from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
-from rocketstore.format.queue_entry import QueueEntry, filler_mask
+from rocketstore.format.queue_entry import FILLER, QueueEntry, equal_mask
 from rocketstore.format.record import BLANK_MAGIC, decode_record
 from rocketstore.pipeline.files import opened, read_part
 from rocketstore.pipeline.log_read import scanned
@@ -458,7 +458,7 @@ class LiveQueue:
                 is_rising &= bool((np.diff(physical, prepend=high) > 0).all())
                 low, high = min(low, int(physical.min())), max(high, int(physical.max()))
         others = self.files.entries(start, stop) if kept < stop - start else ()
-        if fillers := sum(int(filler_mask(one).sum()) for _, one in others):
+        if fillers := sum(int(equal_mask(one, FILLER).sum()) for _, one in others):
             # Those who put them there reported the loss; `get` steps over them as well.
             what = "fillers in the place of lost messages"
             _log.warning("%s: %d offsets from %d to %d are %s", self, fillers, start, stop, what)

@@ -71,11 +71,6 @@ class IndexFile:
         return self.file.path.name
 
     @property
-    def array(self) -> ByteArray:
-        """The whole file, mapped."""
-        return self.file.array
-
-    @property
     def header(self) -> IndexHeader:
         """The header as it stands in the file."""
         return decode_header(memoryview(self.file.mapping)[:INDEX_HEADER_SIZE])
@@ -84,7 +79,7 @@ class IndexFile:
     def items(self) -> npt.NDArray[np.void]:
         """The items in use, oldest first."""
         stop = used_item_count(self.header, self.layout)
-        return item_array(self.array, self.layout)[FIRST_ITEM:stop]
+        return item_array(self.file.array, self.layout)[FIRST_ITEM:stop]
 
     @property
     def is_full(self) -> bool:
@@ -108,7 +103,7 @@ class IndexFile:
         """Drop the items of records from an offset on, and rebuild the chains of the others."""
         self.file.reserve(self.file.size)
         old_end = self.header.end_physical_offset
-        kernels.rebuild_slots(self.array, *self.layout, physical_offset)
+        kernels.rebuild_slots(self.file.array, *self.layout, physical_offset)
         self._flushed_count = _REWRITTEN
         header = self.header
         if header.index_count > FIRST_ITEM and header.end_physical_offset != old_end:

@@ -19,12 +19,13 @@ from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     ENTRY_STRUCT,
     FILLER_BYTES,
+    KEPT_PLACE,
     KEPT_PLACE_BYTES,
     MAX_QUEUE_OFFSET,
     QueueEntry,
     encode_entry,
     entry_array,
-    kept_place_mask,
+    equal_mask,
 )
 from rocketstore.native.row import QueueColumn
 from rocketstore.storage.files.whole_file import has_data
@@ -162,7 +163,7 @@ class ConsumeQueue(QueueSearch):
         size = ENTRY_SIZE_BYTES  # most queues have none, as one entry tells
         while (file := self.files.find(position)) is not None:
             raw = self._mappings.read(file, position - file.base, size)
-            kept = kept_place_mask(entry_array(raw))
+            kept = equal_mask(entry_array(raw), KEPT_PLACE)
             count = len(kept) if kept.all() else int(kept.argmin())
             position += count * ENTRY_SIZE_BYTES
             if count < len(kept) or not count:

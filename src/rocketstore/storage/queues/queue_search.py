@@ -18,9 +18,10 @@ from rocketstore.format.file_name import parse_queue_id
 from rocketstore.format.metadata_json import TOPICS_FILE, batch_topics
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
+    FILLER,
     QueueEntry,
     entry_array,
-    filler_mask,
+    equal_mask,
     written_mask,
 )
 from rocketstore.storage.files.disk import system_errors
@@ -184,7 +185,7 @@ class QueueSearch(ABC):
 
 
 def _message_places(entries: EntryArray) -> list[int]:
-    places: list[int] = (written_mask(entries) & ~filler_mask(entries)).nonzero()[0].tolist()
+    places: list[int] = (written_mask(entries) & ~equal_mask(entries, FILLER)).nonzero()[0].tolist()
     return places
 
 

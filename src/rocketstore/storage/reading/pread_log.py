@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
-from rocketstore.native.decode import LogAtHand, is_intact_at, size_at
+from rocketstore.native.decode import LogAtHand, size_at
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
 
@@ -122,7 +122,7 @@ class PreadLog:
         return end if entry.physical_offset >= end else None
 
     def _is_intact(self, entry: QueueEntry) -> bool:
-        return is_intact_at(self._records, entry.physical_offset, entry.record_size)
+        return 0 < entry.record_size == size_at(self._records, entry.physical_offset)
 
     def _follow(self, at: int) -> int:
         """Return the end of the unbroken row of records and blanks that begins at `at`.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rocketstore.format.index_file import FIRST_ITEM, is_index_file_name, item_array
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array, kept_place_mask
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_array, equal_mask
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.storage.recovery.log_survey import store_time_of
 from rocketstore.verification.findings import Finding, Severity
@@ -189,7 +189,7 @@ class LostFiles:
         given = 0 if known is None else known.next
         for file in reversed(queue.files.files):
             rows = entry_array(file.path.read_bytes() if file.base >= position else b"")
-            is_given = kept_place_mask(rows)
+            is_given = equal_mask(rows, KEPT_PLACE)
             is_given |= self._may_be_record(rows["physical_offset"], rows["record_size"])
             if is_given.any():
                 last = int(np.flatnonzero(is_given)[-1])
@@ -265,7 +265,7 @@ class LostFiles:
         return "" if named == held else f"names records {named}, and has items of {held}"
 
     def _witness(self, file: IndexFile, header: IndexHeader) -> HeaderWitness:
-        items = item_array(file.array, file.layout)
+        items = item_array(file.file.array, file.layout)
         first, last = items[FIRST_ITEM], items[header.index_count - 1]
         begin, end = int(first["physical_offset"]), int(last["physical_offset"])
         is_only = header.index_count == FIRST_ITEM + 1

@@ -21,14 +21,14 @@ import numpy as np
 
 from rocketstore.format.properties import INNER_MULTI_DISPATCH, decode_properties
 from rocketstore.format.queue_entry import (
+    EMPTY,
     FILLER,
+    KEPT_PLACE,
     QueueEntry,
-    filler_mask,
-    kept_place_mask,
+    equal_mask,
     written_mask,
 )
 from rocketstore.storage.dispatch.entry_decisions import calls_for, record_at
-from rocketstore.verification.unbacked import empty_mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ class QueueRecovery:
         for queue in self.queues.all():
             first = _first_entry_from(queue, physical_offset)
             while len(entries := queue.entries(first, queue.max_offset - first)):
-                for row in np.flatnonzero(empty_mask(entries)).tolist():
+                for row in np.flatnonzero(equal_mask(entries, EMPTY)).tolist():
                     queue.put(first + row, FILLER, overwrite=True)
                 first += len(entries)
 
@@ -133,8 +133,8 @@ class QueueRecovery:
 def _given_count(places: EntryArray, old: Sequence[ByteRange]) -> int:
     """Return how many places, from the first on, were given out to records of this log."""
     offsets = places["physical_offset"]
-    given = kept_place_mask(places)
-    given |= written_mask(places) & ~filler_mask(places)
+    given = equal_mask(places, KEPT_PLACE)
+    given |= written_mask(places) & ~equal_mask(places, FILLER)
     for place in old:
         given &= (offsets < place.start) | (offsets >= place.stop)
     return int(np.flatnonzero(given).max(initial=-1)) + 1

@@ -116,7 +116,7 @@ def test_the_first_item_of_a_later_file_has_its_own_time(tmp_path):
     second = index.files[1]
     header = second.header
     assert header.begin_timestamp_ms == 1_090_000
-    item = decode_item(bytes(second.array), LAYOUT.item_position(1))
+    item = decode_item(bytes(second.file.array), LAYOUT.item_position(1))
     java_value, our_value = 90, 0
     assert item.time_difference_s == our_value
     assert find(index, "late", begin_ms=1_090_000, end_ms=1_090_000) == [100]
@@ -178,7 +178,7 @@ def test_half_a_records_items_are_completed(parts):
     parts.run()
     before = parts.bytes_on_disk()
     newest = parts.index.files[-1]
-    kernels.rebuild_slots(newest.array, LAYOUT.slot_count, LAYOUT.item_count, placed[1])
+    kernels.rebuild_slots(newest.file.array, LAYOUT.slot_count, LAYOUT.item_count, placed[1])
     put(parts.index, "a", placed[1], 1_600_000_000_123)
     parts.open_derived()
     parts.dispatcher.dispatch_range(placed[1], parts.end)
@@ -337,7 +337,9 @@ def test_cutting_back_keeps_exactly_the_items_before_the_offset(tmp_path):
         fresh, _ = open_index(tmp_path / f"fresh{target}")
         for number in range(min(target, 20)):
             put(fresh, f"k{number % 3}", number, 1000 * number)
-        assert [bytes(f.array) for f in index.files] == [bytes(f.array) for f in fresh.files]
+        assert [bytes(f.file.array) for f in index.files] == [
+            bytes(f.file.array) for f in fresh.files
+        ]
 
 
 def test_slots_that_name_lost_items_are_rebuilt(tmp_path):
@@ -349,7 +351,7 @@ def test_slots_that_name_lost_items_are_rebuilt(tmp_path):
     file.file.write_bytes(LAYOUT.item_position(4), bytes(40))
     index.truncate_to(4, now_ms=0)
     assert find(index, "k") == [3, 2, 1]
-    assert decode_header(bytes(file.array[:40])).index_count == 4
+    assert decode_header(bytes(file.file.array[:40])).index_count == 4
 
 
 def test_without_store_times_the_end_is_known_to_the_second(tmp_path):

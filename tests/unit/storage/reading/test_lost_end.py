@@ -41,13 +41,13 @@ def test_a_lost_end_of_the_log_is_looked_at_once(
     for path in lost:
         path.unlink() if loss == "missing files" else path.write_bytes(bytes(4096))
     looked_at: list[int] = []
-    genuine = pread_log.is_intact_at
+    genuine = pread_log.size_at
 
-    def counted(log: LogAtHand, offset: int, size: int) -> bool:
+    def counted(log: LogAtHand, offset: int) -> int:
         looked_at.append(offset)
-        return genuine(log, offset, size)
+        return genuine(log, offset)
 
-    monkeypatch.setattr(pread_log, "is_intact_at", counted)
+    monkeypatch.setattr(pread_log, "size_at", counted)
     store = ReadOnlyStore(wide.root)
     end = store.max_physical_offset
     assert kept.name == file_name(0)
