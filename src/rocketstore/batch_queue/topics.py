@@ -22,7 +22,7 @@ import msgspec
 from rocketstore.batch_queue.inner_messages import entry_of
 from rocketstore.batch_queue.mapped_queue import MappedBatchQueue
 from rocketstore.batch_queue.reading import BatchReads
-from rocketstore.config import commonest
+from rocketstore.config.files import commonest
 from rocketstore.errors import FormatError, RefusedMessageError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BATCH_ENTRY_SIZE_BYTES
