@@ -51,7 +51,11 @@ class _Connection:
         self.host = host
         self.link = Link(connection, clock=monotonic_ms, name=f"{host}:{port}")
         self.session = MasterSession(
-            master.log, master.limits, welcome=master.welcome, now_ms=monotonic_ms()
+            master.log,
+            master.limits,
+            welcome=master.welcome,
+            on_acknowledged=master.acknowledged.tell,
+            now_ms=monotonic_ms(),
         )
         self.thread = ServiceThread(
             f"rocketstore-slave-{port}", lambda: master.serve(self), wake=self.link.stop
@@ -65,7 +69,10 @@ class _Connection:
 
 
 class MasterService:
-    """Serves the log of `store`; `address` is where, once it is started."""
+    """Serves the log of `store`; `address` is where, once it is started.
+
+    `acknowledged` tells those who wait that a slave got on.
+    """
 
     def __init__(self, store: BaseStore) -> None:
         self._config = config = store.config
@@ -73,7 +80,7 @@ class MasterService:
         self.limits = limits_of(config)
         self._tls = tls_context(config, is_master=True)
         self._connections: tuple[_Connection, ...] = ()
-        self._acknowledged = Changes()
+        self.acknowledged = Changes()
         self._listener: socket.socket | None = None
         self._accepting = ServiceThread("rocketstore-master", self._accept, wake=self._hang_up)
         self.address = ("", 0)
@@ -100,7 +107,7 @@ class MasterService:
     def stop(self) -> None:
         """Take no slave any more, and let go of all; puts that wait hear that it took too long."""
         self._accepting.stopping.set()
-        self._acknowledged.tell()
+        self.acknowledged.tell()
         self._accepting.stop()
         for connection in self._connections:
             connection.thread.stop()
@@ -147,7 +154,7 @@ class MasterService:
         try:
             if self._tls is not None:
                 link.shake_hands(self._tls, self.limits.silence_ms, is_master=True)
-            link.run(_Noting(session, self._acknowledged), self.limits.silence_ms)
+            link.run(session, self.limits.silence_ms)
         except PeerError as error:
             why = str(error)
             _log.warning("replication.slave_refused", slave=link.name, error=why)
@@ -207,24 +214,7 @@ class MasterService:
         for connection in self._connections:
             connection.link.bell.ring()
         stopping = self._accepting.stopping
-        self._acknowledged.wait_for(lambda: stopping.is_set() or is_replicated(), timeout_s)
+        self.acknowledged.wait_for(lambda: stopping.is_set() or is_replicated(), timeout_s)
         if is_replicated():
             return PutMessageStatus.PUT_OK
         return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
-
-
-class _Noting:
-    """A session whose acknowledgements wake the puts that wait for them."""
-
-    def __init__(self, session: MasterSession, acknowledged: Changes) -> None:
-        self._session = session
-        self._changes = acknowledged
-        self.outgoing = session.outgoing
-        self.next_due_ms = session.next_due_ms
-
-    def receive(self, data: bytes, now_ms: int) -> None:
-        """Take what came, and say so."""
-        before = self._session.acknowledged
-        self._session.receive(data, now_ms)
-        if self._session.acknowledged > before:
-            self._changes.tell()

@@ -43,19 +43,27 @@ class _Wants(enum.Enum):
 
 
 class MasterSession:
-    """One slave; `welcome` makes what it is greeted with.
+    """One slave; `welcome` makes what it is greeted with, `on_acknowledged` hears when it got on.
 
     `position` is where the next frame begins, -1 before a request; the slave has everything before
     `acknowledged`, -1 unless it said so. `identity` is how a slave of ours names itself.
     """
 
     def __init__(
-        self, log: SourceLog, limits: Limits, *, welcome: Callable[[], Welcome], now_ms: int
+        self,
+        log: SourceLog,
+        limits: Limits,
+        *,
+        welcome: Callable[[], Welcome],
+        on_acknowledged: Callable[[], None] = lambda: None,
+        now_ms: int,
     ) -> None:
         self._log = log
         self._limits = limits
         self._welcome = welcome
+        self._on_acknowledged = on_acknowledged
         self._signs = Signs(limits, now_ms)
+        self.next_due_ms = self._signs.next_due_ms
         self._wants = _Wants.REQUEST
         self._part = b""
         self._greeting = b""
@@ -68,9 +76,12 @@ class MasterSession:
         data = self._part + data
         whole = len(data) - len(data) % NUMBER.size
         self._part = data[whole:]
+        before = self.acknowledged
         for (number,) in NUMBER.iter_unpack(data[:whole]):
             self._signs.heard_ms = now_ms
             self._take(number)
+        if self.acknowledged > before:
+            self._on_acknowledged()
 
     def _take(self, number: int) -> None:
         if self._wants is _Wants.ACKNOWLEDGEMENT:
@@ -151,7 +162,3 @@ class MasterSession:
                 hint=_AGAIN,
             )
         return parts
-
-    def next_due_ms(self) -> int:
-        """Return when a sign of life is due, or too late."""
-        return self._signs.next_due_ms()

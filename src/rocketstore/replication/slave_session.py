@@ -56,6 +56,7 @@ class SlaveSession:
         self._identity = identity
         self._from_last_file = from_last_file
         self._signs = Signs(limits, now_ms)
+        self.next_due_ms = self._signs.next_due_ms
         # The beginning of a frame, and how long that is; 0 unknown.
         self._part = bytearray()
         self._part_size = 0
@@ -218,7 +219,3 @@ class SlaveSession:
         if data:
             self._signs.said_ms = now_ms
         return data
-
-    def next_due_ms(self) -> int:
-        """Return when a sign of life is due, or too late."""
-        return self._signs.next_due_ms()
