@@ -1,10 +1,10 @@
 """A store against a model that is a list, through every order of calls and of accidents.
 
-The rules put, read, close, reopen, kill the process (its memory is dropped, its files stay), flip
-bits in records, tear the end of the log off, delete queues, delete the index, let old files expire,
-and repair, each time after a dry run that must have said what the repair then does. After each
-opening every message that no accident hit is where it was, none is there that was not put, and
-a message that was hit is a place that a get steps over.
+The rules put, also for several queues at once, read, close, reopen, kill the process (its memory is
+dropped, its files stay), flip bits in records, tear the end of the log off, delete queues, delete
+the index, let old files expire, and repair, each time after a dry run that must have said what the
+repair then does. After each opening every message that no accident hit is where it was, none is
+there that was not put, and a message that was hit is a place that a get steps over.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from rocketstore import Message, MessageStore, PutMessageStatus, QueueKey, StoreConfig
 from rocketstore.config import RecoveryPolicy
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
+from rocketstore.format.properties import INNER_MULTI_DISPATCH
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
+from rocketstore.verification.extra_queues import offset_in
 from support.power_cut import abandon
 
 LOG_FILE_BYTES = 4096
@@ -33,8 +36,13 @@ CONFIG = StoreConfig(
     max_hash_slot_num=16,
     max_index_num=64,
     retention=False,
+    enable_multi_dispatch=True,
+    enable_lmq=True,
 )
+LISTS = ("copies", "%LMQ%a", "%LMQ%a,copies")
 QUEUES = (QueueKey("orders", 0), QueueKey("orders", 1), QueueKey("%RETRY%g", 0))
+EXTRA_QUEUES = (QueueKey("copies", 0), QueueKey("copies", 1), QueueKey("%LMQ%a", 0))
+ALL_QUEUES = (*QUEUES, *EXTRA_QUEUES)
 BORN_MS = 1_700_000_000_000
 BODY_CRC_AT = 8
 PHYSICAL_OFFSET_AT = 28
@@ -44,7 +52,7 @@ TOPIC_SIZE_AT = 88
 MEMORY = Path("/dev/shm")  # noqa: S108 - each machine makes a directory of its own there
 """No accident here takes away what was not synced, so syncs need not reach a disk."""
 
-queues = st.sampled_from(QUEUES)
+queues = st.sampled_from(ALL_QUEUES)
 bodies = st.binary(max_size=300)
 tags = st.sampled_from([None, "a", "b"])
 
@@ -75,7 +83,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="rocketstore-machine-", dir=memory))
         self.now_ms = BORN_MS
         self.number = 0
-        self.model: dict[QueueKey, list[Put]] = {queue: [] for queue in QUEUES}
+        self.model: dict[QueueKey, list[Put]] = {queue: [] for queue in ALL_QUEUES}
         self.forgetful: set[QueueKey] = set()
         self.is_in_order = True
         self.store: MessageStore | None = None
@@ -120,6 +128,24 @@ class StoreMachine(RuleBasedStateMachine):
         result = self.store.put_client_batch(queue.topic, queue.queue_id, batch)
         self.note(queue, messages, result.status, result.queue_offset, result.physical_offset)
 
+    @precondition(lambda self: self.store is not None)
+    @rule(queue_id=st.sampled_from([0, 1]), names=st.sampled_from(LISTS), body=bodies)
+    def put_to_several(self, queue_id: int, names: str, body: bytes) -> None:
+        own = QueueKey("orders", queue_id)
+        message = self.message(own, body, "a")
+        message = structs.replace(message, properties={INNER_MULTI_DISPATCH: names})
+        result = self.store.put(message, queue_id)
+        self.note(own, [message], result.status, result.queue_offset, result.physical_offset)
+        put = self.model[own][-1]
+        stored = self.store.at_physical_offset(result.physical_offset)
+        for name in names.split(","):
+            queue = QueueKey(name, 0 if name == "%LMQ%a" else queue_id)
+            number = offset_in(stored.raw_properties, name)
+            self.note_number(queue, number)
+            [(_, entry)] = self.store.queue_entries(*queue, number, 1)
+            assert (entry.physical_offset, entry.record_size) == (put.physical_offset, put.size)
+            self.model[queue].append(put)
+
     def note(
         self,
         queue: QueueKey,
@@ -129,6 +155,15 @@ class StoreMachine(RuleBasedStateMachine):
         physical_offset: int,
     ) -> None:
         assert status is PutMessageStatus.PUT_OK
+        self.note_number(queue, queue_offset)
+        self.store.wait_dispatched()
+        for number, message in enumerate(messages):
+            [(_, entry)] = self.store.queue_entries(*queue, queue_offset + number, 1)
+            assert number or entry.physical_offset == physical_offset
+            place = (entry.physical_offset, entry.record_size)
+            self.model[queue].append(Put(message.body, str(message.keys), message.tags, *place))
+
+    def note_number(self, queue: QueueKey, queue_offset: int) -> None:
         given = self.model[queue]
         if queue in self.forgetful:
             # Nobody knows any more that numbers of lost messages were given out.
@@ -136,12 +171,6 @@ class StoreMachine(RuleBasedStateMachine):
             del given[queue_offset:]
         assert queue_offset == len(given)
         self.forgetful.discard(queue)
-        self.store.wait_dispatched()
-        for number, message in enumerate(messages):
-            [(_, entry)] = self.store.queue_entries(*queue, queue_offset + number, 1)
-            assert number or entry.physical_offset == physical_offset
-            place = (entry.physical_offset, entry.record_size)
-            self.model[queue].append(Put(message.body, str(message.keys), message.tags, *place))
 
     @precondition(lambda self: self.store is not None)
     @rule()
@@ -287,7 +316,11 @@ class StoreMachine(RuleBasedStateMachine):
             offset = 0
             while offset < self.store.max_offset(*queue):
                 page = self.store.get(*queue, offset)
-                found |= {message.queue_offset: message.body for message in page.messages}
+                for message in page.messages:
+                    stated = message.queue_offset
+                    if message.topic != queue.topic:
+                        stated = offset_in(message.raw_properties, queue.topic)
+                    found[stated] = message.body
                 assert page.next_offset > offset
                 offset = page.next_offset
             expected = {n: put.body for n, put in enumerate(puts) if put.is_there}
