@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from rocketstore.replication.protocol import PeerError, Trouble
-from support.simulated_link import LIMITS, MemoryLog, Simulation, real_log
+from rocketstore.replication.protocol import FRAME, PeerError, Trouble
+from rocketstore.replication.slave_session import SlaveSession
+from support.simulated_link import FILE_BYTES, LIMITS, MemoryLog, Simulation, real_log
 
 SEEDS = 1000
 STEPS = 400
@@ -186,6 +187,24 @@ def test_a_side_that_sends_a_byte_at_a_time_without_meaning_is_given_up(side):
     with pytest.raises(PeerError) as refused:
         session.outgoing(LIMITS.silence_ms)
     assert refused.value.trouble is Trouble.SILENT
+
+
+@pytest.mark.parametrize("master_of_4_9", [False, True])
+def test_two_sides_that_have_nothing_to_say_keep_each_other(master_of_4_9):
+    simulation = Simulation(0, master_of_4_9=master_of_4_9)
+    simulation.master = log_of(real_log()[0])
+    simulation.finish()
+    for _ in range(4 * LIMITS.silence_ms // LIMITS.heartbeat_ms):
+        simulation.exchange(after_ms=LIMITS.heartbeat_ms)
+    assert simulation.refusals == []
+
+
+def test_a_frame_that_leaves_a_file_names_the_size_of_files():
+    """K-H8: a master of 4.9 whose files are larger does not say so, but sends such frames."""
+    slave = SlaveSession(MemoryLog(), LIMITS, identity=7, from_last_file=False, now_ms=0)
+    with pytest.raises(PeerError, match="mappedFileSizeCommitLog") as refused:
+        slave.receive(FRAME.pack(0, FILE_BYTES + 1) + bytes(FILE_BYTES + 1), 0)
+    assert refused.value.trouble is Trouble.FILE_SIZE
 
 
 def test_a_record_longer_than_the_limit_is_refused_before_it_fills_the_memory():

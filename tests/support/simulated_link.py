@@ -160,14 +160,18 @@ class Simulation:
         for _ in range(2000):
             if self.slave.end == self.master.end:
                 break
-            self.now_ms += 1
-            for side in (0, 1):
-                self._guarded(functools.partial(self._say, side))
-                data = bytes(self._wires[side])
-                self._wires[side].clear()
-                if data:
-                    receive = self._sessions[1 - side].receive
-                    self._guarded(functools.partial(receive, data, self.now_ms))
+            self.exchange(after_ms=1)
+
+    def exchange(self, *, after_ms: int) -> None:
+        """Have both sides say what they have to say after a while, and hear the other one."""
+        self.now_ms += after_ms
+        for side in (0, 1):
+            self._guarded(functools.partial(self._say, side))
+            data = bytes(self._wires[side])
+            self._wires[side].clear()
+            if data:
+                receive = self._sessions[1 - side].receive
+                self._guarded(functools.partial(receive, data, self.now_ms))
 
     def check(self) -> None:
         """Assert what holds at any time: the slave has a beginning of the log, and what it said."""
