@@ -46,7 +46,6 @@ _NAME_UNIQUE_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 class Lent:
     """The bytes of a buffer, which stay where they are for as long as this lives."""
 
-    data: Bytes
     lending: Any
 
     def take(self, buffer: Any) -> None:
@@ -69,8 +68,6 @@ def lent(buffer: Any) -> Lent:
 
 class LatestText:
     """A text that was decoded last and the bytes it came from: most messages repeat it."""
-
-    known: tuple[bytes, str]
 
     def __init__(self) -> None:
         self.known = (b"", "")
@@ -194,13 +191,6 @@ class LogAtHand:
 
 class Window:
     """The stretch of a log that one call reads from; moves on where a record stands elsewhere."""
-
-    log: LogAtHand
-    buffer: Any
-    lent: Lent
-    data: Bytes
-    base: int
-    readable: int
 
     def begin(self, log: LogAtHand) -> None:
         """Begin with the file that was read last."""

@@ -18,7 +18,7 @@ cdef class KeySearch:
     cdef object index
     cdef bint is_mapped
     cdef long long memory_span, slot_limit, item_limit
-    @cython.locals(one=Lookup, key_hash=cython.longlong, is_begun=cython.bint)
+    @cython.locals(one=Lookup, is_begun=cython.bint)
     cpdef list find(self, object topic, object key, object begin_ms, object end_ms, object max_messages)
 
 @cython.final
@@ -29,6 +29,8 @@ cdef class Lookup(Window):
     cdef list found
     cdef long long key_hash, begin_ms, end_ms, in_disk_below, lowest, most
     cdef long long offsets[33]
+    @cython.locals(key_hash=cython.longlong)
+    cdef void ask(self, object topic, object key, long long begin_ms, long long end_ms, long long most) except *
     cdef void begin_search(self, KeySearch search) except *
     cdef bint aim(self, object mapping, long long slot_limit, long long item_limit) except -1
     @cython.locals(items=Bytes, number=cython.longlong, n=int, is_old=cython.bint)

@@ -32,7 +32,7 @@ if not cython.compiled:
     from typing import TYPE_CHECKING
 
     from rocketstore.native import view
-    from rocketstore.native.decode import Lent, lent, message_of
+    from rocketstore.native.decode import lent, message_of
     from rocketstore.native.index import (
         first_item,
         follow_chain,
@@ -41,7 +41,6 @@ if not cython.compiled:
         slot_place,
     )
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
-    from rocketstore.native.view import Bytes
     from rocketstore.native.walk import (
         body_place,
         check_record,
@@ -83,35 +82,22 @@ class KeySearch:
     ) -> list[StoredMessage]:
         """Return the messages of a topic that carry a key, newest first; see ``Reader.find``."""
         one = Lookup.__new__(Lookup)
-        one.topic, one.key = view.utf8_of(topic), view.utf8_of(key)
-        if one.topic.size < 0 or one.key.size <= 0 or max_messages <= 0:
-            return []  # no record holds half a surrogate pair
         if end_ms is None:
             end_ms = _LAST_MS
-        one.begin_ms, one.end_ms = view.number_of(begin_ms, 64), view.number_of(end_ms, 64)
-        if (
-            one.begin_ms == view.NO_NUMBER or one.end_ms == view.NO_NUMBER
-        ):  # fractions, or more than 64 bits
-            begin_ms, end_ms = (
-                max(math.ceil(begin_ms), _FIRST_MS),
-                min(math.floor(end_ms), _LAST_MS),
-            )
-            if begin_ms > end_ms:
-                return []
-            one.begin_ms, one.end_ms = begin_ms, end_ms
-        one.most = min(max_messages, _MOST_MESSAGES)
-        one.found = []
+        if type(begin_ms) is not int or type(end_ms) is not int:
+            begin_ms, end_ms = math.ceil(begin_ms), math.floor(end_ms)
+        begin_ms, end_ms = max(begin_ms, _FIRST_MS), min(end_ms, _LAST_MS)
+        if begin_ms > end_ms or max_messages <= 0:
+            return []
+        one.ask(topic, key, begin_ms, end_ms, min(max_messages, _MOST_MESSAGES))
+        if one.topic.size < 0 or one.key.size <= 0:
+            return []  # no record holds half a surrogate pair
         if not self.is_mapped:
             one.begin_search(self)
-            for offset in self.index.candidates(
-                topic, key, begin_ms=one.begin_ms, end_ms=one.end_ms
-            ):
+            for offset in self.index.candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms):
                 if not one.look_at(offset):
                     break
             return one.found
-        # The hash of ``topic#key``.
-        key_hash = 31 * hash_of(one.topic, 0, one.topic.size, 0) + 35
-        one.key_hash = positive_hash(hash_of(one.key, 0, one.key.size, key_hash))
         is_begun = False
         for file in reversed(self.index.files):
             try:
@@ -131,23 +117,19 @@ class KeySearch:
 class Lookup(Window):
     """One search under way."""
 
-    topic: Bytes
-    key: Bytes
-    key_hash: int
-    begin_ms: int
-    end_ms: int
-    most: int
-    found: list[StoredMessage]
-    in_disk_below: int
-    lowest: int
-    items: Bytes
-    lent_items: Lent
-    offsets: Any
+    def ask(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> None:
+        """Take what is looked for."""
+        self.topic, self.key = view.utf8_of(topic), view.utf8_of(key)
+        self.begin_ms, self.end_ms, self.most = begin_ms, end_ms, most
+        self.found: list[StoredMessage] = []
+        # The hash of ``topic#key``.
+        key_hash = 31 * hash_of(self.topic, 0, self.topic.size, 0) + 35
+        self.key_hash = positive_hash(hash_of(self.key, 0, self.key.size, key_hash))
 
     def begin_search(self, search: KeySearch) -> None:
         """Begin with the log's file that was read last."""
         if not cython.compiled:
-            self.offsets = [0] * (_ROOM + 1)
+            self.offsets: Any = [0] * (_ROOM + 1)
         self.begin(search.log)
         self.lowest = -1
         self.in_disk_below = search.log.source.max_offset

@@ -42,7 +42,7 @@ cdef class QueuePages:
     cdef Bytes names
     cdef Numbers numbers
     cdef long long queue_id, memory_bytes, memory_count, disk_bytes, disk_count, span, topic_size, tag_count
-    @cython.locals(page=Page, base=cython.longlong)
+    @cython.locals(page=Page)
     cpdef read(self, int kind, object queue, object offset, object max_messages)
     @cython.locals(known=tuple)
     cdef object minimum_of(self, object queue)
@@ -64,6 +64,7 @@ cdef class Page(Window):
     cdef long long row[28]
     @cython.locals(one=Lent)
     cdef void use_entries(self, object buffer, long long base) except *
+    cdef void aim(self, QueuePages pages, int kind, object offset, object most, object maximum) except *
     @cython.locals(reason=int, most=Py_ssize_t, records=bytes, piece=bytes)
     cdef object read(self)
     @cython.locals(count=cython.longlong, size=cython.longlong, total=cython.longlong, more=cython.longlong, is_in_disk=cython.bint, entry=cython.longlong)

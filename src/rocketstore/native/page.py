@@ -36,9 +36,8 @@ if not cython.compiled:
     from typing import Any
 
     from rocketstore.native import view
-    from rocketstore.native.decode import Lent, lent, message_of, properties_of
+    from rocketstore.native.decode import lent, message_of, properties_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
-    from rocketstore.native.view import Bytes
     from rocketstore.native.walk import check_record, read_properties, topic_of
 
     _ENTRY_SIZE, _FILLER_SIZE, _FIXED_SIZE = 20, 0x7FFFFFFF, 91
@@ -118,22 +117,10 @@ class QueuePages:
         ):
             # The limits that were compared: a message may have come since.
             return self.without_entry(kind, queue, self.topic, offset, minimum, maximum)
-        base = page.first_offset
-        page.begin(self.log)
-        page.pages = self
-        page.kind = kind
-        page.most = min(_MOST_MESSAGES, max_messages)
-        page.in_disk_below = self.log.source.max_offset
-        page.in_disk_below -= self.span
-        page.entry = offset
-        page.entry -= base
-        page.stop = maximum
-        page.stop -= base
-        page.stop = min(page.stop, page.entry + max(page.most, _LOOKED_AT))
-        page.stop = min(page.stop, page.entries.size // _ENTRY_SIZE)
+        page.aim(self, kind, offset, max_messages, maximum)
         items = page.read()
         status = self.statuses[0] if page.count else self.statuses[1 if page.is_lost else 2]
-        following = base + page.entry
+        following = page.first_offset + page.entry
         if kind == _RECORDS:
             return (status, items, page.count, following, minimum, maximum, page.skipped)
         return (status, items, following, minimum, maximum, page.skipped)
@@ -174,27 +161,6 @@ class QueuePages:
 class Page(Window):
     """A page under way."""
 
-    pages: QueuePages
-    lent_entries: Lent
-    entries: Bytes
-    first_offset: int
-    kind: int
-    most: int
-    in_disk_below: int
-    entry: int
-    stop: int
-    count: int
-    size: int
-    skipped: int
-    is_lost: bool
-    picked: int
-    out: Bytes
-    written: int
-    sought: int
-    granted: int
-    targets: Any
-    row: Any
-
     def use_entries(self, buffer: Any, base: int) -> None:
         """Look at entries whose first one has queue offset `base`."""
         one = lent(buffer)
@@ -202,12 +168,26 @@ class Page(Window):
         self.lent_entries = one
         self.first_offset = base
 
+    def aim(self, pages: QueuePages, kind: int, offset: int, most: int, maximum: int) -> None:
+        """Begin at a queue offset, up to `maximum` at most."""
+        self.begin(pages.log)
+        self.pages, self.kind = pages, kind
+        self.most = min(_MOST_MESSAGES, most)
+        self.in_disk_below = pages.log.source.max_offset
+        self.in_disk_below -= pages.span
+        self.entry, self.stop = offset, maximum
+        self.entry -= self.first_offset
+        self.stop -= self.first_offset
+        self.stop = min(self.stop, self.entry + max(self.most, _LOOKED_AT))
+        self.stop = min(self.stop, self.entries.size // _ENTRY_SIZE)
+
     def read(self) -> Any:
         """Look at entries until the page is full; return what it is made of."""
         if not cython.compiled:
             self.count = self.size = self.skipped = 0
             self.is_lost = False
-            self.targets, self.row = [0] * (2 * _ROOM), [0] * COLUMN_COUNT
+            self.targets: Any = [0] * (2 * _ROOM)
+            self.row: Any = [0] * COLUMN_COUNT
         self.sought = self.granted = -1
         items: Any = b"" if self.kind == _RECORDS else []
         reason = _ELSEWHERE

@@ -23,6 +23,7 @@ cdef class Search:
     cdef long long base, file_size, budget, spent, origin, known
     cdef Numbers sums
     cdef object held
+    cdef void begin(self, Bytes data, long long base, long long file_size, long long budget) noexcept
     cdef void keep_sums(self, long long origin) except *
     cdef Py_ssize_t body_crc(self, long long record_at, long long start, long long stop) except -1 nogil
     cdef bint believes(self, Py_ssize_t magic_at) except -1 nogil

@@ -85,23 +85,21 @@ def has_no_lead(data: Bytes, at: int) -> bool:
 
 
 class Search:
-    """One search: its bytes, what it spent, and the checksums of prefixes that it keeps."""
+    """One search: its bytes, what it spent, and the checksums of prefixes that it keeps.
 
-    data: Bytes
-    base: int
-    file_size: int
-    budget: int
-    spent: int
-    origin: int
-    """Where the prefixes begin, -1 while none are kept; how many of their sums are known."""
-    known: int
-    sums: Any
-    held: Any
+    The prefixes begin at `origin`, -1 while none are kept; so many of their sums are `known`.
+    """
+
+    def begin(self, data: Bytes, base: int, file_size: int, budget: int) -> None:
+        """Take what is searched."""
+        self.data = data
+        self.base, self.file_size, self.budget = base, file_size, budget
+        self.origin, self.spent, self.known = -1, 0, 0
 
     def keep_sums(self, origin: int) -> None:
         """Keep checksums from now on."""
         stop = min(self.file_size, self.data.size)
-        self.held = np.zeros(1 + (stop - origin) // _SUM_BLOCK, np.int64)
+        self.held: Any = np.zeros(1 + (stop - origin) // _SUM_BLOCK, np.int64)
         self.sums, self.origin = view.numbers_of(self.held), origin
 
     def body_crc(self, record_at: int, start: int, stop: int) -> int:
@@ -185,9 +183,7 @@ def resync_within(
     Parameters are those of ``walk``, and how many bytes may be spent before prefixes are kept.
     """
     one = Search.__new__(Search)
-    one.data = view.bytes_of(buffer)
-    one.base, one.file_size, one.budget = base, file_size, budget
-    one.origin, one.spent, one.known = -1, 0, 0
+    one.begin(view.bytes_of(buffer), base, file_size, budget)
     with cython.nogil:
         found = one.find(position, stop)
     return int(found), int(one.spent)
