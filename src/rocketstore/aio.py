@@ -87,7 +87,7 @@ class AsyncMessageStore:
     ) -> bool:
         """Wait until messages before an offset, None for all put so far, can be read."""
         store = self.store
-        wanted = store.max_physical_offset if physical_offset is None else physical_offset
+        wanted = store.appended_physical_offset if physical_offset is None else physical_offset
         return await wait_until(
             store, lambda: store.dispatched_physical_offset >= wanted, timeout_s
         )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
     from rocketstore.transaction.checks import CheckAnswer
+    from rocketstore.transient_pool import TransientPoolService
 
 
 class MessageStore(BaseStore):
@@ -51,10 +52,18 @@ class MessageStore(BaseStore):
     replication
         What slaves follow (``haListenPort``), or what follows a master (``haMasterAddress``); None
         without.
+    transient_pool
+        What commits the transient store pool; None where it is off.
     """
 
     def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
         super().__init__(parts, *wrong, threads=threads)
+        self.transient_pool: TransientPoolService | None = None
+        if parts.config.has_transient_pool:
+            from rocketstore.transient_pool import TransientPoolService  # noqa: PLC0415 - likewise
+
+            self.transient_pool = TransientPoolService(parts, self._services)
+            self.attached.append(self.transient_pool)
         self.consumer_offsets = ConsumerOffsetTable(
             self.layout, flush=self.flush, disk=parts.disk, lmq=parts.config.enable_lmq
         )
@@ -112,6 +121,15 @@ class MessageStore(BaseStore):
             )
         return self._memory
 
+    def at_physical_offset(self, physical_offset: int) -> StoredMessage | None:
+        """Return the message whose record starts at an offset, None when none does.
+
+        One that a transient store pool holds yet is committed first (K-D3).
+        """
+        if self.transient_pool is not None:
+            self.transient_pool.commit_beyond(physical_offset)
+        return super().at_physical_offset(physical_offset)
+
     @property
     def batch_topics(self) -> BatchTopics:
         """Topics whose queues hold batches, as brokers of 5.x have them."""
@@ -135,6 +153,8 @@ class MessageStore(BaseStore):
         if self._memory is not None:
             memory = self._memory.runtime_info()
             own |= {key: str(one) for key, one in memory.items()}
+        if self.transient_pool is not None:
+            own |= {key: str(one) for key, one in self.transient_pool.runtime_info().items()}
         delays = {} if self.delays is None else self.delays.runtime_info()
         return super().runtime_info() | own | delays
 

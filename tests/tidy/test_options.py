@@ -33,6 +33,7 @@ def read_attributes() -> set[str]:
 
 DECLARED_PROPERTIES = {
     "flush_disk_type": "is_sync_flush",
+    "transient_store_pool_enable": "has_transient_pool",
     "disk_max_used_space_ratio": "disk_max_used_space_percent",
 }
 """Options read through a property of `StoreConfig`."""

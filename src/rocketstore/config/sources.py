@@ -81,8 +81,6 @@ _BROKER: Final = """
 
 _WITHOUT_EFFECT: Final = """
     enableConsumeQueueExt mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt
-    transientStorePoolEnable transientStorePoolSize fastFailIfNoBufferInStorePool
-    commitIntervalCommitLog commitCommitLogLeastPages commitCommitLogThoroughInterval
     useReentrantLockWhenPutMessage putMsgIndexHightWater debugLockEnable diskFallRecorded
     defaultQueryMaxNum enableScheduleMessageStats
     enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
@@ -93,8 +91,8 @@ BROKER_KEYS: Final = frozenset(_BROKER.split())
 """Options of other parts of a broker than its store: the broker itself, its network, DLedger."""
 
 KEYS_WITHOUT_EFFECT: Final = frozenset(_WITHOUT_EFFECT.split())
-"""Options of 4.9's store: of parts that are still to come (the transient
-pool, extension files), or of things that are done in another way here."""
+"""Options of 4.9's store: of parts that are still to come (extension
+files), or of things that are done in another way here."""
 
 _IDLE_KEYS: Final = BROKER_KEYS | KEYS_WITHOUT_EFFECT
 

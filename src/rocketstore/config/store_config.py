@@ -126,11 +126,9 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     """Length of a file of a batch queue (5.x), rounded up to a multiple of 46; unset is learnt,
     else it has as many entries as a ConsumeQueue file."""
     max_hash_slot_num: Annotated[int | None, Option("count", 1)] = None
-    """Slots of an index file; unset is learnt from the files (1 slot to 4 items), else
-    5,000,000."""
+    """Slots of an index file; unset is learnt (1 slot to 4 items), else 5,000,000."""
     max_index_num: Annotated[int | None, Option("count", 2)] = None
-    """Items of an index file, one of them unused; unset is learnt from the files, else
-    20,000,000."""
+    """Items of an index file, one unused; unset is learnt from the files, else 20,000,000."""
 
     # --- limits ---------------------------------------------------------------------------------
     max_message_size: Annotated[int, Option("bytes", 10)] = 4 * MiB
@@ -162,6 +160,20 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     after a crash."""
 
     # --- performance ----------------------------------------------------------------------------
+    transient_store_pool_enable: bool = False
+    """Put into memory first: even latency beside a busy disk; a kill loses some. ASYNC_FLUSH."""
+    transient_store_pool_size: Annotated[int, Option("count", 1, 1024)] = 5
+    """Buffers of that pool, each of a file's size; more where the disk lags behind for long."""
+    transient_store_pool_lock: Annotated[bool, Option(ours=True)] = False
+    """Take the pool's memory at once and lock it, as 4.9 does, where `ulimit -l` allows it."""
+    fast_fail_if_no_buffer_in_store_pool: bool = False
+    """Refuse a put that needs a new file while no buffer is free (CREATE_MAPEDFILE_FAILED)."""
+    commit_interval_commit_log: Annotated[int, Option("ms", 1)] = 200
+    """Longest time that a message is in the pool only."""
+    commit_commit_log_least_pages: Annotated[int, Option("pages", 0)] = 4
+    """Pages of 4 KiB that must be new to be committed before that."""
+    commit_commit_log_thorough_interval: Annotated[int, Option("ms", 0)] = 200
+    """After this time the next put is committed at once, however little."""
     warm_mapped_file_enable: bool = False
     """Touch every page of a new CommitLog file before it is used: even latency for one more write
     of the file."""
@@ -186,8 +198,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     max_msgs_num_batch: Annotated[int, Option("count", 1)] = 64
     """Messages that one find returns by default."""
     message_index_safe: bool = False
-    """Let recovery start where the index is complete. This store always does, so it has no
-    effect."""
+    """Let recovery start where the index is complete; here it always does: without effect."""
 
     # --- recovery -------------------------------------------------------------------------------
     recovery_policy: Annotated[RecoveryPolicy, Option(ours=True)] = RecoveryPolicy.SALVAGE
@@ -345,6 +356,12 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
         Source: MessageStoreConfig.getDiskMaxUsedSpaceRatio.
         """
         return min(max(self.disk_max_used_space_ratio, 10), 95)
+
+    @property
+    def has_transient_pool(self) -> bool:
+        """Whether messages are put into a pool first (isTransientStorePoolEnable)."""
+        is_slave = self.broker_role is BrokerRole.SLAVE
+        return self.transient_store_pool_enable and not (self.is_sync_flush or is_slave)
 
     @property
     def is_sync_flush(self) -> bool:

@@ -61,7 +61,7 @@ class DelayService:
         self._path = delay_offsets_path(store.layout.root)
         self._thread = ServiceThread("rocketstore-delay", self._work)
         self._thread.on_death = self._note_death
-        self._log_end_at_start = store.max_physical_offset
+        self._log_end_at_start = store.appended_physical_offset
         self._looked_at: int | None = None
         self._saved = DelayOffsets()
         self._to_save: tuple[DelayOffsets, int] | None = None
@@ -156,7 +156,7 @@ class DelayService:
         levels = self.delivery.levels
         # As long as copies beyond a level's offset count, the log is looked at from where it was.
         if not any(level.delivered for level in levels):
-            self._looked_at = self._store.max_physical_offset
+            self._looked_at = self._store.appended_physical_offset
         offsets = {level.number: level.offset for level in levels if level.offset}
         return DelayOffsets(log_end=self._looked_at, offset_table=offsets)
 
@@ -178,7 +178,7 @@ class DelayService:
             self._next_save_ms = now_ms + interval_ms
             state = self._state()
             if self._is_worth_saving(state):
-                self._to_save = state, self._store.max_physical_offset
+                self._to_save = state, self._store.appended_physical_offset
         if self._to_save is not None and self._store.flushed_physical_offset >= self._to_save[1]:
             (state, _), self._to_save = self._to_save, None
             self._save(state)

@@ -5,6 +5,7 @@ How derived: DefaultMessageStore.getCommitLogData and appendToCommitLog of 4.9.8
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreError
@@ -45,7 +46,7 @@ class ReplicatedLog:
         if found is None:
             return b""
         mapping, base, _, _ = found
-        return mapping[offset - base : stop - base]
+        return bytes(memoryview(mapping)[offset - base : stop - base])
 
     def append(self, offset: int, records: memoryview, store_time_ms: int) -> None:
         """Append checked bytes of a master's log where this one ends; with SYNC_FLUSH flush them.
@@ -78,4 +79,10 @@ class ReplicatedLog:
 
     def set_replica(self, wait: Callable[[int, float], PutMessageStatus]) -> None:
         """Have the puts of a SYNC_MASTER wait for replicas by `wait`; see `StoreWriter`."""
-        self._services.writer.replica = wait
+
+        def wait_for_replicas(end: int, timeout_s: float) -> PutMessageStatus:
+            with contextlib.suppress(StoreError):  # then no replica can get it
+                self._services.commit()
+            return wait(end, timeout_s)
+
+        self._services.writer.replica = wait_for_replicas

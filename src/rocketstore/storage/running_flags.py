@@ -3,7 +3,7 @@
 Law: a bit says one cause, and goes when its cause goes (K-C6): a full CommitLog disk and a full
 queue disk are two causes (K-E4). A bit is set with a reason, and a refused put repeats it.
 
-How derived: RunningFlags of 4.9 (spec B2); the last bit is that of 5.x.
+How derived: RunningFlags of 4.9 (spec B2); 64 is a bit of 5.x, and COMMIT_ERROR one of ours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rocketstore.errors import NotReadableError
 
 
 class RunningFlag(enum.IntFlag):
-    """Causes, with the bits that 4.9 and 5.x give them."""
+    """Causes, with the bits that 4.9 and 5.x give them, if they have one."""
 
     NOT_READABLE = 1
     NOT_WRITEABLE = 2
@@ -23,6 +23,7 @@ class RunningFlag(enum.IntFlag):
     INDEX_ERROR = 8
     DISK_FULL = 16
     QUEUE_DISK_FULL = 64
+    COMMIT_ERROR = 1 << 16
 
 
 STOPS_PUTS = ~int(RunningFlag.NOT_READABLE)

@@ -11,7 +11,7 @@ How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
@@ -45,8 +45,21 @@ _CATCH_UP_TURN_S: Final = 0.1
 _log: Final = get_logger(__name__)
 
 
+class AttachedService(Protocol):
+    """What works on an open store, above it: started after its threads, stopped before them."""
+
+    def start(self) -> None:
+        """Begin to work."""
+
+    def stop(self) -> None:
+        """End; after an interrupt it is called again."""
+
+
 class StoreServices:
-    """The working parts of an open store; `is_stopped` when none of its threads runs any more."""
+    """The working parts of an open store; `is_stopped` when none of its threads runs any more.
+
+    `commit` brings to the log's files what buffers hold; `StoreError` says that it could not.
+    """
 
     def __init__(self, parts: StoreParts, *, threads: bool) -> None:
         self._parts = parts
@@ -76,6 +89,7 @@ class StoreServices:
             clock=clock,
             known_ends=parts.known_ends,
         )
+        self.commit: Callable[[], object] = lambda: None
         self._made_ahead_of = -1
         self._queue_flush = Periodic(
             "rocketstore-queue-flush",
@@ -108,7 +122,7 @@ class StoreServices:
         touching = [] if parts.touch_ahead is None else [parts.touch_ahead.thread]
         others = [*touching, self.dispatch.thread, self._queue_flush, *self._watchers]
         for thread in (parts.preallocator.thread, *others):
-            thread.on_death = self._note_death
+            thread.on_death = self.note_death
         try:
             parts.preallocator.thread.start()
             self.flusher.start()
@@ -118,7 +132,8 @@ class StoreServices:
             self.stop()
             raise
 
-    def _note_death(self, name: str, error: BaseException) -> None:
+    def note_death(self, name: str, error: BaseException) -> None:
+        """Take no puts any more: a thread died."""
         self._parts.flags.set(
             RunningFlag.NOT_WRITEABLE,
             f"the thread {name} ended by an unforeseen error: {type(error).__name__}: {error}",
@@ -131,6 +146,7 @@ class StoreServices:
         if self._parts.log.readable_limit < physical_offset:
             # Only flushed messages are dispatched, and one that waits for no flush asks for none.
             self.flusher.wake()
+            self.commit()
         dispatcher = self._parts.dispatcher
         return self.wait_until(lambda: dispatcher.dispatched_offset >= physical_offset, timeout_s)
 
@@ -139,6 +155,7 @@ class StoreServices:
         """Wait until something becomes true that dispatch makes true."""
         if self._threads:
             return self.dispatch.wait_until(is_true, timeout_s)
+        self.commit()
         self.flusher.flush()
         self._catch_up()
         return is_true()
@@ -146,6 +163,7 @@ class StoreServices:
     @system_errors("cannot flush queues, index and checkpoint")
     def flush(self) -> None:
         """Make log, queues, index and checkpoint durable."""
+        self.commit()
         self.flusher.flush()
         self.wait_dispatched(self._parts.log.max_offset, CATCH_UP_TIMEOUT_S)
         self.queue_flusher.flush_all()
@@ -160,10 +178,12 @@ class StoreServices:
         """Stop everything and flush; return whether the store ends in order.
 
         `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped.
+        After any other `StoreError` buffers hold what could not be committed, and nothing stopped.
         """
         self.writer.stop()
         # A put that is in the log's lock ends first.
         self._parts.log.settle()
+        self.commit()
         failure: FlushFailedError | None = None
         if self._parts.touch_ahead is not None:
             self._parts.touch_ahead.thread.stop()
@@ -256,7 +276,7 @@ class StoreServices:
         numbers = {
             **{key: -1 if ratio is None else ratio for key, ratio in ratios.items()},
             "commitLogMinOffset": parts.log.min_offset,
-            "commitLogMaxOffset": parts.log.max_offset,
+            "commitLogMaxOffset": parts.log.committed_offset,
             "storeTimeStepsBack": parts.log.clock_steps_back,
             "compiledParts": compiled_summary(),
             "totalMappedFiles": len(mapped),

@@ -18,7 +18,7 @@ Reading is `storage.reading.reader`, which this class extends; putting is `stora
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, overload
+from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import StoreForkedError
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import ArrivalListener
     from rocketstore.storage.results import PutResult
+    from rocketstore.storage.services import AttachedService
     from rocketstore.storage.threads import Bell
 
 _IN_USE: Final = (
@@ -55,16 +56,6 @@ _IN_USE: Final = (
 """What a store's methods go to."""
 
 _log: Final = get_logger(__name__)
-
-
-class AttachedService(Protocol):
-    """What works on an open store, above it: started after its threads, stopped before them."""
-
-    def start(self) -> None:
-        """Begin to work."""
-
-    def stop(self) -> None:
-        """End; after an interrupt it is called again."""
 
 
 class BaseStore(Reader):
@@ -358,7 +349,12 @@ class BaseStore(Reader):
 
     @property
     def max_physical_offset(self) -> int:
-        """Physical offset after the last record."""
+        """Physical offset after the last record in the files."""
+        return self._parts.log.committed_offset
+
+    @property
+    def appended_physical_offset(self) -> int:
+        """Physical offset after the last record put, which a transient store pool may hold yet."""
         return self._parts.log.max_offset
 
     @property
@@ -423,6 +419,8 @@ class BaseStore(Reader):
         ------
         FlushFailedError
             Not everything is on the disk. The store is closed nevertheless.
+        StoreError
+            A transient store pool cannot be written, and keeps what it has: call this again later.
         """
         call = object()
         try:

@@ -16,7 +16,6 @@ from rocketstore import (
     StoreConfig,
 )
 from rocketstore.config import load_config
-from rocketstore.config.sources import from_properties
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
@@ -79,15 +78,6 @@ def test_sizes_of_an_existing_store_are_learnt_and_others_refused(tmp_path):
         assert again.put(Message(topic=TOPIC, body=b"y")).queue_offset == 1
     with pytest.raises(ConfigError, match=f"{LOG_FILE_BYTES}"):
         MessageStore.open(tmp_path / "store", StoreConfig(mapped_file_size_commit_log=1024 * 1024))
-
-
-def test_a_pool_option_is_accepted_and_messages_are_in_the_page_cache_all_the_same(tmp_path):
-    config = from_properties({"transientStorePoolEnable": "true"})
-    with MessageStore.open(tmp_path / "store", config, threads=False) as store:
-        result = store.put(Message(topic=TOPIC, body=b"in the file"))
-        path = store.layout.commit_log_directories[0] / f"{0:020d}"
-        with path.open("rb") as file:
-            assert b"in the file" in file.read(result.size)
 
 
 def test_raft_logs_are_refused():

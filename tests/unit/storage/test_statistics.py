@@ -152,7 +152,7 @@ def test_one_in_50_000_refusals_is_logged_and_taking_puts_begins_anew(statistics
 
 
 def test_flags_have_the_bits_of_4_9():
-    assert [flag.value for flag in RunningFlag] == [1, 2, 4, 8, 16, 64]
+    assert [flag.value for flag in RunningFlag] == [1, 2, 4, 8, 16, 64, 1 << 16]
 
 
 def test_not_readable_alone_does_not_stop_puts():

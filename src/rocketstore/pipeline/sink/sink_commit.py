@@ -173,7 +173,7 @@ class _Commit:
         present = intent.present
         if is_among(read_ledger(self._options.root, intent.sink_id), intent.batch_id):
             present = ()
-        elif self.store.max_physical_offset > intent.start:
+        elif self.store.appended_physical_offset > intent.start:
             present = self._present(intent)
         _log.info("sink.settled", batch=str(intent), present=present)
         if present:
@@ -190,7 +190,7 @@ class _Commit:
         # What the intent calls present, and all before it, stays whatever is lost after this.
         store.flush()
         self._now_ms = max(self._clock(), store.last_store_timestamp_ms)
-        start, now_ms = store.max_physical_offset, self._now_ms
+        start, now_ms = store.appended_physical_offset, self._now_ms
         intent = replace(intent, start=start, store_timestamp_ms=now_ms)
         # The tasks synced their files; that these can be found again is seen to here.
         for directory in (job, job.parent, job.parent.parent, Path(root)):

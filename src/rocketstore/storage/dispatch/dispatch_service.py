@@ -13,7 +13,7 @@ How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a milliseco
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from rocketstore.events import get_logger
 from rocketstore.storage.threads import Bell, ServiceThread
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.storage.dispatch.dispatcher import Dispatcher
-    from rocketstore.storage.log.commit_log import CommitLog
 
 _log: Final = get_logger(__name__)
 
@@ -53,20 +52,31 @@ class DispatchHealth(NamedTuple):
 _WELL: Final = DispatchHealth()
 
 
+class LogProgress(Protocol):
+    """A log, or what says in its place how far it can be dispatched."""
+
+    @property
+    def max_offset(self) -> int:
+        """How far it can be."""
+
+    def ring_at_next_append(self, ring: Callable[[], None]) -> None:
+        """Have `ring` called, once, when that is farther."""
+
+
 class DispatchService:
-    """Runs a `Dispatcher` in a thread."""
+    """Runs a `Dispatcher` in a thread, which sleeps while there is no progress in `log`."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         *,
         clock: Callable[[], int],
-        log: CommitLog | None = None,
+        log: LogProgress | None = None,
     ) -> None:
         self.dispatcher = dispatcher
         self.health = _WELL
         self._clock = clock
-        self._log = log
+        self.log = log
         self._bell = Bell()
         self._idle_rounds = 0
         self.thread = ServiceThread("rocketstore-dispatch", self._run, wake=self._bell.ring)
@@ -108,12 +118,12 @@ class DispatchService:
             self._idle_rounds = 0
             return 0.0
         self._idle_rounds += 1
-        if self._idle_rounds > 1 and self._log is not None and self._is_idle(self._log):
+        if self._idle_rounds > 1 and self.log is not None and self._is_idle(self.log):
             return _UNTIL_RUNG
         doublings = min(self._idle_rounds - 1, 10)
         return float(min(IDLE_PAUSE_S * 2**doublings, LONGEST_IDLE_PAUSE_S))
 
-    def _is_idle(self, log: CommitLog) -> bool:
+    def _is_idle(self, log: LogProgress) -> bool:
         """Have the next append ring unless something waits; whether nothing does."""
         dispatched = self.dispatcher.dispatched_offset
         if dispatched < log.max_offset:

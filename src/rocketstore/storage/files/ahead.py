@@ -65,7 +65,7 @@ class Preallocator:
     """Makes the files of a log in a thread of its own.
 
     `place` chooses the directory of a file by its offset. `is_in_use` says whether the log has the
-    file of an offset; the log sets it.
+    file of an offset; the log sets it. `make_file` makes one.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Preallocator:
         self._file_size = file_size
         self._disk = disk
         self._warm_up = warm_up
+        self.make_file: Callable[..., MappedFile] = MappedFile.create
         self.is_in_use: Callable[[int], bool] = lambda _base: False
         self._lock = threading.Lock()
         self._changes = Changes()
@@ -195,7 +196,7 @@ class Preallocator:
     def _make(self, base: int) -> MappedFile:
         path = self._place(base) / file_name(base)
         try:
-            file = MappedFile.create(path, base=base, size=self._file_size, disk=self._disk)
+            file = self.make_file(path, base=base, size=self._file_size, disk=self._disk)
         except OSError as error:
             refused = system_error(f"cannot make the file at offset {base} in {path.parent}", error)
             raise StoreError(refused.message, hint=refused.hint) from error

@@ -153,7 +153,9 @@ class Disk:
             return False
         return True
 
-    def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
+    def write_at(
+        self, descriptor: int, path: Path, position: int, data: bytes | memoryview
+    ) -> None:
         """Write all of `data` at `position`; raises `StoreFullError` where there is no room."""
         view = memoryview(data)
         while view:

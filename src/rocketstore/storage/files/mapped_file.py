@@ -17,7 +17,7 @@ import mmap
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import numpy as np
 
@@ -79,9 +79,7 @@ class MappedFile:
         self._last_mapping: Callable[[], mmap.mmap | None] = lambda: None
 
     @classmethod
-    def create(
-        cls, path: Path, *, base: int, size: int, disk: Disk, sync: bool = True
-    ) -> MappedFile:
+    def create(cls, path: Path, *, base: int, size: int, disk: Disk, sync: bool = True) -> Self:
         """Make a new file of zeros with all its blocks, and its directory if need be.
 
         Without `sync` the first `flush` makes the names durable. Where there is no room, nothing is
@@ -101,6 +99,11 @@ class MappedFile:
     def end(self) -> int:
         """Offset after the last written byte."""
         return self.base + self.write_position
+
+    @property
+    def readable_position(self) -> int:
+        """Position after the last byte that readers may see, and a sync covers (B5)."""
+        return self.write_position
 
     @property
     def mapping(self) -> mmap.mmap:
@@ -228,6 +231,10 @@ class MappedFile:
 
     # --- durability -----------------------------------------------------------------------------
 
+    def commit(self, _least_pages: int = 0) -> int:
+        """Return the committed position: what is in the mapping is in the file (B5)."""
+        return self.write_position
+
     def flush(self, least_pages: int = 0) -> int:
         """Make the written bytes durable; return the flushed position.
 
@@ -235,7 +242,7 @@ class MappedFile:
         After `FlushFailedError` the position did not move, and must not be trusted to move later
         either. Source: MappedFile.flush, MappedFile.isAbleToFlush.
         """
-        position = self.write_position
+        position = self.readable_position
         if position <= self.flushed_position:
             return self.flushed_position
         pages = position // OS_PAGE_SIZE_BYTES - self.flushed_position // OS_PAGE_SIZE_BYTES

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,6 +155,11 @@ class MappedFileQueue:
             if index < 0 or offset >= files[index].base + self.file_size:
                 return None
         return files[index]
+
+    def ending_after(self, offset: int) -> list[MappedFile]:
+        """Return the files that end after an offset, usually the last one."""
+        files = reversed(self.files)
+        return [*takewhile(lambda file: file.base + file.size > offset, files)][::-1]
 
     def next_file(self, offset: int) -> MappedFile | None:
         """Return the first file that starts at `offset` or after it."""

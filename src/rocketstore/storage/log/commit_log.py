@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from rocketstore.errors import StoreClosedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import LogEnd, QueueCounter
@@ -60,7 +61,8 @@ class CommitLog:
     `sync_flush` readers see flushed bytes only; without `touch_ahead` a put faults its pages in.
     `counters`, by topic and queue id, is the same object as long as the log; `put_group` waits for
     its end to be on the disk; `clock_steps_back` counts the appends at which the clock showed an
-    earlier time than the last record's, which was repeated.
+    earlier time than the last record's, which was repeated. `is_buffered` says that files get what
+    is put by `commit` only.
     """
 
     is_mapped = True
@@ -85,6 +87,9 @@ class CommitLog:
         self.end = LogEnd(store_host)
         self.end.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
+        self.is_buffered = False
+        self._committed_offset = files.max_offset
+        self._is_closing = False
         self._preallocator = preallocator
         self._touch_ahead = touch_ahead
         self._window_entered_ms = 0
@@ -126,9 +131,14 @@ class CommitLog:
         self.put_group.flushed_offset = offset
 
     @property
+    def committed_offset(self) -> int:
+        """One past the last byte that is in a file: buffered, not yet all that was put."""
+        return self._committed_offset if self.is_buffered else self.end.max_offset
+
+    @property
     def readable_limit(self) -> int:
         """One past the last byte that dispatch, and with it every reader, may see (K-D2)."""
-        return self.flushed_offset if self.sync_flush else self.end.max_offset
+        return self.flushed_offset if self.sync_flush else self.committed_offset
 
     @property
     def file_size(self) -> int:
@@ -140,8 +150,11 @@ class CommitLog:
         file = self.files.find(offset)
         if file is None or not file.is_available:
             return None
+        readable = file.write_position
+        if self.is_buffered:
+            readable = min(readable, self._committed_offset - file.base)
         try:
-            return file.mapping, file.base, file.write_position, file
+            return file.mapping, file.base, readable, file
         except FileNotFoundError:  # retention was faster
             return None
 
@@ -158,7 +171,7 @@ class CommitLog:
         self.counters.update((key, _counter(key, offset)) for key, offset in queue_offsets.items())
         self.end.close_window()
         self.end.last_store_timestamp_ms = last_store_timestamp_ms
-        self.end.max_offset = self.files.max_offset
+        self.end.max_offset = self._committed_offset = self.files.max_offset
         self.flushed_offset = self.files.flushed_offset
 
     def counter(self, key: QueueKey) -> QueueCounter:
@@ -260,9 +273,22 @@ class CommitLog:
         if dispatch is not None:
             dispatch()
 
+    def commit(self, least_pages: int = 0) -> int:
+        """Bring what buffers hold to the files; return the committed offset.
+
+        One thread at a time. Source: MappedFileQueue.commit, but for all files (K-D5).
+        """
+        for file in self.files.ending_after(self._committed_offset):
+            committed = file.commit(least_pages)
+            self._committed_offset = file.base + committed
+            if committed < file.size:
+                break
+        return self._committed_offset
+
     def settle(self) -> None:
-        """End an append that an exception ended; none is under way when this returns."""
+        """End an append that an exception ended; none is under way, and none comes, after this."""
         with self.lock:
+            self._is_closing = True
             if self.end.is_busy:
                 self._settle()
                 self.end.close_window()
@@ -277,6 +303,8 @@ class CommitLog:
         self.end.is_busy = True
         if self._under_way is not None:
             self._settle()
+        if self._is_closing:  # while this put was on its way to the lock
+            raise StoreClosedError("the store was closed")
         now = self.clock()
         self.end.locked_since_ms = now
         if now < self.end.last_store_timestamp_ms:

@@ -13,9 +13,9 @@ Why a thread and not the waiting put itself: docs/decisions/0002-group-commit.md
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import time
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError, StoreError
@@ -90,7 +90,10 @@ class CommitLogFlusher:
             written = log.max_offset
             began = time.monotonic()
             try:
-                for file in self._dirty_files():
+                dirty = log.files.ending_after(log.flushed_offset)
+                # Read after the files: one is not committed before all before it are.
+                committed = log.committed_offset
+                for file in takewhile(lambda file: file.base < committed, dirty):
                     self._touch(file)
                     before, sync_began = file.flushed_position, time.monotonic()
                     flushed = file.flush(least_pages)
@@ -151,11 +154,6 @@ class CommitLogFlusher:
         if self._touches:
             with contextlib.suppress(OSError, StoreError):  # a sync needs no page touched
                 self._touched_offset = touch_for_syncs(file, self._touched_offset)
-
-    def _dirty_files(self) -> list[MappedFile]:
-        flushed = self._log.flushed_offset
-        files = reversed(self._log.files.files)
-        return [*itertools.takewhile(lambda file: file.base + file.size > flushed, files)][::-1]
 
     def _fail(self, error: FlushFailedError) -> None:
         self.failure = error

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from rocketstore.config import BrokerRole, parse_delay_levels
-from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreError, StoreForkedError
+from rocketstore.errors import (
+    FlushFailedError,
+    RefusedMessageError,
+    StoreClosedError,
+    StoreError,
+    StoreForkedError,
+)
 from rocketstore.events import get_logger
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.properties import INNER_MULTI_DISPATCH, PROPERTIES_SIZE_MAX
@@ -118,6 +124,7 @@ class StoreWriter:
         self._timeout_s = config.sync_flush_timeout / 1000
         self._needs_replica = config.broker_role is BrokerRole.SYNC_MASTER
         self._wakes = not self._syncs and not config.flush_commit_log_timed
+        self._wakes &= not config.has_transient_pool  # then a commit wakes the flush
         self._born_hosts: dict[str, bytes] = {}
         self._is_immediate = not (self._syncs or self._needs_replica or self._wakes)
         self.plain = plain = PlainPuts(
@@ -293,6 +300,8 @@ class StoreWriter:
         except (RefusedMessageError, FlushFailedError):
             self._statistics.note_failed_put()
             raise
+        except StoreClosedError as error:
+            raise self._unavailable(str(error)) from error
         except StoreError as error:
             raise _NotTaken(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
         return self._acknowledged(result, began_ns, self._timeout_s, waits=waits)

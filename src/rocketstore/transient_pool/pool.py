@@ -1,0 +1,145 @@
+"""Buffers in memory that stand in for the log's newest files until their bytes are committed.
+
+Law: nobody reads past the committed position, up to which buffer and file hold the same bytes: so
+readers may have a view of either. It moves when `pwrite` took all of the bytes before it; what that
+refused stays in the buffer and is tried again. A buffer is free again when its file is committed to
+the end and nobody has a view of it any more.
+
+How derived: TransientStorePool, MappedFile.appendMessagesInner and MappedFile.commit of 4.9 (spec
+B5, B8). There a buffer goes back with its bytes in it, and the next file's last blank may bring
+some of them to the disk; here zeros follow the BLANK, as in a store without a pool.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+
+from rocketstore.errors import StoreError
+from rocketstore.events import get_logger
+from rocketstore.storage.files.disk import libc, system_errors
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.units import OS_PAGE_SIZE_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from rocketstore.storage.files.disk import Disk
+
+LOW_SHARE: Final = 0.4
+"""A warning is logged when less of the pool is left (TransientStorePool.borrowBuffer)."""
+
+_log: Final = get_logger(__name__)
+
+
+class TransientStorePool:
+    """`count` buffers for files of `file_size`; memory is taken when a buffer is first written.
+
+    With `lock` it is taken, and locked, at once. With `fails_fast` no file is made while no buffer
+    is free; else such a file is written without one.
+    """
+
+    def __init__(self, count: int, file_size: int, *, lock: bool, fails_fast: bool) -> None:
+        self.count = count
+        self._fails_fast = fails_fast
+        # A forked child gets a copy: what it has views of does not change under them.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        with system_errors(f"no memory for a transient store pool of {count} x {file_size} bytes"):
+            self._free = deque(mmap.mmap(-1, file_size, flags=flags) for _ in range(count))
+        locked = sum(map(_is_locked, self._free)) if lock else count
+        if locked < count:
+            _log.warning("pool.not_locked", buffers=count - locked, errno=ctypes.get_errno())
+
+    @property
+    def free_count(self) -> int:
+        """How many buffers are free (TransientStorePool.availableBufferNums)."""
+        return len(self._free)
+
+    def borrow(self) -> npt.NDArray[np.uint8] | None:
+        """Return a buffer, which is free again when its last view goes; None where none is free."""
+        try:
+            memory = self._free.popleft()
+        except IndexError:
+            memory = None
+        if self.free_count < LOW_SHARE * self.count:
+            _log.warning("pool.low", free=self.free_count, count=self.count)
+        if memory is None:
+            return None
+        buffer = np.frombuffer(memory, np.uint8)
+        weakref.finalize(buffer, self._free.appendleft, memory).atexit = False
+        return buffer
+
+    def make_file(self, path: Path, *, base: int, size: int, disk: Disk) -> MappedFile:
+        """Make a file as `MappedFile.create` does, with a buffer if one is free."""
+        if self._fails_fast and not self.free_count:
+            raise StoreError(
+                f"none of the {self.count} buffers of the transient store pool is free for {path}, "
+                "and fastFailIfNoBufferInStorePool is set",
+                hint="put again later: the disk lags behind; or set transientStorePoolSize higher",
+            )
+        buffer = self.borrow()
+        if buffer is None:
+            return MappedFile.create(path, base=base, size=size, disk=disk)
+        file = PooledFile.create(path, base=base, size=size, disk=disk)
+        file.lend(buffer)
+        return file
+
+    def close(self) -> None:
+        """Let go of the memory; of buffers that are lent with their last view."""
+        self.count = 0
+        self._free = deque(maxlen=0)
+
+
+class PooledFile(MappedFile):
+    """A new file whose bytes are written to a buffer, and by `commit` from there to the file."""
+
+    committed_position = 0
+
+    def lend(self, buffer: npt.NDArray[np.uint8]) -> None:
+        """Take a buffer in the place of the mapping, until all of the file is committed."""
+        # Of a mapping nobody asks for more than its bytes.
+        self._array, self._mapping = buffer, cast("mmap.mmap", buffer)
+
+    @property
+    def readable_position(self) -> int:
+        """Position after the last byte that is in the file."""
+        return self.committed_position
+
+    def reserve(self, stop: int) -> None:
+        """Make sure of room on the disk, in whole pages: those before are written meanwhile."""
+        super().reserve(min(stop + -stop % OS_PAGE_SIZE_BYTES, self.size))
+
+    def write_bytes(self, position: int, data: bytes | memoryview) -> None:
+        """Write the last bytes of the file, with zeros after them."""
+        stop = position + len(data)
+        self.array[position:stop] = np.frombuffer(data, np.uint8)
+        self.array[stop:] = 0
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Write what is in the buffer to the file; return the committed position.
+
+        With fewer than `least_pages` whole new pages nothing is done, unless the file is full. One
+        thread at a time. Source: MappedFile.commit, isAbleToCommit, commit0.
+        """
+        start, stop = self.committed_position, self.write_position
+        pages = stop // OS_PAGE_SIZE_BYTES - start // OS_PAGE_SIZE_BYTES
+        if start < stop and (pages >= least_pages or stop == self.size):
+            with self.descriptor() as descriptor:
+                self._disk.write_at(descriptor, self.path, start, self.array[start:stop].data)
+            self.committed_position = stop
+        if self.committed_position == self.size:
+            # In this order: `array` asks for the mapping, which is that of the file from here on.
+            self._mapping = self._array = None
+        return self.committed_position
+
+
+def _is_locked(memory: mmap.mmap) -> bool:
+    address = int(np.frombuffer(memory, np.uint8).ctypes.data)
+    return bool(libc().mlock(address, len(memory)) == 0)

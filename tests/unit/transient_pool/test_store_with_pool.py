@@ -1,0 +1,581 @@
+"""A store with a pool: what is put is seen when it is committed, and nothing is lost in order."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import (
+    BrokerRole,
+    FlushDiskType,
+    Message,
+    PutMessageStatus,
+    StoreError,
+    StoreFullError,
+)
+from rocketstore.aio import AsyncMessageStore
+from rocketstore.config.sources import from_properties
+from rocketstore.delay.service import delay_offsets_path
+from rocketstore.format.metadata_json import DelayOffsets, decode_table
+from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.transient_pool import service as service_module
+from rocketstore.transient_pool.pool import PooledFile
+from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
+from support.failing_disk import FailingDisk
+from support.pooled_store import BODY, fill_file, in_files, open_pooled
+from support.replicas import wait_until
+from support.said import capture_logs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore import MessageStore, PutResult
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def put(store: MessageStore, body: bytes = BODY) -> PutResult:
+    result = store.put(Message(topic=TOPIC, body=body, keys="k"))
+    assert result.status is PutMessageStatus.PUT_OK, result
+    return result
+
+
+def bodies(store: MessageStore) -> list[bytes]:
+    return [message.body for message in store.get(TOPIC, 0, 0).messages]
+
+
+# --- when there is a pool -------------------------------------------------------------------------
+
+
+def test_a_pool_is_off_unless_it_is_asked_for(tmp_path):
+    with open_small(tmp_path) as store:
+        assert store.transient_pool is None
+        result = put(store, b"in the file")
+        assert store.max_physical_offset == store.appended_physical_offset == result.size
+        assert b"in the file" in in_files(store)
+
+
+def test_a_pool_is_for_asynchronous_flushes_of_masters(tmp_path):
+    with open_pooled(tmp_path / "1", flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
+        assert store.transient_pool is None
+        result = put(store)
+        assert store.flushed_physical_offset == result.size
+    with open_pooled(tmp_path / "2", broker_role=BrokerRole.SLAVE) as store:
+        assert store.transient_pool is None
+
+
+def test_size_lock_and_failing_fast_are_settings(tmp_path, monkeypatch):
+    given = []
+
+    def pool(count: int, file_size: int, **settings: bool) -> object:
+        given.append((count, file_size, settings))
+        return original(count, file_size, **settings)
+
+    original = service_module.TransientStorePool
+    monkeypatch.setattr(service_module, "TransientStorePool", pool)
+    open_pooled(tmp_path / "1").close()
+    config = from_properties({
+        "transientStorePoolEnable": "true", "transientStorePoolSize": "2",
+        "transientStorePoolLock": "true", "fastFailIfNoBufferInStorePool": "true",
+    })  # fmt: skip
+    open_pooled(
+        tmp_path / "2",
+        transient_store_pool_size=config.transient_store_pool_size,
+        transient_store_pool_lock=config.transient_store_pool_lock,
+        fast_fail_if_no_buffer_in_store_pool=config.fast_fail_if_no_buffer_in_store_pool,
+    ).close()
+    assert given == [
+        (5, LOG_FILE_BYTES, {"lock": False, "fails_fast": False}),
+        (2, LOG_FILE_BYTES, {"lock": True, "fails_fast": True}),
+    ]
+
+
+# --- what readers see -----------------------------------------------------------------------------
+
+
+def test_nobody_sees_what_is_not_committed(tmp_path):
+    with open_pooled(tmp_path) as store:
+        first, second = put(store, b"first"), put(store, b"second")
+        end = second.physical_offset + second.size
+        assert (first.queue_offset, second.queue_offset) == (0, 1)
+        while store._parts.dispatcher.run_once():
+            pass
+        assert not any(in_files(store))
+        assert store.dispatched_physical_offset == store.max_physical_offset == 0
+        assert store.appended_physical_offset == end
+        assert store.max_offset(TOPIC, 0) == 0
+        assert bodies(store) == store.find(TOPIC, "k") == []
+        assert store.earliest_log_timestamp() is None
+        assert store.replicated_log.end == 0
+        assert store.replicated_log.read(0, 1000) == b""
+        info = store.runtime_info()
+        assert info["commitLogMaxOffset"] == "0"
+        assert info["remainHowManyDataToCommit"] == str(end)
+        assert info["remainTransientStoreBufferNumbs"] == "4"
+        with ReadOnlyStore.open(tmp_path, small_config()) as reader:
+            assert reader.max_physical_offset == 0
+
+        store.transient_pool.commit()
+        while store._parts.dispatcher.run_once():
+            pass
+        assert b"first" in in_files(store)
+        assert store.dispatched_physical_offset == store.max_physical_offset == end
+        assert bodies(store) == [b"first", b"second"]
+        assert len(store.find(TOPIC, "k")) == 2
+        assert store.earliest_log_timestamp() == START_MS
+        assert store.replicated_log.end == end
+        assert store.replicated_log.read(0, 1000) == in_files(store)[:end]
+        assert store.runtime_info()["remainHowManyDataToCommit"] == "0"
+        assert store.flushed_physical_offset == 0
+
+
+def test_a_commit_has_whole_records_only(tmp_path):
+    with open_pooled(tmp_path) as store:
+        put(store, b"first")
+        end = store.appended_physical_offset
+        store._parts.log.end.file.array[end : end + 100] = 7  # a put that is under way
+        store.transient_pool.commit()
+        assert not any(in_files(store)[end:])
+
+
+def test_who_asks_for_a_message_by_its_offset_gets_it_from_the_pool(tmp_path):
+    with open_pooled(tmp_path) as store:
+        put(store, b"first")
+        second = put(store, b"second")
+        assert store.by_id(second.message_id).body == b"second"
+        assert store.at_physical_offset(second.physical_offset + second.size) is None
+        third = put(store, b"third")
+        store._parts.disk.is_full = True
+        assert store.at_physical_offset(third.physical_offset).body == b"third"
+
+
+def test_what_cannot_be_committed_cannot_be_read_by_its_offset(tmp_path):
+    disk = FailingDisk()
+    with open_pooled(tmp_path, disk=disk) as store:
+        result = put(store)
+        disk.is_full = True
+        assert store.at_physical_offset(result.physical_offset) is None
+        disk.is_full = False
+        assert store.at_physical_offset(result.physical_offset).body == BODY
+
+
+def test_waiting_for_dispatch_commits(tmp_path):
+    with open_pooled(tmp_path) as store:
+        put(store, b"x")
+        assert store.wait_dispatched(timeout_s=10)
+        assert bodies(store) == [b"x"]
+    with open_pooled(tmp_path, threads=True, commit_interval_commit_log=3_600_000) as store:
+        for number in range(20):
+            put(store, b"%d" % number)
+            assert store.wait_dispatched(timeout_s=10)
+            assert store.max_offset(TOPIC, 0) == number + 2
+
+
+def test_a_task_of_asyncio_waits_for_what_is_in_the_pool_too(tmp_path):
+    async def run() -> list[bytes]:
+        store = open_pooled(tmp_path, threads=True, commit_interval_commit_log=1)
+        asynchronous = AsyncMessageStore(store)
+        try:
+            await asynchronous.put(Message(topic=TOPIC, body=b"x"))
+            assert await asynchronous.wait_dispatched(timeout_s=10)
+            return bodies(store)
+        finally:
+            await asynchronous.close()
+
+    assert asyncio.run(run()) == [b"x"]
+
+
+def test_a_flush_commits_and_syncs_everything(tmp_path):
+    disk = FailingDisk()
+    with open_pooled(tmp_path, disk=disk) as store:
+        put(store)
+        store.flush()
+        end = store.appended_physical_offset
+        assert store.flushed_physical_offset == store.max_physical_offset == end
+        assert ("fdatasync", f"{0:020d}") in disk.calls
+        put(store)
+        store._services.flusher.flush()  # by the clock: it syncs what is committed
+        assert store.flushed_physical_offset == end
+
+
+def test_a_put_that_waits_for_replicas_is_committed_first(tmp_path):
+    seen = []
+    with open_pooled(tmp_path, broker_role=BrokerRole.SYNC_MASTER) as store:
+
+        def wait(end: int, _timeout_s: float) -> PutMessageStatus:
+            seen.append((end, store.replicated_log.end))
+            return PutMessageStatus.PUT_OK
+
+        store.replicated_log.set_replica(wait)
+        result = put(store)
+    assert seen == [(result.size, result.size)]
+
+
+def test_futures_delays_and_transactions_work(tmp_path, clock):
+    with open_pooled(tmp_path, clock) as store:
+        assert store.put_async(Message(topic=TOPIC, body=b"1")).result(10).is_stored
+        store.put(Message(topic=TOPIC, body=b"2", properties={"DELAY": "1"}))
+        half = store.begin(Message(topic=TOPIC, body=b"3"))
+        assert store.commit(half)
+        store.wait_dispatched()
+        clock.now_ms += 1000
+        for _ in range(3):
+            store.delays.turn()
+            store.wait_dispatched()
+        assert sorted(bodies(store)) == [b"1", b"2", b"3"]
+
+
+def test_what_was_delivered_is_written_down_when_the_copy_is_on_the_disk(tmp_path, clock):
+    with open_pooled(tmp_path, clock, flush_delay_offset_interval=1) as store:
+        store.put(Message(topic=TOPIC, body=b"1", properties={"DELAY": "1"}))
+        store.flush()
+        store.delays.turn()
+        clock.now_ms += 1000
+        store.delays.turn()
+        assert store.appended_physical_offset > store.max_physical_offset
+        clock.now_ms += 1000
+        store.delays.turn()
+        assert saved_offsets(tmp_path) == {}
+        store.flush()
+        store.delays.turn()
+        assert saved_offsets(tmp_path) == {1: 1}
+
+
+def saved_offsets(root: Path) -> dict[int, int]:
+    path = delay_offsets_path(root)
+    return decode_table(path.read_bytes(), DelayOffsets).offset_table if path.exists() else {}
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_the_files_are_those_of_a_store_without_a_pool(tmp_path):
+    logs = []
+    for number, pool_size in enumerate((0, 1, 5)):
+        settings = {"transient_store_pool_enable": bool(pool_size)}
+        if pool_size:
+            settings["transient_store_pool_size"] = pool_size
+        with open_small(tmp_path / str(number), **settings) as store:
+            for step in range(400):
+                put(store, b"%d" % step * (1 + 37 * step % 500))
+                if step % 7 == 0 and store.transient_pool is not None:
+                    store.transient_pool.commit(step % 3)
+        with open_small(tmp_path / str(number)) as store:
+            assert store.recovery.was_clean
+            logs.append(in_files(store))
+        assert verify_store(tmp_path / str(number)).findings == []
+    assert logs[0] == logs[1] == logs[2]
+    assert len(logs[0]) == 5 * LOG_FILE_BYTES
+
+
+def test_a_full_file_is_committed_to_its_end_before_its_buffer_is_another_s(tmp_path):
+    with open_pooled(tmp_path, transient_store_pool_size=1) as store:
+        first = fill_file(store, lambda: put(store))
+        second = store._parts.log.files.last()
+        assert not isinstance(second, PooledFile)
+        assert store.transient_pool.pool.free_count == 0
+        assert in_files(store)[LOG_FILE_BYTES:].count(BODY) == 1, "as without a pool"
+        store.transient_pool.commit()
+        assert store.transient_pool.pool.free_count == 1
+        fill_file(store, lambda: put(store))
+        third = store._parts.log.files.last()
+        assert isinstance(third, PooledFile)
+        assert store.max_physical_offset <= 2 * LOG_FILE_BYTES
+        store.wait_dispatched()
+        assert store.max_offset(TOPIC, 0) > 2 * first - 2
+    assert verify_store(tmp_path).findings == []
+
+
+def test_nothing_of_a_file_is_seen_or_called_flushed_before_all_of_the_one_before(tmp_path):
+    disk = FailingDisk()
+    with open_pooled(tmp_path, transient_store_pool_size=1, disk=disk) as store:
+        fill_file(store, lambda: put(store))
+        disk.is_full = True
+        with pytest.raises(StoreFullError):
+            store.transient_pool.commit()
+        store._services.flusher.flush()
+        while store._parts.dispatcher.run_once():
+            pass
+        assert store.max_physical_offset == store.flushed_physical_offset == 0
+        assert store.dispatched_physical_offset == 0
+        disk.is_full = False
+
+
+def test_failing_fast_a_put_without_a_buffer_is_refused_until_one_is_free(tmp_path):
+    with open_pooled(
+        tmp_path, transient_store_pool_size=1, fast_fail_if_no_buffer_in_store_pool=True
+    ) as store:
+        while (result := store.put(Message(topic=TOPIC, body=BODY))).is_stored:
+            pass
+        assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+        assert "fastFailIfNoBufferInStorePool" in result.detail
+        assert store.appended_physical_offset < LOG_FILE_BYTES
+        assert store.put(Message(topic=TOPIC, body=b"small")).is_stored, "as 4.9.8"
+        store.transient_pool.commit()
+        assert not store.put(Message(topic=TOPIC, body=BODY)).is_stored, "the file is not full"
+
+
+def test_a_file_that_was_there_is_written_through_its_mapping_and_the_next_one_is_not(tmp_path):
+    with open_small(tmp_path) as store:
+        put(store, b"before")
+    with open_pooled(tmp_path) as store:
+        put(store, b"through the mapping")
+        assert b"through the mapping" in in_files(store)
+        fill_file(store, lambda: put(store))
+        assert isinstance(store._parts.log.files.last(), PooledFile)
+        store.wait_dispatched()
+        assert bodies(store)[:2] == [b"before", b"through the mapping"]
+
+
+def test_files_are_made_ahead_with_buffers(tmp_path):
+    with open_pooled(tmp_path, threads=True) as store:
+        fill_file(store, lambda: put(store))
+        ready = store._parts.preallocator._ready
+        ahead = (2 * LOG_FILE_BYTES, 3 * LOG_FILE_BYTES)
+        wait_until(lambda: all(base in ready for base in ahead), "two files ahead")
+        assert all(isinstance(ready[base], PooledFile) for base in ahead)
+        store.wait_dispatched()
+        wait_until(lambda: store.transient_pool.pool.free_count == 2, "one is in use, two wait")
+    assert store.transient_pool.pool.free_count == 0, "the memory is let go of"
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_an_orderly_close_loses_nothing(tmp_path):
+    with open_pooled(tmp_path, threads=True, commit_interval_commit_log=3_600_000) as store:
+        for number in range(200):
+            put(store, b"%d" % number)
+    with ReadOnlyStore.open(tmp_path) as reader:
+        page = reader.get(TOPIC, 0, 168, 32)
+        assert [message.body for message in page.messages] == [b"%d" % n for n in range(168, 200)]
+    assert not (tmp_path / "abort").exists()
+    assert verify_store(tmp_path).findings == []
+
+
+def test_what_a_kill_takes_is_what_was_not_committed(tmp_path):
+    store = open_pooled(tmp_path)
+    put(store, b"committed")
+    store.transient_pool.commit()
+    lost = put(store, b"lost")
+    store.abandon()
+    with open_pooled(tmp_path) as store:
+        assert bodies(store) == [b"committed"]
+        again = put(store, b"after")
+        assert (again.queue_offset, again.physical_offset) == (1, lost.physical_offset)
+        store.wait_dispatched()
+        assert bodies(store) == [b"committed", b"after"]
+    assert verify_store(tmp_path).findings == []
+
+
+def test_a_put_that_comes_to_the_lock_of_a_closing_store_is_refused(tmp_path):
+    with open_pooled(tmp_path) as store:
+        put(store)
+        store._parts.log.settle()
+        store._writer.plain.is_open = False
+        result = store.put(Message(topic=TOPIC, body=b"late"))
+        assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    with ReadOnlyStore.open(tmp_path) as reader:
+        assert reader.max_offset(TOPIC, 0) == 1
+
+
+# --- what the system refuses ----------------------------------------------------------------------
+
+
+def test_while_nothing_can_be_committed_puts_are_refused_and_nothing_is_lost(tmp_path):
+    disk = FailingDisk()
+    with open_pooled(tmp_path, disk=disk) as store:
+        put(store, b"kept")
+        disk.is_full = True
+        with capture_logs() as lines:
+            for _ in range(3):
+                with pytest.raises(StoreFullError, match="no room"):
+                    store.flush()
+        assert [line["event"] for line in lines] == ["log.commit_failed"]
+        result = store.put(Message(topic=TOPIC, body=b"x"))
+        assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert "COMMIT_ERROR" in result.detail
+        assert "no room" in result.detail
+        disk.is_full = False
+        assert store.transient_pool.take_turn() >= 0
+        put(store, b"again")
+        store.wait_dispatched()
+        assert bodies(store) == [b"kept", b"again"]
+
+
+def test_a_store_that_cannot_commit_is_closed_by_another_call(tmp_path):
+    disk = FailingDisk()
+    store = open_pooled(tmp_path, disk=disk, threads=True, commit_interval_commit_log=3_600_000)
+    store.wait_dispatched()
+    disk.is_full = True
+    store._parts.disk.is_full = False
+    put(store, b"kept")
+    disk.is_full = True
+    with pytest.raises(StoreFullError):
+        store.close()
+    assert store.put(Message(topic=TOPIC, body=b"x")).status.name == "SERVICE_NOT_AVAILABLE"
+    disk.is_full = False
+    store.close()
+    with ReadOnlyStore.open(tmp_path) as reader:
+        assert [message.body for message in reader.get(TOPIC, 0, 0).messages] == [b"kept"]
+    assert not (tmp_path / "abort").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_an_error_of_pwrite_says_where_and_what_to_do(tmp_path, monkeypatch, number):
+    with open_pooled(tmp_path) as store:
+        put(store)
+
+        def refuse(*_arguments: object) -> int:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", refuse)
+            with pytest.raises(StoreError, match=r"CommitLog from offset 0|no room") as why:
+                store.transient_pool.commit()
+        assert why.value.hint
+        store.flush()
+        assert store.flushed_physical_offset == store.appended_physical_offset
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def test_a_turn_commits_four_pages_or_what_is_200_ms_old(tmp_path, clock):
+    with open_pooled(tmp_path, clock) as store:
+        turn = store.transient_pool.take_turn
+        assert turn() == -1, "nothing to do until a put"
+        put(store)
+        assert turn() == 0.001
+        assert store.max_physical_offset == store.appended_physical_offset
+        clock.now_ms += 199
+        put(store)
+        assert turn() == 0.2
+        assert store.max_physical_offset < store.appended_physical_offset
+        for _ in range(16):
+            put(store)
+        assert turn() == 0.001
+        assert store.max_physical_offset == store.appended_physical_offset
+        put(store)
+        assert turn() == 0.2
+        clock.now_ms += 1
+        assert turn() == 0.001
+        assert store.max_physical_offset == store.appended_physical_offset
+        assert turn() == -1
+
+
+def test_interval_pages_and_the_thorough_interval_are_settings(tmp_path, clock):
+    with open_pooled(
+        tmp_path, clock, commit_interval_commit_log=7, commit_commit_log_least_pages=1,
+        commit_commit_log_thorough_interval=50,
+    ) as store:  # fmt: skip
+        turn = store.transient_pool.take_turn
+        put(store)
+        assert turn() == 0.001
+        put(store)
+        assert turn() == 0.007
+        for _ in range(4):
+            put(store)
+        assert turn() == 0.001
+        put(store)
+        clock.now_ms += 49
+        assert turn() == 0.007
+        clock.now_ms += 1
+        assert turn() == 0.001
+
+
+def test_a_clock_that_goes_back_puts_no_commit_off(tmp_path, clock):
+    with open_pooled(tmp_path, clock) as store:
+        put(store)
+        assert store.transient_pool.take_turn() == 0.001
+        clock.now_ms -= 1_000_000
+        put(store)
+        assert store.transient_pool.take_turn() == 0.001
+
+
+def test_puts_wake_the_thread_and_its_commits_wake_dispatch(tmp_path):
+    with open_pooled(tmp_path, Ticking(), threads=True) as store:
+        for number in range(5):
+            put(store, b"%d" % number)
+            wait_until(lambda: store.max_offset(TOPIC, 0) == number + 1, "it is seen")  # noqa: B023
+
+
+class Ticking(Clock):
+    """A clock by which every commit is due."""
+
+    def __call__(self) -> int:
+        self.now_ms += 1000
+        return self.now_ms
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_commit_wakes_the_flush_unless_that_goes_by_the_clock_only(tmp_path, timed):
+    with open_pooled(tmp_path, flush_commit_log_timed=timed) as store:
+        group = store._services.flusher.group
+        put(store)
+        assert not group.rest(0.0), "a put alone wakes nobody"
+        store.transient_pool.commit()
+        assert group.rest(0.0) is not timed
+
+
+def test_a_slow_commit_is_worth_a_line(tmp_path, monkeypatch):
+    times = iter((10.0, 10.6, 10.6))
+    with open_pooled(tmp_path) as store:
+        put(store)
+        monkeypatch.setattr(service_module.time, "monotonic", lambda: next(times))
+        with capture_logs() as lines:
+            store.transient_pool.commit()
+        monkeypatch.undo()
+    assert ("log.commit_slow", 600) in [(one["event"], one.get("took_ms")) for one in lines]
+
+
+# --- the thread -----------------------------------------------------------------------------------
+
+
+class StrangeDisk(Disk):
+    """Raises what nobody expects when the thread that commits writes."""
+
+    def write_at(
+        self, descriptor: int, path: Path, position: int, data: bytes | memoryview
+    ) -> None:
+        if threading.current_thread().name == "rocketstore-commit":
+            raise ZeroDivisionError("from the depth")
+        super().write_at(descriptor, path, position, data)
+
+
+def test_when_its_thread_dies_puts_are_refused_and_close_commits(tmp_path):
+    with open_pooled(tmp_path, Ticking(), disk=StrangeDisk(), threads=True) as store:
+        put(store, b"kept")
+        wait_until(lambda: not store.running_flags.is_writeable, "its death is seen")
+        result = store.put(Message(topic=TOPIC, body=b"x"))
+        assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert "rocketstore-commit" in result.detail
+    with ReadOnlyStore.open(tmp_path) as reader:
+        assert [message.body for message in reader.get(TOPIC, 0, 0).messages] == [b"kept"]
+
+
+def test_the_thread_goes_on_after_what_the_disk_refused(tmp_path):
+    disk = FailingDisk()
+    with open_pooled(
+        tmp_path, Ticking(), disk=disk, threads=True, commit_interval_commit_log=1
+    ) as store:
+        put(store, b"first")
+        wait_until(lambda: store.max_offset(TOPIC, 0) == 1, "the first is seen")
+        disk.is_full = True
+        put(store, b"second")
+        wait_until(lambda: not store.running_flags.is_writeable, "puts are refused")
+        disk.is_full = False
+        wait_until(lambda: store.running_flags.is_writeable, "puts are taken")
+        wait_until(lambda: store.max_offset(TOPIC, 0) == 2, "the second is seen")
