@@ -11,6 +11,7 @@ import pytest
 
 from rocketstore import CheckAnswer, EndStatus, Message, MessageStore
 from rocketstore.config import FlushDiskType
+from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.listing import open_transactions
 from rocketstore.units import QueueKey
 from support.configured_store import small_config
@@ -178,6 +179,12 @@ class Trial:
                 result = store.end_transaction(GROUP, *one.place, commits=True)
                 is_open = result.status is EndStatus.COMMITTED
                 assert is_open == (label in opened), (label, result)
+
+
+@pytest.fixture(autouse=True)
+def _moves_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "SETTLE_EVERY", 2)
+    monkeypatch.setattr(ledger, "LONGEST", 3)
 
 
 @pytest.mark.parametrize("seeds", BATCHES, ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}")

@@ -12,15 +12,14 @@ from rocketstore.transaction.records import (
     HALF,
     OP,
     checked_record,
-    ended_by,
     final_record,
     half_record,
-    is_copy,
-    is_final_of,
+    known,
     op_record,
     real_queue,
     times_checked,
 )
+from rocketstore.verification.waiting import ended_by
 from support.golden_stores import golden_store
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def test_half_messages_are_those_of_a_broker() -> None:
         halves = list(messages_of(store, HALF, 0))
         assert len(halves) == 16
         for half in halves:
-            if is_copy(half):
+            if known(half).is_copy:
                 earlier = next(one for one in halves if one.unique_key == half.unique_key)
                 is_of(checked_record(earlier, times_checked(half)), half)
                 continue
@@ -81,13 +80,13 @@ def test_committed_messages_and_op_messages_are_those_of_a_broker() -> None:
         assert len(finals) == 8
         for final in finals:
             half = halves[final.prepared_transaction_offset]
-            assert is_final_of(half, final, lambda _: False)
+            assert known(half).identity == known(final).identity
             assert (final.topic, final.queue_id) == real_queue(half)
             is_of(final_record(half), final)
         ops = list(messages_of(store, OP, 0))
         assert len(ops) == 12
         for op in ops:
-            offset = ended_by(op)
+            offset = ended_by(op.tags, op.raw_body)
             assert offset is not None
             is_of(op_record(offset, op.store_host), op)
             assert op.born_host == op.store_host

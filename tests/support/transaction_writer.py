@@ -20,7 +20,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocketstore import CheckAnswer, Message, MessageStore
-from rocketstore.transaction import transactions
+from rocketstore.transaction import ledger, transactions
 from rocketstore.units import system_clock_ms
 from support.configured_store import small_config
 from support.delay_writer import DelayWriter, KillingDisk, Steps, serve
@@ -86,7 +86,7 @@ class Journal:
 def _live(root: Path, life: int, steps: Steps) -> None:
     """Begin, end and check transactions, also those of earlier lives."""
     journal, chance = Journal(root), random.Random(life)
-    transactions.SETTLE_EVERY = 3
+    transactions.SETTLE_EVERY = ledger.LONGEST = 3
     disk = KillingDisk(steps, "consumerOffset.json")
     with MessageStore.open(root, transaction_config(), disk=disk) as store:
         steps.count_puts(store)

@@ -8,6 +8,7 @@ those that are.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from rocketstore.format.metadata_json import (
     DELAY_OFFSETS_FILE,
     DelayOffsets,
 )
-from rocketstore.format.properties import REAL_QID, REAL_TOPIC, TAGS
+from rocketstore.format.properties import REAL_QID, REAL_TOPIC, TAGS, decode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline import planning
@@ -36,10 +37,10 @@ from rocketstore.pipeline.stores import list_segments, read_consumer_offsets, re
 from rocketstore.units import QueueKey
 from rocketstore.verification import waiting
 from rocketstore.verification.expectation import groups
-from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC, OpenHalves
+from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC, Halves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from pyarrow import RecordBatch, Schema
 
@@ -167,25 +168,64 @@ def _halves_of(store: StorePlace, options: ReadOptions) -> tuple[SplitTask, ...]
     return tuple(parts) if has_halves else ()
 
 
+class _Open:
+    """The half messages of one queue that are open, each with its row, and where all of it lie."""
+
+    def __init__(self) -> None:
+        self.halves = Halves()
+        self.rows: dict[int, tuple[Half, str | None, dict[str, Any]]] = {}
+        self.places: set[int] = set()
+
+    def take(self, half: Half, topic: str | None, row: dict[str, Any]) -> None:
+        self.places.add(half.physical_offset)
+        older = self.halves.take(half)
+        if older is not None:
+            self.rows.pop(older, None)
+        if self.halves.is_open(half.queue_offset):
+            self.rows[half.queue_offset] = half, topic, row
+
+    def end(self, queue_offset: int | None) -> None:
+        # An op record that stands before what it names would end one that was still to come.
+        if queue_offset is not None and queue_offset < self.halves.stop:
+            self.rows.pop(self.halves.end(queue_offset), None)
+
+    def commit(self, columns: RecordColumns) -> None:
+        """Take committed records; those that say no born time of an open half are none of it."""
+        by_identity: dict[waiting.Identity, list[Half]] = defaultdict(list)
+        for half, _, _ in self.rows.values():
+            by_identity[half.identity].append(half)
+        is_chosen = (columns.sys_flag & TRANSACTION_MASK) == TRANSACTION_COMMIT
+        is_chosen &= np.isin(columns.born_timestamp, [one.born_ms for one in by_identity])
+        for row in is_chosen.nonzero()[0].tolist():
+            numbers = int(columns.born_timestamp[row]), int(columns.body_crc[row])
+            identity = waiting.identity_of(*numbers, decode_properties(columns.properties(row)))
+            named = int(columns.prepared_offset[row])
+            for half in by_identity.get(identity, ()):
+                if waiting.is_final_of(half, named, identity, self._is_lost):
+                    self.rows.pop(half.queue_offset, None)
+
+    def _is_lost(self, physical_offset: int) -> bool:
+        return physical_offset not in self.places
+
+
 def transactions(
     task: tuple[SplitTask, ...], options: ReadOptions, schema: Schema
 ) -> Iterator[RecordBatch]:
     """Yield the half messages of a store that are open; the ranges are in the order of its log."""
-    queues: dict[int, OpenHalves] = {}
+    queues: dict[int, _Open] = defaultdict(_Open)
     for part in task:
         for columns in _records(part, options):
             _take(columns, schema, part.store, queues)
-    halves = [half for one in queues.values() for half in one.halves]
-    if halves:
-        for offsets in _committed(task[0].store, options, halves):
+    if any(one.rows for one in queues.values()):
+        for columns in _committed(task[0].store, options, queues.values()):
             for one in queues.values():
-                one.commit(offsets)
-    rows = [half.message[1] for one in queues.values() for half in one.halves]
+                one.commit(columns)
+    rows = [row for one in queues.values() for _, _, row in one.rows.values()]
     yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def _take(
-    columns: RecordColumns, schema: Schema, store: StorePlace, queues: dict[int, OpenHalves]
+    columns: RecordColumns, schema: Schema, store: StorePlace, queues: dict[int, _Open]
 ) -> None:
     maps = property_maps(columns)
     times = _texts(maps, waiting.CHECK_TIMES).to_pylist()
@@ -196,33 +236,29 @@ def _take(
     rows = _batch(columns, schema, store, maps, **own).to_pylist()
     topics = columns.to_arrow(["topic"]).column(0).to_pylist()
     for row, (topic, pairs) in enumerate(zip(topics, maps.to_pylist(), strict=True)):
-        halves = queues.setdefault(int(columns.queue_id[row]), OpenHalves())
-        properties = dict(pairs)
+        queue, properties = queues[int(columns.queue_id[row])], dict(pairs)
         if topic == OP_TOPIC:
-            halves.end(properties.get(TAGS), columns.body(row))
+            queue.end(waiting.ended_by(properties.get(TAGS), columns.body(row)))
             continue
         place = int(columns.queue_offset[row]), int(columns.physical_offset[row])
         said = int(columns.born_timestamp[row]), int(columns.body_crc[row]), properties
-        message = properties.get(REAL_TOPIC), rows[row]
-        halves.add(waiting.half_of(place, *said, message))
+        queue.take(waiting.half_of(place, *said), properties.get(REAL_TOPIC), rows[row])
 
 
 def _committed(
-    store: StorePlace, options: ReadOptions, halves: Sequence[Half]
-) -> Iterator[list[int]]:
-    """Yield which half messages committed records name that were stored after the first of these.
+    store: StorePlace, options: ReadOptions, queues: Collection[_Open]
+) -> Iterator[RecordColumns]:
+    """Yield what was stored after the first half message where open ones would be committed to.
 
-    Only a crash leaves such a half message without its op record, so this is read for those that
-    are open, and no more of the log than the queues that they would be committed to.
+    Only a crash leaves a committed half message without its op record, so this is read for those
+    that are open, and no more of the log than the queues that they name.
     """
-    oldest = min((*half.earlier, half.physical_offset)[0] for half in halves)
+    oldest = min(place for one in queues for place in one.places)
 
     def next_of(queue: QueueFiles) -> int:
         first, stop = queue.first_offset, queue.written_stop
         return queue.first_where(first, stop, lambda entry: entry.physical_offset > oldest)
 
-    topics = {half.message[0] for half in halves} | {DELAY_TOPIC}
-    for part in _plan(store, options, topics, next_of):
-        for columns in _records(part, options):
-            is_commit = (columns.sys_flag & TRANSACTION_MASK) == TRANSACTION_COMMIT
-            yield columns.prepared_offset[is_commit].tolist()
+    topics = {topic for one in queues for _, topic, _ in one.rows.values() if topic}
+    for part in _plan(store, options, topics | {DELAY_TOPIC}, next_of):
+        yield from _records(part, options)

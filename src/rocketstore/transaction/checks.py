@@ -25,7 +25,7 @@ from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import decode_properties
 from rocketstore.storage.threads import Periodic
-from rocketstore.transaction.ledger import Place, messages_of
+from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.records import (
     DISCARDED,
     HALF,
@@ -35,8 +35,8 @@ from rocketstore.transaction.records import (
     check_step,
     checked_record,
     discarded_record,
-    identity_of,
     immune_record,
+    known,
     real_queue,
     times_checked,
 )
@@ -125,9 +125,9 @@ class TransactionChecks:
             for lost in range(first, offset):
                 transactions.note_lost(lost)
             first = offset + 1
-            step = check_step(half, now_ms, self._rules)
             if not ledger.is_open(offset):
                 continue
+            step = check_step(half, now_ms, self._rules)
             if step is CheckStep.WAIT:
                 expected = offset
                 break
@@ -173,20 +173,13 @@ class TransactionChecks:
             transactions.release(offset)
 
     def _moved(self, half: StoredMessage, record: Record) -> StoredMessage | None:
-        try:
-            put = self._store.put_record(*HALF, record)
-        except BaseException:
-            self._transactions.forget()  # the copy may be there
-            raise
-        if not put.is_stored:
-            return None
-        self._transactions.note_moved(half, Place(put.queue_offset, put.physical_offset))
-        return _as_put(half, record, put)
+        put = self._transactions.move(half, record)
+        return _as_put(half, record, put) if put.is_stored else None
 
     def _discarded(self, half: StoredMessage) -> StoredMessage | None:
         key = half.unique_key
         kept = [] if key is None else self._store.find(DISCARDED.topic, key)
-        is_kept = any(identity_of(one) == identity_of(half) for one in kept)
+        is_kept = any(known(one).identity == known(half).identity for one in kept)
         if not is_kept:
             is_kept = self._store.put_record(*DISCARDED, discarded_record(half)).is_stored
         if not is_kept:

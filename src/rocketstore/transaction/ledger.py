@@ -15,25 +15,17 @@ what they have in common.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from heapq import merge
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import parse_delay_levels
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.storage.log.prepared import delayed
-from rocketstore.transaction.records import (
-    GROUP,
-    HALF,
-    OP,
-    Identity,
-    ended_by,
-    final_record,
-    identity_of,
-    is_copy,
-    is_final_of,
-    real_queue,
-)
+from rocketstore.transaction.records import GROUP, HALF, OP, final_record, known, real_queue
 from rocketstore.units import QueueKey
+from rocketstore.verification.waiting import Half, Halves, ended_by, is_final_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,80 +37,44 @@ if TYPE_CHECKING:
 PAGE_MESSAGES: Final = 32
 """Messages read at a time, as 4.9 does (OP_MSG_PULL_NUMS)."""
 
+LONGEST: Final = 10_000
+"""Half messages that may lie after one that nobody ends before it is put again at the tail: a
+quarter of a second of reading at the next start."""
+
 _ALL: Final = 1 << 30
 """More messages than ever carry one unique key."""
 
 
-class Place(NamedTuple):
-    """Where a half message lies: in its queue, and in the log."""
-
-    queue_offset: int
-    physical_offset: int
-
-
-class Ledger:
+class Ledger(Halves):
     """What is known of the half messages from `base` on; before it nothing stands open.
+
+    What began since it was read counts as open.
 
     Attributes
     ----------
-    base
-        Half queue offset before which every half message has ended or was moved.
     op_base, op_read
         Op queue offsets: before the first every op names a half message before `base`; the second
         is the one to read next.
     """
 
     def __init__(self, base: int, op_base: int) -> None:
-        self.base = base
+        super().__init__(base)
         self.op_base = self.op_read = op_base
-        self._ended: set[int] = set()
-        self._moved: dict[int, Place] = {}
-        self._copies: dict[Identity, Place] = {}
         self._ops: dict[int, int] = {}
 
-    def note_ended(self, queue_offset: int, identity: Identity | None = None) -> None:
-        """Take down that a half message has ended, or is lost."""
-        if queue_offset >= self.base:
-            self._ended.add(queue_offset)
-        if identity is not None:
-            self._copies.pop(identity, None)
+    def note_ended(self, half: Half) -> None:
+        """Take down that a half message has ended."""
+        self.end(half.queue_offset)
+        self._copies.pop(half.identity, None)
 
     def note_op(self, op_offset: int, queue_offset: int | None) -> None:
-        """Take down an op message; None for one that names nothing."""
+        """Take down which half message an op message names; None for one that names nothing."""
         if op_offset >= self.op_base:
             self._ops[op_offset] = -1 if queue_offset is None else queue_offset
-        if queue_offset is not None:
-            self.note_ended(queue_offset)
-
-    def note_moved(self, queue_offset: int, copy: Place, identity: Identity) -> None:
-        """Take down that a copy stands for a half message from now on."""
-        if queue_offset >= self.base:
-            self._moved[queue_offset] = copy
-        self._copies[identity] = copy
-
-    def has_ended(self, queue_offset: int) -> bool:
-        """Whether this very half message was ended; one that was moved was not."""
-        return queue_offset in self._ended
-
-    def is_open(self, queue_offset: int) -> bool:
-        """Whether this very half message waits for its end."""
-        return not (
-            queue_offset < self.base or queue_offset in self._ended or queue_offset in self._moved
-        )
-
-    def standing(self, place: Place, identity: Identity) -> Place | None:
-        """Return the copy that stands for a half message, itself if it is open, None if ended."""
-        while (newer := self._moved.get(place.queue_offset)) is not None:
-            place = newer
-        if self.is_open(place.queue_offset):
-            return place
-        newer = self._copies.get(identity)
-        if newer is None or place.queue_offset >= self.base:
-            return None
-        return newer if self.is_open(newer.queue_offset) else None
 
     def advance(self) -> None:
         """Pass over what has ended, and over the op messages that say so."""
+        self._same.clear()  # what stands for what is known; nothing more is read in order
         while self.base in self._ended or self.base in self._moved:
             self._ended.discard(self.base)
             self._moved.pop(self.base, None)
@@ -126,7 +82,22 @@ class Ledger:
         while self._ops.get(self.op_base, self.base) < self.base:
             del self._ops[self.op_base]
             self.op_base += 1
+
+    def next_op(self) -> int:
+        """Return the first op message that is not known; this process knows its own."""
         self.op_read = max(self.op_read, self.op_base)
+        while self.op_read in self._ops:
+            self.op_read += 1
+        return self.op_read
+
+    def is_long(self, stop: int) -> bool:
+        """Whether the half messages before `stop` that have ended should not be read again.
+
+        Moving those that are open then costs less than what was ended meanwhile.
+        """
+        length = stop - self.base
+        count = length - len(self._ended) - len(self._moved)
+        return length > max(LONGEST, 2 * count)
 
 
 # --- read from a store --------------------------------------------------------------------------
@@ -145,51 +116,56 @@ def read_ledger(
         _start(reader, HALF, offset_of(HALF.topic, GROUP, HALF.queue_id)),
         _start(reader, OP, offset_of(OP.topic, GROUP, OP.queue_id)),
     )
-    read_ops(reader, ledger)
-    halves: list[StoredMessage] = []
-    waiting: dict[Identity, list[StoredMessage]] = defaultdict(list)
-    expected = ledger.base
-    for half in messages_of(reader, HALF, ledger.base):
-        for lost in range(expected, half.queue_offset):
-            ledger.note_ended(lost)
-        expected = half.queue_offset + 1
-        _link(ledger, half, waiting[identity_of(half)])
-        halves.append(half)
-    for lost in range(expected, reader.max_offset(*HALF)):
-        ledger.note_ended(lost)
-    return ledger, [half for half in halves if ledger.is_open(half.queue_offset)]
-
-
-def _link(ledger: Ledger, half: StoredMessage, waiting: list[StoredMessage]) -> None:
-    """Let a copy stand for the oldest half message of the same identity that has none yet."""
-    if is_copy(half):
-        offsets = [earlier.queue_offset for earlier in waiting]
-        at = next((at for at, one in enumerate(offsets) if not ledger.has_ended(one)), 0)
-        place = Place(half.queue_offset, half.physical_offset)
-        if not waiting:
-            ledger.note_moved(-1, place, identity_of(half))
-        elif ledger.has_ended(offsets[at]):
-            # The producer's answer about an earlier copy came late: it counts for this one too.
-            ledger.note_ended(half.queue_offset)
-        else:
-            ledger.note_moved(offsets[at], place, identity_of(half))
-        del waiting[at : at + 1]
-    waiting.append(half)
+    halves: dict[int, StoredMessage] = {}
+    stop = reader.max_offset(*HALF)
+    in_order = merge(
+        messages_of(reader, HALF, ledger.base),
+        messages_of(reader, OP, ledger.op_base),
+        key=attrgetter("physical_offset"),
+    )
+    for message in in_order:
+        offset = message.queue_offset
+        if message.topic == OP.topic:
+            named = _named(message, ledger.stop)
+            _take_op(ledger, offset, named)
+            if named is not None:
+                halves.pop(ledger.end(named), None)
+            continue
+        for lost in range(ledger.stop, offset):
+            ledger.end(lost)
+        older = ledger.take(known(message))
+        halves[offset] = message
+        if older is not None:
+            halves.pop(older, None)
+    for lost in range(ledger.stop, stop):
+        ledger.end(lost)
+    return ledger, [half for half in halves.values() if ledger.is_open(half.queue_offset)]
 
 
 def read_ops(reader: Reader, ledger: Ledger) -> None:
     """Take down every op message that the ledger has not seen."""
-    for op in messages_of(reader, OP, ledger.op_read):
-        for lost in range(ledger.op_read, op.queue_offset):
-            ledger.note_op(lost, None)
-        ledger.op_read = op.queue_offset + 1
-        ended = ended_by(op)
-        if ended is not None and ended >= ledger.base:
-            # One that stands before what it names would end a half message that was still to come.
-            entry = next(reader.queue_entries(*HALF, ended, 1), None)
-            is_before = entry is not None and entry[1].physical_offset < op.physical_offset
-            ended = ended if is_before else None
-        ledger.note_op(op.queue_offset, ended)
+    for op in messages_of(reader, OP, ledger.next_op()):
+        named = _named(op, reader.max_offset(*HALF))
+        if named is not None and named >= ledger.base:
+            entry = next(reader.queue_entries(*HALF, named, 1), None)
+            if entry is None or entry[1].physical_offset > op.physical_offset:
+                named = None
+        _take_op(ledger, op.queue_offset, named)
+        if named is not None:
+            ledger.end(named)
+
+
+def _named(op: StoredMessage, stop: int) -> int | None:
+    """Return which half message an op message ends; not one that was still to come."""
+    named = ended_by(op.tags, op.raw_body)
+    return named if named is not None and named < stop else None
+
+
+def _take_op(ledger: Ledger, offset: int, named: int | None) -> None:
+    for lost in range(ledger.op_read, offset):
+        ledger.note_op(lost, None)
+    ledger.note_op(offset, named)
+    ledger.op_read = offset + 1
 
 
 def messages_of(reader: Reader, queue: QueueKey, offset: int) -> Iterator[StoredMessage]:
@@ -228,15 +204,21 @@ def final_of(reader: Reader, half: StoredMessage) -> StoredMessage | None:
     if place is None:
         return None
     queue, _ = place
+    own = known(half)
     found: Iterable[StoredMessage]
     if half.unique_key is not None and reader.config.message_index_enable:
         found = reader.find(queue.topic, half.unique_key, max_messages=_ALL)
     else:
         since = half.store_timestamp_ms
-        since = min(since, half.born_timestamp_ms) if is_copy(half) else since
+        since = min(since, half.born_timestamp_ms) if own.is_copy else since
         found = messages_of(reader, queue, reader.offset_at(*queue, since))
 
     def is_lost(physical_offset: int) -> bool:
         return reader.at_physical_offset(physical_offset) is None
 
-    return next((one for one in found if is_final_of(half, one, is_lost)), None)
+    for one in found:
+        prepared = one.prepared_transaction_offset
+        is_commit = one.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+        if is_commit and is_final_of(own, prepared, known(one).identity, is_lost):
+            return one
+    return None

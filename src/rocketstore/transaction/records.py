@@ -48,10 +48,12 @@ from rocketstore.verification.waiting import (
     OP_TOPIC,
     PRODUCER_GROUP,
     TRANSACTION_GROUP,
+    Half,
+    half_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from rocketstore.message import Message, StoredMessage
 
@@ -73,9 +75,6 @@ FIRST_OFFSET: Final = FIRST_HALF_OFFSET
 """Properties of half messages (MessageConst), as `CHECK_TIMES` is; the last is the half queue
 offset of the first copy of one that was moved because it was immune."""
 
-_REMOVE_TAG: Final = ENDED_TAG
-"""Tag of an op message (TransactionalMessageUtil.REMOVETAG)."""
-
 ROOM_BYTES: Final = len(f"{CHECK_TIMES}\x01{2**31}\x02{FIRST_OFFSET}\x01{2**63}\x02")
 """Bytes of properties that checks add; a half message leaves them free, or it could not be checked
 (K-P6)."""
@@ -83,23 +82,10 @@ ROOM_BYTES: Final = len(f"{CHECK_TIMES}\x01{2**31}\x02{FIRST_OFFSET}\x01{2**63}\
 assert len(HALF.topic) + ROOM_BYTES <= PROPERTIES_SIZE_MAX
 
 
-class Identity(NamedTuple):
-    """What copies of one half message, and its final one, have in common."""
-
-    unique_key: str | None
-    born_timestamp_ms: int
-    body_crc: int
-    producer_group: str | None
-
-
-def identity_of(message: StoredMessage) -> Identity:
-    """Return the identity of a half or final message."""
-    return Identity(
-        message.unique_key,
-        message.born_timestamp_ms,
-        message.body_crc,
-        message.properties.get(PGROUP),
-    )
+def known(half: StoredMessage) -> Half:
+    """Return what tells a half message from others."""
+    place = half.queue_offset, half.physical_offset
+    return half_of(place, half.born_timestamp_ms, half.body_crc, half.properties)
 
 
 # --- made ---------------------------------------------------------------------------------------
@@ -189,36 +175,14 @@ def final_record(half: StoredMessage) -> Record:
     )
 
 
-def is_final_of(half: StoredMessage, found: StoredMessage, is_lost: Callable[[int], bool]) -> bool:
-    """Return whether a message is what a commit of a half message, or of a copy of it, put.
-
-    A later copy counts where it `is_lost`: power that went may have left what came after it.
-    """
-    if found.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
-        return False
-    prepared, own = found.prepared_transaction_offset, half.physical_offset
-    if prepared == own:
-        return True
-    if identity_of(found) != identity_of(half):
-        return False
-    return is_copy(half) if prepared < own else is_lost(prepared)
-
-
 def op_record(half_queue_offset: int, store_host: str) -> Record:
     """Return the record that says that a half message has ended.
 
     Source: TransactionalMessageBridge.makeOpMessageInner. The text is made there before WAIT
     becomes false and a UNIQ_KEY is added, so neither is stored.
     """
-    text = encode_properties({WAIT: "true", TAGS: _REMOVE_TAG})
+    text = encode_properties({WAIT: "true", TAGS: ENDED_TAG})
     return Record(str(half_queue_offset).encode(), text, encode_host(store_host))
-
-
-def ended_by(op: StoredMessage) -> int | None:
-    """Return the half queue offset that an op message names, None if it is none."""
-    body = op.raw_body
-    is_number = body.isdigit() and len(body) < 20
-    return int(body) if op.tags == _REMOVE_TAG and is_number else None
 
 
 def checked_record(half: StoredMessage, times: int) -> Record:
@@ -245,11 +209,6 @@ def discarded_record(half: StoredMessage) -> Record:
     Source: DefaultTransactionalMessageCheckListener.toMessageExtBrokerInner.
     """
     return _copy(half, half.raw_properties)
-
-
-def is_copy(half: StoredMessage) -> bool:
-    """Return whether a half message was put by a check, and not by its producer."""
-    return CHECK_TIMES in half.properties or FIRST_OFFSET in half.properties
 
 
 def times_checked(half: StoredMessage) -> int:

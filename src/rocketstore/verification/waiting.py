@@ -10,12 +10,12 @@ in ``consumerOffset.json`` under `TRANSACTION_GROUP`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.properties import UNIQ_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -47,81 +47,122 @@ def whole_number(text: str | None, digits: int = 18) -> int | None:
     return int(text)
 
 
-class Half(NamedTuple):
-    """A half message; `message` is whatever its reader keeps of it.
+class Identity(NamedTuple):
+    """What a half message, its copies and its final message have in common.
 
-    A check writes it again at the end of its queue: that `is_copy`, of the same `identity`, and
-    `earlier` are the physical offsets of those that it stands for.
+    A producer that sends again keeps the key, but not the time; a check keeps both.
+    """
+
+    unique_key: str | None
+    born_ms: int
+    body_crc: int
+    producer_group: str | None
+
+
+class Half(NamedTuple):
+    """A half message.
+
+    A check writes it again at the end of its queue: that `is_copy`, of the same `identity`.
     """
 
     queue_offset: int
     physical_offset: int
-    identity: Hashable
+    identity: Identity
     is_copy: bool
-    message: Any
-    earlier: tuple[int, ...] = ()
 
 
 def half_of(
-    place: tuple[int, int], born_ms: int, body_crc: int, properties: Mapping[str, str], message: Any
+    place: tuple[int, int], born_ms: int, body_crc: int, properties: Mapping[str, str]
 ) -> Half:
     """Return a half message by its queue offset and physical offset, and what its record says."""
-    # A producer that sends again keeps the key, but not the time; a check keeps both.
-    identity = properties.get(UNIQ_KEY), born_ms, body_crc, properties.get(PRODUCER_GROUP)
     is_copy = CHECK_TIMES in properties or FIRST_HALF_OFFSET in properties
-    return Half(*place, identity, is_copy, message)
+    return Half(*place, identity_of(born_ms, body_crc, properties), is_copy)
 
 
-class OpenHalves:
-    """The half messages of one queue that are open, by its records and those of its op queue.
+def identity_of(born_ms: int, body_crc: int, properties: Mapping[str, str]) -> Identity:
+    """Return the identity that a record of a half or final message says."""
+    return Identity(properties.get(UNIQ_KEY), born_ms, body_crc, properties.get(PRODUCER_GROUP))
 
-    They are open until an op record after them names them or one that they are a copy of, a check
-    writes them again, or they were committed, though a crash may have kept the op record away.
+
+def ended_by(tags: str | None, body: bytes) -> int | None:
+    """Return the half message that an op record of this tag and body ends; None if it is none."""
+    return whole_number(body[:32].decode("ascii", "replace")) if tags == ENDED_TAG else None
+
+
+def is_final_of(
+    half: Half, prepared_offset: int, identity: Identity, is_lost: Callable[[int], bool]
+) -> bool:
+    """Return whether a committed message is that of a half message, or of a copy of it.
+
+    A later copy that the final message names counts where it `is_lost`: power that went may have
+    left what came after it.
+    """
+    if prepared_offset == half.physical_offset or identity != half.identity:
+        return prepared_offset == half.physical_offset
+    return half.is_copy if prepared_offset < half.physical_offset else is_lost(prepared_offset)
+
+
+class Halves:
+    """Which half messages of one queue have ended, and which copy stands for which.
+
+    To be told in the order of the log. Where nothing links a copy to what it stands for, it stands
+    for the oldest open half message of its identity; if all of these have ended, so has the copy:
+    the answer came while it was written.
+
+    Attributes
+    ----------
+    base
+        Queue offset before which nothing is open.
+    stop
+        The one after the last that was taken.
     """
 
-    def __init__(self) -> None:
-        self._open: dict[int, Half] = {}
-        self._same: dict[Hashable, list[int]] = {}  # open ones of an identity, in order
-        self._over: set[int] = set()  # hashes of identities: there are many
-        self._copies: dict[int, int] = {}
+    def __init__(self, base: int = 0) -> None:
+        self.base = self.stop = base
+        self._ended: set[int] = set()
+        self._moved: dict[int, Half] = {}
+        self._copies: dict[Identity, Half] = {}
+        self._same: dict[Identity, list[int]] = {}  # those of an identity without a copy
 
-    def add(self, half: Half) -> None:
-        """Take the next half message of the queue."""
-        same = self._same.get(half.identity)
+    def take(self, half: Half) -> int | None:
+        """Take the next half message of the queue; return the one that it stands for, if any."""
+        self.stop = half.queue_offset + 1
+        same = self._same.setdefault(half.identity, [])
+        older = next(filter(self.is_open, same), None) if half.is_copy else None
         if half.is_copy and same:
-            older = self._open[same[0]]
-            self._drop(older)
-            self._copies[older.queue_offset] = half.queue_offset
-            half = half._replace(earlier=(*older.earlier, older.physical_offset))
-        elif half.is_copy and hash(half.identity) in self._over:
-            return  # the answer came while it was written again
-        self._open[half.queue_offset] = half
-        self._same.setdefault(half.identity, []).append(half.queue_offset)
+            same.remove(same[0] if older is None else older)
+            if older is None:
+                self._ended.add(half.queue_offset)
+        if half.is_copy and self.is_open(half.queue_offset):
+            self.move(older, half)
+        same.append(half.queue_offset)
+        return older
 
-    def end(self, tags: str | None, body: bytes) -> None:
-        """Take the next op record, which stands after the half message that it names."""
-        offset = whole_number(body[:32].decode("ascii", "replace")) if tags == ENDED_TAG else None
-        while offset in self._copies:
-            offset = self._copies[offset]
-        if offset in self._open:
-            self._over.add(hash(self._open[offset].identity))
-            self._drop(self._open[offset])
+    def move(self, queue_offset: int | None, copy: Half) -> None:
+        """Let a copy stand for a half message from now on."""
+        if queue_offset is not None and queue_offset >= self.base:
+            self._moved[queue_offset] = copy
+        self._copies[copy.identity] = copy
 
-    def commit(self, prepared_offsets: Iterable[int]) -> None:
-        """Take the physical offsets of half messages that committed records name."""
-        committed = set(prepared_offsets)
-        for half in self.halves:
-            if not committed.isdisjoint((half.physical_offset, *half.earlier)):
-                self._drop(half)
+    def end(self, queue_offset: int) -> int:
+        """End a half message, or the copy that stands for it; return which."""
+        while (newer := self._moved.get(queue_offset)) is not None:
+            queue_offset = newer.queue_offset
+        if queue_offset >= self.base:
+            self._ended.add(queue_offset)
+        return queue_offset
 
-    def _drop(self, half: Half) -> None:
-        del self._open[half.queue_offset]
-        same = self._same[half.identity]
-        same.remove(half.queue_offset)
-        if not same:
-            del self._same[half.identity]
+    def is_open(self, queue_offset: int) -> bool:
+        """Whether this very half message waits for its end."""
+        return not (
+            queue_offset < self.base or queue_offset in self._ended or queue_offset in self._moved
+        )
 
-    @property
-    def halves(self) -> list[Half]:
-        """Those that are open by what was taken so far, in the order of the queue."""
-        return list(self._open.values())
+    def standing(self, half: Half) -> Half | None:
+        """Return the copy that stands for a half message, itself if it is open, None if ended."""
+        while (newer := self._moved.get(half.queue_offset)) is not None:
+            half = newer
+        if self.is_open(half.queue_offset):
+            return half
+        newer = self._copies.get(half.identity) if half.queue_offset < self.base else None
+        return newer if newer is not None and self.is_open(newer.queue_offset) else None

@@ -16,6 +16,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rocketstore import CheckAnswer, EndStatus, Message
+from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.listing import open_transactions
 from rocketstore.units import QueueKey
 from support.memory import MEMORY
@@ -167,7 +168,16 @@ class _CutOff:
         return kind is Killed
 
 
-TestTransactions = Transactions.TestCase
+class TestTransactions(Transactions.TestCase):  # type: ignore[misc, name-defined]
+    """With half messages that are moved, where others after them have ended, all the time."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for module, name, number in ((transactions, "SETTLE_EVERY", 2), (ledger, "LONGEST", 3)):
+            self.addCleanup(setattr, module, name, getattr(module, name))
+            setattr(module, name, number)
+
+
 TestTransactions.settings = settings(
     max_examples=100,
     stateful_step_count=20,

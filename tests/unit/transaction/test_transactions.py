@@ -19,7 +19,9 @@ from rocketstore import (
 )
 from rocketstore.format.metadata_json import loads
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.transaction import transactions
+from rocketstore.transaction import ledger, transactions
+from rocketstore.transaction.ledger import read_ledger
+from rocketstore.transaction.listing import open_transactions
 from rocketstore.transaction.records import HALF, OP
 from rocketstore.units import QueueKey
 from support.memory import memory_directory
@@ -266,6 +268,61 @@ def test_the_groups_offsets_pass_over_what_has_ended(stores: TransactionStores) 
     store.rollback(halves[2])
     stores.reopen(killed=False)
     assert offsets(stores.root) == {HALF.topic: 5, OP.topic: 5}
+
+
+class _Busy:
+    """A store in which another transaction begins at a chosen look at the half queue."""
+
+    def __init__(self, store: MessageStore, look: int) -> None:
+        self._store, self._left = store, look
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        stop = self._store.max_offset(topic, queue_id)
+        self._left -= topic == HALF.topic
+        if self._left == 0 and topic == HALF.topic:
+            self._store.begin(MESSAGE)
+            self._store.wait_dispatched()
+        return stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("look", range(1, 7))
+def test_what_begins_while_the_queues_are_read_is_open(
+    stores: TransactionStores, look: int
+) -> None:
+    halves = [stores.store.begin(MESSAGE) for _ in range(2)]
+    stores.store.rollback(halves[0])
+    stores.store.wait_dispatched()
+    known, _ = read_ledger(_Busy(stores.store, look), lambda *_: None)  # type: ignore[arg-type]
+    begun = all_of(stores.store, HALF)
+    assert [known.is_open(half.queue_offset) for half in begun] == [False, True, True][: len(begun)]
+
+
+@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("count", [1, 12, 30])
+def test_a_half_message_that_nobody_ends_holds_little_back(
+    stores: TransactionStores, monkeypatch: pytest.MonkeyPatch, count: int, *, killed: bool
+) -> None:
+    monkeypatch.setattr(transactions, "SETTLE_EVERY", 4)
+    monkeypatch.setattr(ledger, "LONGEST", 10)
+    store = stores.store
+    message = Message(topic="orders")  # each gets a key of its own
+    waiting = [store.begin(message, number) for number in range(count)]
+    for _ in range(100):
+        assert store.commit(store.begin(message, ORDERS.queue_id)).status is EndStatus.COMMITTED
+        store.wait_dispatched()
+    store.consumer_offsets.save()
+    store = stores.reopen(killed=killed)
+    length = store.max_offset(*HALF) - offsets(stores.root)[HALF.topic]
+    assert length <= max(10, 2 * count) + 4
+    assert {half.half.properties["REAL_QID"] for half in open_transactions(store)} == {
+        str(number) for number in range(count)
+    }
+    # It is ended by the offsets with which it began, once.
+    assert [store.commit(half).status for half in waiting] == [EndStatus.COMMITTED] * count
+    assert [store.commit(half).status for half in waiting] == [EndStatus.ENDED_ALREADY] * count
 
 
 def offsets(root: Path) -> dict[str, int]:
