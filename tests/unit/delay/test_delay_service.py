@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from rocketstore import BrokerRole, Message, MessageStore
+from rocketstore.config import FlushDiskType
 from rocketstore.delay.delivery import copy_of
 from rocketstore.format.host import encode_host
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
@@ -123,6 +124,29 @@ def test_many_messages_of_a_level_do_not_hold_up_another(store, clock):
     assert [one.body for one in store.get("many", 0, 2068).messages] == [
         b"%d" % number for number in range(2068, 2100)
     ]
+
+
+def test_a_delivery_waits_for_no_flush(tmp_path, clock):
+    """4.9 has its asynchronous delivery for that; what counts them as delivered waits."""
+    with open_small(tmp_path, clock, flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
+        real, waited = store.put_record, []
+
+        def put_record(*args, **named):
+            waited.append(named["wait_flush"])
+            return real(*args, **named)
+
+        store.put_record = put_record
+        for number in range(3):
+            message = Message(topic=TOPIC, body=b"%d" % number, properties={"DELAY": "1"})
+            store.put(message)
+        store.flush()
+        store.wait_dispatched()
+        clock.now_ms += 60_000
+        while len(waited) < 3:
+            store.delays.turn()
+        assert waited == [False] * 3
+        assert store.flushed_physical_offset < store.max_physical_offset
+        assert not (tmp_path / "config/delayOffset.json").exists()
 
 
 def test_a_clock_that_goes_back_delivers_what_would_wait_longer_than_its_level(store, clock):

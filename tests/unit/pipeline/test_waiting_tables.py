@@ -24,7 +24,7 @@ from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 from rocketstore.verification.waiting import TRANSACTION_GROUP as GROUP
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
-from support.small_store import CONFIG, Clock, open_store
+from support.small_store import CONFIG, Clock, open_store, overwrite
 
 DELAYS, CONSUMERS = "config/delayOffset.json", "config/consumerOffset.json"
 BORN_MS = 1_700_000_000_000
@@ -239,9 +239,9 @@ class Broker:
     def op(self, body, tags="d"):
         self.put(OP_TOPIC, body, {"TAGS": tags})
 
-    def commit(self, half, topic="Real", key="a", born=BORN_MS):
+    def commit(self, half, topic="Real", key="a", born=BORN_MS, sys_flag=8):
         said = {"UNIQ_KEY": key, "REAL_TOPIC": "Real", "REAL_QID": "2", "PGROUP": "pg"}
-        numbers = {"sys_flag": 8, "prepared_offset": half.physical_offset}
+        numbers = {"sys_flag": sys_flag, "prepared_offset": half.physical_offset}
         self.put(topic, b"body", said, born_timestamp_ms=born, **numbers)
 
 
@@ -344,8 +344,17 @@ def test_only_a_committed_message_ends_the_half_message_at_its_prepared_offset(
 ):
     half = broker.half("a")
     assert broker.placed.physical_offset == 0  # which any message names
-    broker.put("Real", b"body", {"PGROUP": "pg"}, sys_flag=sys_flag, prepared_offset=0)
+    broker.commit(broker.placed, sys_flag=sys_flag)
     assert list(checks_of(root)) == [half]
+
+
+def test_a_commit_of_a_copy_that_is_lost_ends_what_it_stood_for(broker, root):
+    broker.half("a")
+    broker.half("a", TRANSACTION_CHECK_TIMES="1")
+    broker.commit(broker.placed)
+    broker.store.flush()
+    overwrite(root, broker.placed.physical_offset + 4, b"lost")
+    assert checks_of(root, damage="skip") == by_the_service(broker.store, {}) == {}
 
 
 def test_a_copy_of_a_half_message_that_was_passed_by_stands_alone(broker, root):
