@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from rocketstore.batch_queue import BatchTopics
+    from rocketstore.batch_queue.topics import BatchTopics
     from rocketstore.config import (
         BrokerRole,
         FlushDiskType,
@@ -178,7 +178,7 @@ _PLACES: Final = {
     "format.checkpoint": ("Checkpoint",),
     "format.index_file": ("IndexHeader",),
     "format.queue_entry": ("QueueEntry",),
-    "batch_queue": ("BatchTopics",),
+    "batch_queue.topics": ("BatchTopics",),
     "memory": ("MemoryTopics",),
     "message": ("Message", "StoredMessage"),
     "message_store": ("MessageStore",),

@@ -22,6 +22,7 @@ from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.metrics.sources import Sources
 from rocketstore.replication import replication_of
+from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.store import BaseStore
 from rocketstore.transaction.checks import TransactionChecks
 from rocketstore.transaction.transactions import EndResult, HalfMessage, Transactions
@@ -29,8 +30,10 @@ from rocketstore.transaction.transactions import EndResult, HalfMessage, Transac
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
+    from pathlib import Path
 
-    from rocketstore.batch_queue import BatchTopics
+    from rocketstore.batch_queue.topics import BatchTopics
+    from rocketstore.config import StoreConfig
     from rocketstore.consuming.consumer import Consumer
     from rocketstore.memory import MemoryTopics
     from rocketstore.message import Message, StoredMessage
@@ -103,6 +106,12 @@ class MessageStore(BaseStore):
         )
         self.attached += [self._transactions, self.transaction_checks]
 
+    @staticmethod
+    def _open_read_only(path: str | Path, config: StoreConfig) -> ReadOnlyStore:
+        from rocketstore.batch_queue.unmapped_queues import with_batches  # noqa: PLC0415 - few do
+
+        return with_batches(ReadOnlyStore.open(path, config))
+
     @property
     def memory_topics(self) -> MemoryTopics:
         """Topics whose messages are in memory only.
@@ -134,7 +143,7 @@ class MessageStore(BaseStore):
     def batch_topics(self) -> BatchTopics:
         """Topics whose queues hold batches, as brokers of 5.x have them."""
         if self._batch_topics is None:
-            from rocketstore.batch_queue import BatchTopics  # noqa: PLC0415 - few need it
+            from rocketstore.batch_queue.topics import BatchTopics  # noqa: PLC0415 - few need it
 
             self._batch_topics = BatchTopics(self, self._parts)
         return self._batch_topics

@@ -3,9 +3,3 @@
 Messages of a batch are put as one record and read one by one. See docs/how-it-works/batch-queues.md
 and docs/decisions/0029-batch-queues.md.
 """
-
-from __future__ import annotations
-
-from rocketstore.batch_queue.topics import BatchTopics
-
-__all__ = ["BatchTopics"]

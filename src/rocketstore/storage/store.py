@@ -80,6 +80,7 @@ class BaseStore(Reader):
     """
 
     is_read_only: Final = False
+    _open_read_only: Callable[..., ReadOnlyStore] = staticmethod(ReadOnlyStore.open)
 
     def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
         """Take what `open` made; programs call that."""
@@ -168,7 +169,7 @@ class BaseStore(Reader):
         """
         config = StoreConfig() if config is None else config
         if read_only:
-            return ReadOnlyStore.open(path, config)
+            return cls._open_read_only(path, config)
         note_missing()
         parts = StoreParts(
             StoreLayout.of(path, config),

@@ -6,7 +6,7 @@ import json
 import struct
 import threading
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +23,7 @@ from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES, decode_
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.properties import encode_properties
 from rocketstore.units import QueueKey
+from support.batch_stores import BATCHES, PLAIN, bodies, mark, numbered, open_batches, put
 from support.memory import memory_directory
 from support.small_store import Clock
 
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rocketstore import GetResult, PutResult
 
-BATCHES, PLAIN = "batches", "plain"
 OK, ILLEGAL = PutMessageStatus.PUT_OK, PutMessageStatus.MESSAGE_ILLEGAL
 UNWRAP, INNER = 0x40, 0x80
 
@@ -41,40 +40,6 @@ UNWRAP, INNER = 0x40, 0x80
 def root() -> Iterator[Path]:
     with memory_directory() as directory:
         yield directory
-
-
-def mark(root: Path, *topics: str) -> None:
-    """Write ``topics.json`` as a broker of 5.x has it."""
-    attributes = {"queue.type": "BatchCQ"}
-    table = {name: {"attributes": attributes, "topicName": name, "newer": 1} for name in topics}
-    path = root / "config" / "topics.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"topicConfigTable": {**table, PLAIN: {"topicName": PLAIN}}}))
-
-
-def open_batches(
-    root: Path, *, clock: Any = None, threads: bool = False, **settings: Any
-) -> MessageStore:
-    if not (root / "config").exists():
-        mark(root, BATCHES)
-    config = StoreConfig.small(**settings)
-    return MessageStore.open(root, config, clock=clock or Clock(), threads=threads)
-
-
-def put(store: MessageStore, *bodies: str, topic: str = BATCHES, **fields: Any) -> PutResult:
-    """Put messages as one batch, and let them be dispatched."""
-    messages = [Message(topic=topic, body=body.encode(), **fields) for body in bodies]
-    result = store.put_batch(messages)
-    store.wait_dispatched()
-    return result
-
-
-def bodies(page: GetResult) -> list[tuple[int, str]]:
-    return [(message.queue_offset, message.body.decode()) for message in page.messages]
-
-
-def numbered(*texts: str, first: int = 0) -> list[tuple[int, str]]:
-    return list(enumerate(texts, first))
 
 
 # --- whole ----------------------------------------------------------------------------------------
@@ -471,3 +436,27 @@ def test_properties_of_a_batch_do_not_hide_those_of_its_messages(root):
         assert store.get(BATCHES, 0, 0).messages[0].keys == ("own",)
         (found,) = store.find(BATCHES, "whole")
         assert found.sys_flag & INNER
+
+
+# --- beside a writer ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush", FlushDiskType)
+def test_a_reader_beside_the_writer_sees_what_is_dispatched(root, flush):
+    with open_batches(root, flush_disk_type=flush) as store:
+        put(store, "p", topic=PLAIN)
+        put(store, *"abc")
+        with MessageStore.open(root, read_only=True) as reader:
+            assert bodies(reader.get(BATCHES, 0, 1)) == [(1, "b"), (2, "c")]
+            assert reader.queues() == store.queues()
+            put(store, *"de")
+            assert reader.wait_for(BATCHES, 0, 4)
+            page = reader.get(BATCHES, 0, 0)
+            assert (bodies(page), page.skipped_entries) == (numbered(*"abcde"), 0)
+            assert reader.get_raw(BATCHES, 0, 3).records == store.get_raw(BATCHES, 0, 3).records
+            assert list(reader.queue_entries(BATCHES, 0)) == list(store.queue_entries(BATCHES, 0))
+            assert reader.offset_at(BATCHES, 0, 0) == 0
+            assert bodies(reader.get(PLAIN, 0, 0)) == [(0, "p")]
+    with MessageStore.open(root, read_only=True) as reader:
+        assert bodies(reader.get(BATCHES, 0, 0)) == numbered(*"abcde")
+        assert (reader.min_offset(BATCHES, 7), reader.get(BATCHES, 7, 0).messages) == (0, [])

@@ -16,6 +16,7 @@ from rocketstore.format.batch_queue_entry import (
     written_count,
 )
 from support.page_tables import field_rows, table_with
+from support.vectors import vector
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -86,3 +87,15 @@ GOOD = [BatchEntry(0, 100, 0, 0, 0, 2), BatchEntry(150, 10, 0, 0, 2, 1)]
 def test_entries_count_as_long_as_each_follows_the_one_before(third, count):
     data = b"".join(map(encode_batch_entry, [*GOOD, third]))
     assert written_count(np.frombuffer(data, BATCH_ENTRY_DTYPE)) == count
+
+
+def test_entries_of_a_genuine_queue_are_those_of_its_batches():
+    data = vector("batch-queue/entries")
+    array = np.frombuffer(data, BATCH_ENTRY_DTYPE)
+    assert written_count(array) == 7
+    entries = [BatchEntry._make(row) for row in array.tolist()]
+    assert [(entry.base_offset, entry.message_count) for entry in entries] == [
+        (0, 3), (3, 1), (4, 5), (9, 2), (11, 4), (15, 1), (16, 1),
+    ]  # fmt: skip
+    assert {entry[2::4] for entry in entries} == {(0, -1)}
+    assert b"".join(map(encode_batch_entry, entries)) == data

@@ -45,7 +45,7 @@ class ExtraQueues:
         queues = asked_queues(properties, own, self._config, refuses=refuses)
         if not self._config.enable_multi_dispatch:
             return record, []
-        is_on_its_way = goes_on(own.topic) and record.places
+        is_on_its_way = goes_on(own.topic) and record.places > 0
         return _described(record, without_numbers(record.properties)), queues * is_on_its_way
 
     def numbered(

@@ -18,6 +18,8 @@ from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.files.pread_files import LogFile, OpenFiles
     from rocketstore.storage.layout import StoreLayout
@@ -40,6 +42,8 @@ class PreadLog:
             log_end_before=self._end_before,
         )
         self.queues = PreadQueues(layout.consume_queue, open_queue)
+        # Where the records of batch topics end, whose queues are those of their room.
+        self.batch_ends: Callable[[], Iterable[int]] = tuple
         self._abort = layout.abort
         self._records = LogAtHand(self)
         self._lock = threading.Lock()
@@ -109,7 +113,7 @@ class PreadLog:
             has_queues = True
             stop = queue.last_record_stop(end, is_there)
             end = end if stop is None else stop
-        return end, has_queues
+        return max(end, *self.batch_ends(), 0), has_queues
 
     def _end_before(self, entry: QueueEntry) -> int | None:
         """Return the log's end where it lies before an entry's record; None of expired or lost."""

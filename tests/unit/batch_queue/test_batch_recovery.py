@@ -1,0 +1,274 @@
+"""Batch queues after a crash, and as 5.3.1 left them: entered again as if built from nothing."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.errors import StoreDamagedError
+from rocketstore.format.batch_queue_entry import (
+    BATCH_ENTRY_SIZE_BYTES,
+    BatchEntry,
+    encode_batch_entry,
+)
+from rocketstore.storage.store import BaseStore
+from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
+from support.memory import memory_directory
+from support.small_store import Clock
+from support.vectors import vector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ENTRY = BATCH_ENTRY_SIZE_BYTES
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as directory:
+        yield directory
+
+
+def everything(store: MessageStore, topic: str = BATCHES) -> list[tuple[int, str]]:
+    at, found = store.min_offset(topic, 0), []
+    while at < store.max_offset(topic, 0):
+        page = store.get(topic, 0, at)
+        found += bodies(page)
+        at = page.next_offset
+    return found
+
+
+def queue_bytes(root: Path) -> bytes:
+    files = sorted((root / "batchconsumequeue" / BATCHES / "0").iterdir())
+    return b"".join(file.read_bytes() for file in files)
+
+
+def fill(root: Path, count: int = 30, **settings: object) -> list[tuple[int, str]]:
+    """Put batches of all sizes, with plain messages between; return what has to be read."""
+    chance = random.Random(count)
+    with open_batches(root, **settings) as store:
+        for number in range(count):
+            put(store, *[f"{number}.{part}" for part in range(chance.randint(1, 5))])
+            put(store, "p", topic=PLAIN)
+        return everything(store)
+
+
+def crash(root: Path) -> None:
+    (root / "abort").touch()
+
+
+# --- what 5.3.1 wrote -----------------------------------------------------------------------------
+
+
+def genuine(root: Path, *, with_queue: bool) -> list[tuple[int, str]]:
+    """Lay down the store that 5.3.1 wrote (tests/golden/batch-queue)."""
+    mark(root, BATCHES)
+    log, entries = vector("batch-queue/log"), vector("batch-queue/entries")
+    for path, content, size in (
+        (root / "commitlog" / f"{0:020d}", log, 65536),
+        (root / "batchconsumequeue" / BATCHES / "0" / f"{0:020d}", entries, 10 * ENTRY),
+    ):
+        if with_queue or path.parent.name == "commitlog":
+            path.parent.mkdir(parents=True)
+            path.write_bytes(content.ljust(size, b"\0"))
+    return [(number, f"b{number}") for number in range(17)]
+
+
+@pytest.mark.parametrize("with_queue", [True, False])
+@pytest.mark.parametrize("crashed", [True, False])
+def test_a_store_of_5_is_read_and_its_queue_built_again_is_the_same(root, with_queue, crashed):
+    expected = genuine(root, with_queue=with_queue)
+    if crashed:
+        crash(root)
+    config = StoreConfig(mapped_file_size_batch_queue=10 * ENTRY)
+    for _ in range(2):
+        with MessageStore.open(root, config, clock=Clock(2**41), threads=False) as store:
+            assert everything(store) == expected
+            first = store.get(BATCHES, 0, 5).messages[0]
+            assert (first.tags, first.keys, first.flag) == ("t1", ("k5",), 5)
+            assert first.born_host == "10.0.0.1:1234"
+            assert [one.queue_offset for one in store.find(BATCHES, "u4")] == [4]
+            assert not store.problems
+    assert queue_bytes(root)[: 7 * ENTRY] == vector("batch-queue/entries")
+    assert not any(queue_bytes(root)[7 * ENTRY :])
+
+
+def test_a_store_of_5_goes_on_where_it_ended(root):
+    expected = genuine(root, with_queue=True)
+    with MessageStore.open(root, clock=Clock(2**41), threads=False) as store:
+        assert put(store, "x", "y").queue_offset == 17
+    with MessageStore.open(root, clock=Clock(2**41), threads=False) as store:
+        assert everything(store) == [*expected, (17, "x"), (18, "y")]
+
+
+# --- after a crash --------------------------------------------------------------------------------
+
+
+def test_a_store_that_nobody_closed_has_every_batch(root):
+    store = open_batches(root)
+    for number in range(5):
+        put(store, f"{number}", "x")
+    expected = everything(store)
+    store.put_batch([Message(topic=BATCHES, body=b"undispatched")])
+    store.abandon()
+    with open_batches(root) as store:
+        assert everything(store) == [*expected, (10, "undispatched")]
+        assert put(store, "next").queue_offset == 11
+
+
+HARM = {
+    "cut": (20, bytes(12 * ENTRY)),
+    "zeros": (0, bytes(32 * ENTRY)),
+    "hole": (10, bytes(3 * ENTRY)),
+    "garbage": (11, b"\x55" * ENTRY),
+    "late": (30, encode_batch_entry(BatchEntry(1 << 40, 100, 0, 0, 1000, 1))),
+}
+LOST = {"queues": ".", "topic": BATCHES}
+LEFT_BY_CRASHES = {"cut", "zeros", "late"}
+
+
+@pytest.mark.parametrize("harm", [*HARM, *LOST])
+@pytest.mark.parametrize("crashed", [True, False])
+def test_what_a_crash_leaves_of_a_queue_is_built_again(root, harm, crashed):
+    expected = fill(root, mapped_file_size_batch_queue=8 * ENTRY)
+    whole = queue_bytes(root)
+    top = root / "batchconsumequeue"
+    if harm in HARM:
+        place, wrong = HARM[harm]
+        content = bytearray(whole)
+        content[place * ENTRY : place * ENTRY + len(wrong)] = wrong
+        for number, file in enumerate(sorted((top / BATCHES / "0").iterdir())):
+            file.write_bytes(content[number * 8 * ENTRY : (number + 1) * 8 * ENTRY])
+    else:
+        shutil.rmtree(top / LOST[harm])
+    if crashed or harm in LEFT_BY_CRASHES:
+        crash(root)
+    with open_batches(root) as store:
+        assert everything(store) == expected
+        assert put(store, "next").queue_offset == len(expected)
+        assert everything(store, PLAIN) == [(number, "p") for number in range(30)]
+    assert queue_bytes(root)[: 30 * ENTRY] == whole[: 30 * ENTRY]
+
+
+def test_an_empty_last_file_is_filled_again(root):
+    expected = fill(root, mapped_file_size_batch_queue=8 * ENTRY)
+    max((root / "batchconsumequeue" / BATCHES / "0").iterdir()).write_bytes(b"")
+    crash(root)
+    with open_batches(root) as store:
+        assert everything(store) == expected
+
+
+def test_a_queue_ends_with_the_log(root):
+    expected = fill(root)
+    log = root / "commitlog" / f"{0:020d}"
+    with open_batches(root) as store:
+        cut = store.get(BATCHES, 0, 40).messages[0]
+    content = bytearray(log.read_bytes())
+    content[cut.physical_offset :] = bytes(len(content) - cut.physical_offset)
+    log.write_bytes(content)
+    crash(root)
+    with open_batches(root) as store:
+        assert everything(store) == expected[: cut.queue_offset]
+        assert put(store, "x", "y").queue_offset == cut.queue_offset  # given again, as by 5.x
+    with open_batches(root) as store:
+        assert everything(store)[cut.queue_offset :] == [
+            (cut.queue_offset, "x"), (cut.queue_offset + 1, "y"),
+        ]  # fmt: skip
+
+
+def test_recovery_alone_makes_no_queue_of_the_other_kind(root):
+    fill(root, 3)
+    shutil.rmtree(root / "batchconsumequeue")
+    crash(root)
+    with BaseStore.open(root, StoreConfig.small(), clock=Clock(), threads=False) as store:
+        assert {key.topic for key in store.queues()} == {PLAIN}
+    with open_batches(root) as store:
+        assert len(everything(store)) == store.max_offset(BATCHES, 0) > 3
+
+
+def test_a_file_of_a_wrong_length_is_an_error_that_names_it(root):
+    fill(root, mapped_file_size_batch_queue=8 * ENTRY)
+    file = min((root / "batchconsumequeue" / BATCHES / "0").iterdir())
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(StoreDamagedError, match=str(file)):
+        open_batches(root)
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_a_body_that_breaks_off_gives_the_messages_before_it(root):
+    with open_batches(root) as store:
+        put(store, *"abcd")
+        put(store, *"ef")
+        page = store.get(BATCHES, 0, 0)
+        record = store.at_physical_offset(0)
+        at = store.get_raw(BATCHES, 0, 0).records.find(record.raw_body)
+        size = len(record.raw_body)
+        assert page.skipped_entries == 0
+    log = root / "commitlog" / f"{0:020d}"
+    content = bytearray(log.read_bytes())
+    third = at + 2 * size // 4
+    content[third + 16 : third + 20] = b"\x7f\xff\xff\xff"  # the length of a body
+    content[8:12] = (zlib.crc32(content[at : at + size]) & 0x7FFFFFFF).to_bytes(4, "big")
+    log.write_bytes(content)
+    for _ in range(2):
+        with open_batches(root) as store:
+            page = store.get(BATCHES, 0, 0)
+            assert bodies(page) == [(0, "a"), (1, "b"), (4, "e"), (5, "f")]
+            assert (page.skipped_entries, page.next_offset) == (2, 6)
+            assert bodies(store.get(BATCHES, 0, 3)) == [(4, "e"), (5, "f")]
+        crash(root)
+
+
+def test_a_record_that_is_lost_hides_no_other(root):
+    with open_batches(root) as store:
+        put(store, *"ab")
+        second = put(store, *"cde")
+        put(store, "f")
+    log = root / "commitlog" / f"{0:020d}"
+    content = bytearray(log.read_bytes())
+    content[second.physical_offset + 100] ^= 0xFF
+    log.write_bytes(content)
+    with open_batches(root) as store:
+        page = store.get(BATCHES, 0, 0)
+        assert bodies(page) == [(0, "a"), (1, "b"), (5, "f")]
+        assert page.skipped_entries == 3
+        page = store.get(BATCHES, 0, 2, max_messages=1)
+        assert (bodies(page), page.next_offset) == ([(5, "f")], 6)
+        assert store.get_raw(BATCHES, 0, 0).message_count == 2
+    shutil.rmtree(root / "batchconsumequeue")  # without an entry its numbers are a gap
+    with open_batches(root) as store:
+        assert bodies(store.get(BATCHES, 0, 3)) == [(5, "f")]
+        assert put(store, "g").queue_offset == 6
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_any_bytes_in_a_queue_file_hang_and_crash_nothing(root, number):
+    expected = dict(fill(root, 12))
+    chance = random.Random(number)
+    file = root / "batchconsumequeue" / BATCHES / "0" / f"{0:020d}"
+    content = bytearray(file.read_bytes())
+    for _ in range(chance.randint(1, 4)):
+        at, size = chance.randrange(12 * ENTRY), chance.choice((1, 8, ENTRY))
+        content[at : at + size] = chance.choice(
+            (bytes(size), chance.randbytes(size), b"\xff" * size)
+        )
+    file.write_bytes(content[: 1024 * ENTRY])
+    with open_batches(root) as store:
+        at, stop = 0, min(store.max_offset(BATCHES, 0), 10**6)
+        for at in range(min(stop, 60)):
+            for message in store.get(BATCHES, 0, at).messages:
+                assert expected[message.queue_offset] == message.body.decode()
+        store.offset_at(BATCHES, 0, 5)
+        list(store.queue_entries(BATCHES, 0, 1))
+    crash(root)
+    shutil.rmtree(root / "batchconsumequeue" / BATCHES)
+    with open_batches(root) as store:
+        assert dict(everything(store)) == expected
