@@ -140,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
         stored = self.store.at_physical_offset(result.physical_offset)
         for name in names.split(","):
             queue = QueueKey(name, 0 if name == "%LMQ%a" else queue_id)
-            number = offset_in(stored.raw_properties, name)
+            number = offset_in(stored, queue)
             self.note_number(queue, number)
             [(_, entry)] = self.store.queue_entries(*queue, number, 1)
             assert (entry.physical_offset, entry.record_size) == (put.physical_offset, put.size)
@@ -317,10 +317,7 @@ class StoreMachine(RuleBasedStateMachine):
             while offset < self.store.max_offset(*queue):
                 page = self.store.get(*queue, offset)
                 for message in page.messages:
-                    stated = message.queue_offset
-                    if message.topic != queue.topic:
-                        stated = offset_in(message.raw_properties, queue.topic)
-                    found[stated] = message.body
+                    found[offset_in(message, queue)] = message.body
                 assert page.next_offset > offset
                 offset = page.next_offset
             expected = {n: put.body for n, put in enumerate(puts) if put.is_there}

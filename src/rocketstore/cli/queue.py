@@ -16,6 +16,7 @@ from rocketstore.cli.options import (
     TopicOption,
 )
 from rocketstore.cli.output import print_rows
+from rocketstore.errors import ConfigError
 
 app = App(name="queue", help="ConsumeQueues: what consumers read through.")
 
@@ -160,11 +161,20 @@ def rebuild(
     """Make the queues again from the CommitLog of a store that nobody writes to.
 
     What was there is kept in repair/ inside the store; whatever else is wrong is repaired too.
+    Light queues need the settings that they were made with.
     """
     from rocketstore.cli.findings import print_repair
     from rocketstore.storage.audit.repair import rebuild_store
 
     config = (settings or StoreSettings()).load(store)
+    light = [] if config.enable_multi_dispatch else sorted(store.glob("consumequeue/%LMQ%*/"))
+    if light:
+        raise ConfigError(
+            f"{store} has {len(light)} light queues, {light[0].name} for one, which would be empty "
+            "afterwards: enableMultiDispatch is off",
+            key="enableMultiDispatch",
+            hint="--config broker.conf, or --set enableMultiDispatch=true --set enableLmq=true",
+        )
     now_ms = time.time_ns() // 1_000_000
     report = rebuild_store(store, what="queues", now_ms=now_ms, config=config)
     return print_repair(report, output)

@@ -262,7 +262,7 @@ def _numbered_in(
     is_whole = len(messages) == next_offset - offset
     for message in messages:
         if (message.topic, message.queue_id) != key:
-            stated = None if is_whole else offset_in(message.raw_properties, key.topic)
+            stated = None if is_whole else offset_in(message, key)
             number = stated if stated in range(offset, next_offset) else offset
             message = msgspec.structs.replace(message, queue_offset=number)  # noqa: PLW2901
         yield message

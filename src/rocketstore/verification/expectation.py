@@ -84,7 +84,10 @@ def expected_entries(
         & (columns.queue_id >= 0)
     )
     rows = np.flatnonzero(has_place)
-    extra = list(_extra_entries(columns, numbers, queue_number >= 0))
+    extra = [
+        (row, numbers.number_of(TaskQueue(name.encode(), queue_id)), offset)
+        for row, name, queue_id, offset in extra_entries(columns, queue_number >= 0)
+    ]
     extra_columns = np.array(extra, dtype=np.int64).reshape(-1, 3)
     all_rows = np.concatenate((rows, extra_columns[:, 0]))
     entries = np.empty(len(all_rows), dtype=ENTRY_DTYPE)
@@ -130,10 +133,10 @@ def _delayed_mask(columns: RecordColumns, rows: Int64Array) -> npt.NDArray[np.bo
     return mask
 
 
-def _extra_entries(
-    columns: RecordColumns, numbers: QueueNumbers, has_queue: npt.NDArray[np.bool_]
-) -> Iterator[tuple[int, int, int]]:
-    """Yield row, queue number and queue offset of each extra queue of multi-dispatch records."""
+def extra_entries(
+    columns: RecordColumns, has_queue: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, str, int, int]]:
+    """Yield row, topic, queue id and queue offset of each extra queue of multi-dispatch records."""
     listed = np.empty(len(columns), dtype=np.int64)
     cols = np.ascontiguousarray(columns.cols)
     count = kernels.list_extra_queues(columns.buffer, cols, listed)
@@ -143,8 +146,7 @@ def _extra_entries(
         for name, offset in extra_places(columns.properties(row)) or ():
             if offset >= 0:
                 for queue_id in extra_queue_ids(name, int(columns.queue_id[row])):
-                    number = numbers.number_of(TaskQueue(name.encode(), queue_id))
-                    yield row, number, offset
+                    yield row, name, queue_id, offset
 
 
 class ExpectedItems(NamedTuple):

@@ -33,6 +33,8 @@ from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
+    from rocketstore.message import StoredMessage
+
 _KEPT_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")
 _OF_ONE_GROUP: Final = ("%RETRY%", "%DLQ%")
 
@@ -110,10 +112,14 @@ def extra_queue_ids(name: str, queue_id: int) -> set[int]:
     return {extra_queue(name, queue_id, lmq=lmq).queue_id for lmq in (True, False)}
 
 
-def offset_in(properties: bytes, topic: str) -> int | None:
-    """Return the queue offset of a record in an extra queue, None where it states none."""
-    found = (offset for name, offset in extra_places(properties) or () if name == topic)
-    return next((offset for offset in found if offset >= 0), None)
+def offset_in(message: StoredMessage, queue: QueueKey) -> int | None:
+    """Return the queue offset that a message states in a queue, None where it states none."""
+    if (message.topic, message.queue_id) == queue:
+        return message.queue_offset
+    for name, offset in extra_places(message.raw_properties) or ():
+        if name == queue.topic and queue.queue_id in extra_queue_ids(name, message.queue_id):
+            return offset if offset >= 0 else None
+    return None
 
 
 def asked_queues(

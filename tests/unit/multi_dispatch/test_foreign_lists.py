@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from rocketstore import Message
+from rocketstore.cli.application import run
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.log.prepared import PreparedMessage
@@ -100,3 +101,16 @@ def test_queues_that_are_made_again_are_what_they_were(tmp_path, gone, is_clean)
     assert queue_files(root) == before
     assert verify_store(root, config, now_ms=START_MS).findings == []
     assert list(audited(root, config).findings) == []
+
+
+def test_a_rebuild_that_would_empty_light_queues_asks_for_their_settings(tmp_path, capsys):
+    with open_small(tmp_path, **ON) as store:
+        store.put(Message(topic=TOPIC, properties={NAMES: "%LMQ%a,copies"}))
+        store.wait_dispatched()
+    before = queue_files(tmp_path)
+    assert run(["queue", "rebuild", str(tmp_path)]) == 2
+    assert "%LMQ%a for one" in capsys.readouterr().err
+    assert queue_files(tmp_path) == before
+    on = ["--set", "enableMultiDispatch=true", "--set", "enableLmq=true"]
+    assert run(["queue", "rebuild", str(tmp_path), *on]) == 1
+    assert queue_files(tmp_path) == before

@@ -31,6 +31,7 @@ from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import list_segments, segment_at, store_timestamp_ms
 from rocketstore.pipeline.streaming.stream_options import LOG, QUEUES, WHOLE_LOG, Key, Limits, Place
 from rocketstore.units import MiB, QueueKey
+from rocketstore.verification.extra_queues import offset_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -336,8 +337,7 @@ class LiveQueue:
         if entry is None or entry.is_filler:
             return Place(offset)
         found, crc, _ = self.log.record(entry.physical_offset)
-        stated = found and (found.topic, found.queue_id, found.queue_offset)
-        is_its = stated == (*self.queue, offset - 1)
+        is_its = found is not None and offset_in(found, self.queue) == offset - 1
         return Place(offset, entry.physical_offset, crc) if is_its else Place(offset)
 
     def problem(self, place: Place) -> str | None:

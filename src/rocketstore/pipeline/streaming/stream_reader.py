@@ -36,6 +36,7 @@ from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue, Move
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Place, from_json, to_json
+from rocketstore.verification.expectation import extra_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -392,8 +393,23 @@ class _SpanTable:
         offset, physical = columns.queue_offset, columns.physical_offset
         mask = (topics >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
         mask &= (physical >= low) & (physical <= high) & in_queues(columns)
-        self.found.append((self.firsts[at] + offset)[mask])
+        self.found += [(self.firsts[at] + offset)[mask], self._guests(columns)]
         return columns.taken(mask)
+
+    def _guests(self, columns: RecordColumns) -> Numbers:
+        """Return the numbers of records that stand in wanted queues as in an extra one.
+
+        They are rows of their own queue only, but no entry of the wanted one lacks its record.
+        """
+        found = []
+        for row, topic, queue_id, offset in extra_entries(columns, in_queues(columns)):
+            key = self.topics.get(topic, -1) << 32 | queue_id
+            at = int(np.searchsorted(self.keys, key))
+            if at < len(self.keys) and self.keys[at] == key:
+                start, stop, low, high = self.bounds[at].tolist()
+                if start <= offset < stop and low <= columns.physical_offset[row] <= high:
+                    found.append(int(self.firsts[at]) + offset)
+        return np.array(found, dtype=np.int64)
 
     def count(self, expected: int, path: str) -> int:
         """Return how many queue offsets the records that were found have."""
