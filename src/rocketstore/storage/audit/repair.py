@@ -96,20 +96,9 @@ def repair_store(
 ) -> RepairReport:
     """Repair the store at `path`.
 
-    Parameters
-    ----------
-    path
-        Directory of the store.
-    now_ms
-        The time; names the directory of copies.
-    policy
-        ``salvage`` keeps every intact record, ``compatible`` ends the log where 4.9.3 does.
-    dry_run
-        Write nothing, not even the lock file.
-    config
-        Settings that the files do not tell.
-    disk
-        How files are written; a test's own may fail.
+    ``salvage`` keeps every intact record, ``compatible`` ends the log where 4.9.3 does. `now_ms`
+    names the directory of copies, `config` has settings that the files do not tell. A `dry_run`
+    writes nothing, not even the lock file.
 
     Raises
     ------

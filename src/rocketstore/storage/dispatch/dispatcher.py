@@ -364,10 +364,9 @@ class Dispatcher:
         ahead_from = max(self._ahead_from - file.base, start)
         if ahead_from == start and stop - start >= LEAST_AHEAD_BYTES:
             walked, reason = self._dispatch_ahead(file, start, stop)
-        elif stop - ahead_from >= LEAST_AHEAD_BYTES:
-            walked, reason = self._dispatch_stretch(file, start, ahead_from)
         else:
-            walked, reason = self._dispatch_stretch(file, start, stop)
+            is_near = stop - ahead_from < LEAST_AHEAD_BYTES
+            walked, reason = self._dispatch_stretch(file, start, stop if is_near else ahead_from)
         if reason is StopReason.END:
             self.dispatched_offset = file.base + min(walked, stop)
         elif reason is StopReason.BLANK:
