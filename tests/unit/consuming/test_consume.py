@@ -119,6 +119,7 @@ def test_closing_the_store_ends_a_waiting_consumer_and_saves_its_offsets(root):
 def test_iterating_ends_when_no_message_came_for_so_long(root):
     with open_small(root, threads=True) as store:
         put(store, 2)
+        assert store.wait_dispatched()  # else nothing may have come in that time
         assert bodies(consume(store, idle_timeout_s=0.05)) == [0, 1]
 
 

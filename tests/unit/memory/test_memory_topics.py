@@ -180,6 +180,7 @@ def test_a_group_loses_nothing_that_comes_after_a_restart(root: Path) -> None:
             for number in range(count):
                 store.put(message(CACHE, number))
                 store.put(message(DISK, number))
+            assert store.wait_dispatched()  # else nothing may come in the time of the group
             numbers = []
             with store.consume([CACHE, DISK], "g", start="first", idle_timeout_s=0.05) as group:
                 for one in group:
