@@ -1,10 +1,16 @@
 """Replication over a link that may end at any byte, between sides that may die at any moment."""
 
+import contextlib
+import itertools
 import random
+import socket
+from types import SimpleNamespace
 
 import pytest
 
+from rocketstore.replication.link import Link
 from rocketstore.replication.protocol import FRAME, PeerError, Trouble
+from rocketstore.replication.settings import known_start
 from rocketstore.replication.slave_session import SlaveSession
 from support.simulated_link import FILE_BYTES, LIMITS, MemoryLog, Simulation, real_log
 
@@ -197,6 +203,25 @@ def test_two_sides_that_have_nothing_to_say_keep_each_other(master_of_4_9):
     for _ in range(4 * LIMITS.silence_ms // LIMITS.heartbeat_ms):
         simulation.exchange(after_ms=LIMITS.heartbeat_ms)
     assert simulation.refusals == []
+
+
+def test_a_slave_that_is_ahead_of_a_master_of_4_9_hears_only_signs_of_life_and_says_so():
+    log = log_of(real_log()[0])
+    slave = SlaveSession(log, LIMITS, identity=7, from_last_file=False, now_ms=0)
+    sign = FRAME.pack(known_start(log), 0)
+    slave.receive(sign, 0)
+    with pytest.raises(PeerError, match="the master sends nothing from") as refused:
+        slave.receive(sign, 0)
+    assert refused.value.trouble is Trouble.AHEAD
+
+
+def test_a_peer_that_takes_no_byte_is_given_up():
+    here, there = socket.socketpair()
+    times = itertools.count(step=LIMITS.silence_ms // 4)
+    endless = SimpleNamespace(outgoing=lambda _now_ms: bytes(1 << 20), next_due_ms=lambda: 0)
+    link = Link(here, clock=lambda: next(times), name="peer")
+    with there, contextlib.closing(link), pytest.raises(PeerError, match="it takes no byte"):
+        link.run(endless, LIMITS.silence_ms)
 
 
 def test_a_frame_that_leaves_a_file_names_the_size_of_files():

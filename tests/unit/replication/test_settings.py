@@ -5,6 +5,7 @@ import socket
 import struct
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from rocketstore import ConfigError, Message, MessageStore, PutMessageStatus, St
 from rocketstore.config import BrokerRole
 from rocketstore.errors import SystemRefusedError
 from rocketstore.replication.settings import limits_of
+from rocketstore.replication.slave import SlaveService
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -159,6 +161,43 @@ def test_a_put_whose_slave_stays_away_waits_no_longer_than_it_is_said(tmp_path):
         waiting = put_while_its_slave_leaves(master, pool)
         assert waiting.result(timeout=60).status is TOO_LATE
         assert put(master).status is NONE_THERE
+
+
+def test_a_put_that_waits_for_a_slave_holds_no_close_up(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        with open_master(tmp_path, slave_timeout=60_000) as master, RawSlave(master):
+            waiting = pool.submit(put, master)
+            wait_until(lambda: master.replication.followers[0].sent > 0)
+        assert waiting.result(timeout=20).status is TOO_LATE
+
+
+def test_who_comes_after_the_last_connection_that_is_served_is_sent_away(tmp_path, monkeypatch):
+    monkeypatch.setattr("rocketstore.replication.master.MOST_CONNECTIONS", 2)
+    with open_master(tmp_path) as master, RawSlave(master) as one, RawSlave(master):
+        # Much less than the time after which a silent slave is given up.
+        with socket.create_connection(master.replication.address, timeout=10) as third:
+            assert third.recv(1) == b""
+        one.socket.close()
+        wait_until(lambda: len(master.replication.followers) == 1)
+        with RawSlave(master):
+            assert len(master.replication.followers) == 2
+
+
+def test_a_slave_comes_back_later_each_time_and_soon_after_it_got_on():
+    pauses = []
+    log = SimpleNamespace(end=0)
+    config = StoreConfig.small(broker_role=BrokerRole.SLAVE, ha_master_address="127.0.0.1:1")
+    slave = SlaveService(SimpleNamespace(config=config, replicated_log=log))
+    stopping = SimpleNamespace(is_set=lambda: len(pauses) == 10, wait=pauses.append)
+    slave._thread = SimpleNamespace(stopping=stopping)
+
+    def follow_once():
+        log.end += 100 if len(pauses) == 8 else 0
+        raise ConnectionResetError
+
+    slave._follow_once = follow_once
+    slave._follow()
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 0.1, 0.2]
 
 
 def test_several_connections_of_one_slave_count_once(tmp_path):
