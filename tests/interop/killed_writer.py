@@ -1,6 +1,6 @@
 """Put sample messages until killed; one line on standard output for each that is acknowledged.
 
-Usage: killed_writer.py STORE ASYNC_FLUSH|SYNC_FLUSH
+Usage: killed_writer.py STORE ASYNC_FLUSH|SYNC_FLUSH [true, for a transient store pool]
 """
 
 import itertools
@@ -12,8 +12,9 @@ from support.both_sides import queue_of, sample_messages, small_config
 
 
 def main() -> None:
-    path, flush = sys.argv[1:]
-    with MessageStore.open(path, small_config(flushDiskType=flush)) as store:
+    path, flush, *pool = sys.argv[1:]
+    config = small_config(flushDiskType=flush, transientStorePoolEnable=bool(pool))
+    with MessageStore.open(path, config) as store:
         for first in itertools.count(0, 3):
             for number, message in enumerate(sample_messages(3, first=first)):
                 assert store.put(message, queue_id=queue_of(number)).status.name == "PUT_OK"

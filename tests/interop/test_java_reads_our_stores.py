@@ -135,10 +135,26 @@ def test_java_store_recovered_from_our_crash_is_ours_again(tmp_path: Path) -> No
     assert sum(map(len, expected.values())) - acknowledged in (30, 31)
 
 
-def _kill_a_writer(path: Path, flush: str) -> int:
+def test_java_takes_over_what_a_transient_store_pool_committed(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, small_config(transientStorePoolEnable=True)) as ours:
+        put_ours(ours, MESSAGES)
+        end = ours.appended_physical_offset
+    with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
+        assert java.positions() == (0, end)
+        assert_same_store(reader, java, len(MESSAGES))
+    acknowledged = _kill_a_writer(tmp_path, "ASYNC_FLUSH", "true")
+    with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
+        java.wait_dispatched()
+        found = all_of_java(java)
+        assert_equal_messages(all_of_ours(reader), found)
+        assert sum(map(len, found.values())) <= len(MESSAGES) + acknowledged + 1
+        put_java(java, sample_messages(30, first=1000))
+
+
+def _kill_a_writer(path: Path, flush: str, *pool: str) -> int:
     """Let a process of ours put messages, kill it amid them; return how many it acknowledged."""
     writer = subprocess.Popen(
-        [sys.executable, str(KILLED_WRITER), str(path), flush],
+        [sys.executable, str(KILLED_WRITER), str(path), flush, *pool],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(KILLED_WRITER.parents[1])},
     )

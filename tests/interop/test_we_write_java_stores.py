@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import MessageStore
+from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import (
     all_of_java,
@@ -83,6 +84,24 @@ def test_a_halted_java_store_is_recovered_whole(tmp_path: Path, flush: str, poli
     with JavaStore(tmp_path, SMALL_FILES) as again, ReadOnlyStore.open(tmp_path) as reader:
         assert_same_store(reader, again, len(MESSAGES) + 50)
         assert_same_answers(reader, again, MESSAGES[::9], "orders")
+
+
+def test_a_java_store_with_a_transient_pool_is_continued_after_a_halt(tmp_path: Path) -> None:
+    java = JavaStore(tmp_path, {**SMALL_FILES, "transientStorePoolEnable": True})
+    put_java(java, MESSAGES[:200])
+    java.wait_dispatched()
+    expected = all_of_java(java)
+    put_java(java, MESSAGES[200:210])
+    java.halt()
+    with MessageStore.open(tmp_path, small_config(transientStorePoolEnable=True)) as ours:
+        kept = all_of_ours(ours)
+        for queue, messages in expected.items():
+            assert_equal_messages({queue: kept[queue][: len(messages)]}, {queue: messages})
+        put_ours(ours, MESSAGES)
+        ours.wait_dispatched()
+        count = sum(map(len, all_of_ours(ours).values()))
+        assert count == sum(map(len, kept.values())) + len(MESSAGES)
+    assert verify_store(tmp_path).findings == []
 
 
 def test_a_java_store_halted_before_its_dispatch_is_recovered_whole(tmp_path: Path) -> None:

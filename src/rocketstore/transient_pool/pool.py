@@ -100,6 +100,7 @@ class TransientStorePool:
 class PooledFile(MappedFile):
     """A new file whose bytes are written to a buffer, and by `commit` from there to the file."""
 
+    has_buffer = True
     committed_position = 0
 
     def lend(self, buffer: npt.NDArray[np.uint8]) -> None:

@@ -66,8 +66,7 @@ class TransientPoolService:
         self.thread = ServiceThread("rocketstore-commit", self._run, wake=self._bell.ring)
         self.thread.on_death = services.note_death
         parts.preallocator.make_file = self.pool.make_file
-        log.is_buffered = True
-        services.commit = self.commit
+        log.committer = services.commit = self.commit
         services.dispatch.log = self
 
     def start(self) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore import MessageStore, PutResult
+    from rocketstore.storage.files.mapped_file import MappedFile
 
 TOPIC = "orders"
 
@@ -285,9 +286,8 @@ def test_a_full_file_is_committed_to_its_end_before_its_buffer_is_another_s(tmp_
         first = fill_file(store, lambda: put(store))
         second = store._parts.log.files.last()
         assert not isinstance(second, PooledFile)
-        assert store.transient_pool.pool.free_count == 0
         assert in_files(store)[LOG_FILE_BYTES:].count(BODY) == 1, "as without a pool"
-        store.transient_pool.commit()
+        assert store.max_physical_offset == LOG_FILE_BYTES, "no hole may be before that"
         assert store.transient_pool.pool.free_count == 1
         fill_file(store, lambda: put(store))
         third = store._parts.log.files.last()
@@ -298,19 +298,46 @@ def test_a_full_file_is_committed_to_its_end_before_its_buffer_is_another_s(tmp_
     assert verify_store(tmp_path).findings == []
 
 
-def test_nothing_of_a_file_is_seen_or_called_flushed_before_all_of_the_one_before(tmp_path):
+def test_nothing_is_written_through_a_mapping_before_all_before_it_is_committed(tmp_path):
     disk = FailingDisk()
     with open_pooled(tmp_path, transient_store_pool_size=1, disk=disk) as store:
-        fill_file(store, lambda: put(store))
+        put(store)
+        store._parts.preallocator._ready[LOG_FILE_BYTES] = ahead = file_at(store, LOG_FILE_BYTES)
         disk.is_full = True
-        with pytest.raises(StoreFullError):
-            store.transient_pool.commit()
+        result = None
+        while result is None or result.is_stored:
+            result = store.put(Message(topic=TOPIC, body=BODY))
+        assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+        assert "no room" in result.detail
+        assert not ahead.array.any()
+        assert store.appended_physical_offset == LOG_FILE_BYTES, "its BLANK is there"
         store._services.flusher.flush()
         while store._parts.dispatcher.run_once():
             pass
         assert store.max_physical_offset == store.flushed_physical_offset == 0
         assert store.dispatched_physical_offset == 0
         disk.is_full = False
+        store.flush()
+        put(store)
+        assert store._parts.log.files.last() is ahead
+        assert ahead.array.any()
+        store.wait_dispatched()
+    assert verify_store(tmp_path).findings == []
+
+
+def file_at(store: MessageStore, base: int) -> MappedFile:
+    """Return a file that was made ahead while no buffer was free."""
+    return store._parts.preallocator._make(base)
+
+
+def test_flush_and_dispatch_stop_where_the_commit_stopped(tmp_path):
+    with open_pooled(tmp_path) as store:
+        fill_file(store, lambda: put(store))
+        store._services.flusher.flush()
+        while store._parts.dispatcher.run_once():
+            pass
+        assert store.max_physical_offset == store.flushed_physical_offset == 0
+        assert store.dispatched_physical_offset == 0
 
 
 def test_failing_fast_a_put_without_a_buffer_is_refused_until_one_is_free(tmp_path):
@@ -448,6 +475,31 @@ def test_an_error_of_pwrite_says_where_and_what_to_do(tmp_path, monkeypatch, num
         assert why.value.hint
         store.flush()
         assert store.flushed_physical_offset == store.appended_physical_offset
+
+
+@pytest.mark.parametrize("written", [0, 700])
+def test_an_interrupted_commit_is_done_again_and_leaves_no_lock_held(
+    tmp_path, monkeypatch, written
+):
+    write = os.pwrite
+
+    def interrupt(descriptor: int, data: memoryview, position: int) -> int:
+        write(descriptor, data[:written], position)
+        raise KeyboardInterrupt
+
+    with open_pooled(tmp_path) as store:
+        put(store, b"first")
+        put(store, BODY)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                store.flush()
+        assert store.max_physical_offset == 0
+        assert store.running_flags.is_writeable
+        put(store, b"third")
+        store.flush()
+        store.wait_dispatched()
+        assert bodies(store) == [b"first", BODY, b"third"]
 
 
 # --- turns ----------------------------------------------------------------------------------------

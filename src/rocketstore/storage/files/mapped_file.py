@@ -55,6 +55,8 @@ class MappedFile:
     moves, they have room there. With `has_durable_name` a sync of the bytes is all they need.
     """
 
+    has_buffer = False
+
     # A put writes the position into its slot (`native.log_end`).
     __slots__ = ("__dict__", "__weakref__", "write_position")
 

@@ -61,8 +61,8 @@ class CommitLog:
     `sync_flush` readers see flushed bytes only; without `touch_ahead` a put faults its pages in.
     `counters`, by topic and queue id, is the same object as long as the log; `put_group` waits for
     its end to be on the disk; `clock_steps_back` counts the appends at which the clock showed an
-    earlier time than the last record's, which was repeated. `is_buffered` says that files get what
-    is put by `commit` only.
+    earlier time than the last record's, which was repeated. With a `committer`, which calls
+    `commit`, files get what is put by that only.
     """
 
     is_mapped = True
@@ -87,7 +87,7 @@ class CommitLog:
         self.end = LogEnd(store_host)
         self.end.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
-        self.is_buffered = False
+        self.committer: Callable[[], object] | None = None
         self._committed_offset = files.max_offset
         self._is_closing = False
         self._preallocator = preallocator
@@ -133,7 +133,7 @@ class CommitLog:
     @property
     def committed_offset(self) -> int:
         """One past the last byte that is in a file: buffered, not yet all that was put."""
-        return self._committed_offset if self.is_buffered else self.end.max_offset
+        return self.end.max_offset if self.committer is None else self._committed_offset
 
     @property
     def readable_limit(self) -> int:
@@ -151,7 +151,7 @@ class CommitLog:
         if file is None or not file.is_available:
             return None
         readable = file.write_position
-        if self.is_buffered:
+        if self.committer is not None:
             readable = min(readable, self._committed_offset - file.base)
         try:
             return file.mapping, file.base, readable, file
@@ -378,6 +378,8 @@ class CommitLog:
                 full.write_bytes(full.write_position, encode_blank(free))
             full.write_position = full.size
             self.end.max_offset = full.base + full.size
+            if self.committer is not None and not file.has_buffer:
+                self.committer()  # what a mapping has outlives a kill: no hole may be before it
             self._preallocator.retire(full)
         self.files.adopt(file)
         self._use(file, end)
