@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.java]
 ON = {"enableMultiDispatch": "true", "enableLmq": "true"}
 NAMES = "INNER_MULTI_DISPATCH"
 LISTS = ("%LMQ%a", "%LMQ%b,copies", "copies,%LMQ%a,", "%LMQ%c,%LMQ%b,%LMQ%a")
+MOST_S = 30.0
 STORE_HOST = "127.0.0.1:10911"
 
 
@@ -73,7 +75,9 @@ def with_lists(store: Reader) -> dict[tuple[str, int], list[tuple[int, int, dict
     return found
 
 
-def test_the_same_puts_make_the_same_records_and_either_reads_on(tmp_path: Path) -> None:
+def test_the_same_puts_make_the_same_records_and_either_reads_on(
+    tmp_path: Path,
+) -> None:
     with JavaStore(tmp_path / "java", {**SMALL_FILES, **ON}) as java:
         put_java(java, sample(80))
     with MessageStore.open(tmp_path / "ours", small_config(**ON)) as ours:
@@ -94,3 +98,23 @@ def test_the_same_puts_make_the_same_records_and_either_reads_on(tmp_path: Path)
             )
             for key, messages in wanted.items():
                 assert offsets(found[key]) == offsets(messages)
+
+
+def test_java_enters_a_message_that_we_let_wait_when_it_delivers_it(
+    tmp_path: Path,
+) -> None:
+    waiting = Message(topic="later", body=b"1", properties={NAMES: "%LMQ%a", "DELAY": "1"})
+    with MessageStore.open(tmp_path, small_config(**ON)) as ours:
+        ours.put(waiting).raise_for_status()
+        ours.wait_dispatched()
+        assert "%LMQ%a" not in ours.topics()
+    with JavaStore(tmp_path, {**SMALL_FILES, **ON}) as java:
+        deadline = time.monotonic() + MOST_S
+        while not (found := java.read_queue("%LMQ%a")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [one["topic"] for one in found] == ["later"]
+        # What it is given to let wait, it enters at once, and once more when it is due (K-L6).
+        put_java(java, [(waiting, 0)])
+        assert [one["topic"] for one in java.read_queue("%LMQ%a")] == [
+            "later", "SCHEDULE_TOPIC_XXXX"
+        ]  # fmt: skip

@@ -279,7 +279,8 @@ class BaseStore(Reader):
     ) -> PutResult:
         """Store a record as it is: nobody looks what its properties and transaction bits ask for.
 
-        For services that deliver, commit or give back what a store holds; otherwise as `put`.
+        But it gets its numbers in extra queues. For services that deliver, commit or give back what
+        a store holds; otherwise as `put`.
         """
         return self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
 
