@@ -31,9 +31,10 @@ from rocketstore.units import QueueKey
 from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from rocketstore.message import StoredMessage
+    from rocketstore.native.log_end import QueueCounter, Record
 
 _KEPT_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")
 _OF_ONE_GROUP: Final = ("%RETRY%", "%DLQ%")
@@ -194,3 +195,57 @@ def without_numbers(properties: bytes) -> bytes:
     parts = properties.split(b"\x02")
     start = INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01"
     return storable_properties(b"\x02".join(one for one in parts if not one.startswith(start)))
+
+
+class ExtraQueues:
+    """Gives records their numbers in extra queues, under the append lock of their log.
+
+    Law: numbers have no gap and are given once, whoever puts into the same queue meanwhile, by its
+    name or as an extra one (K-L4): there is one counter for each queue, which recovery sets to the
+    queue's end (K-L2), and an append advances it only when its record is in the log.
+
+    `known` are the queues there are, `counter` returns the counter of one; `light` are the light
+    ones. Source: MultiDispatch.wrapMultiDispatch and updateMultiQueueOffset of 4.9.8.
+    """
+
+    def __init__(
+        self,
+        known: Iterable[tuple[str, int]],
+        counter: Callable[[QueueKey], QueueCounter],
+        settings: Settings,
+    ) -> None:
+        self._counter, self._settings = counter, settings
+        self.light = self._light_of(known)
+
+    def _light_of(self, keys: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+        return {key for key in keys if self._settings.enable_lmq and key[0].startswith(LMQ_PREFIX)}
+
+    def of(self, record: Record, own: QueueKey, *, refuses: bool) -> tuple[Record, list[QueueKey]]:
+        """Return a record without numbers, and the extra queues that it goes to with `own`."""
+        properties = decode_properties(record.properties)
+        queues = asked_queues(properties, own, self._settings, refuses=refuses)
+        if not self._settings.enable_multi_dispatch:
+            return record, []
+        is_on_its_way = goes_on(own.topic) and record.places > 0
+        return _described(record, without_numbers(record.properties)), queues * is_on_its_way
+
+    def numbered(
+        self, record: Record, queues: list[QueueKey], limit: int | None
+    ) -> tuple[Record, list[QueueCounter]] | None:
+        """Return a record with its next number in each queue, and their counters.
+
+        None where that makes more light queues than the limit (K-L1).
+        """
+        fresh = self._light_of(queues) - self.light
+        if fresh and limit is not None and len(self.light) + len(fresh) > limit:
+            return None
+        self.light |= fresh
+        counters = [self._counter(key) for key in queues]
+        numbers = [counter.next_offset for counter in counters]
+        return _described(record, with_numbers(record.properties, queues, numbers)), counters
+
+
+def _described(record: Record, properties: bytes) -> Record:
+    copy = record.with_body(record.body)
+    copy.describe(properties, None if record.is_born_now else record.born)
+    return copy

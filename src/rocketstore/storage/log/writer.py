@@ -40,7 +40,6 @@ from rocketstore.format.refusals import (
 from rocketstore.message import INNER_BATCH, Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
-from rocketstore.storage.log.extra_queues import ExtraQueues
 from rocketstore.storage.log.prepared import (
     PreparedMessage,
     batch_messages,
@@ -54,7 +53,7 @@ from rocketstore.storage.log.prepared import (
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.running_flags import STOPS_PUTS
 from rocketstore.units import QueueKey, system_clock_ms
-from rocketstore.verification.extra_queues import room_for
+from rocketstore.verification.extra_queues import ExtraQueues, room_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +117,7 @@ class StoreWriter:
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
-        self._extra = ExtraQueues(log, config)
+        self._extra = ExtraQueues(log.counters, log.counter, config)
         self._last_level = len(parse_delay_levels(config.message_delay_level))
         self._syncs = config.is_sync_flush
         self._timeout_s = config.sync_flush_timeout / 1000
