@@ -66,6 +66,18 @@ class Delivery:
         return min([self._look_ms, *(self._run_level(level, now_ms) for level in self.levels)])
 
     def _run_level(self, level: Level, now_ms: int) -> int:
+        first = self._store.min_offset(DELAY_TOPIC, level.queue_id)
+        if (lost := first - level.offset) > 0:
+            self.undeliverable += lost
+            _log.error(
+                "delay.undeliverable",
+                delay_level=level.number,
+                queue_offset=level.offset,
+                count=lost,
+                why="retention deleted the log files that had their records",
+            )
+            level.delivered = {offset for offset in level.delivered if offset >= first}
+            level.pass_over(first - 1)
         stop = self._store.max_offset(DELAY_TOPIC, level.queue_id)
         if level.offset >= stop:
             # Stored, but not dispatched yet: it is waited for, as its time may be near.
@@ -88,10 +100,7 @@ class Delivery:
         """Deliver the message of an entry; False where that has to be tried again."""
         message = message_of(self._store, level, entry)
         if message is None:
-            oldest = self._store.min_physical_offset
-            is_expired = entry.size and entry.physical_offset < oldest
-            why = "its file was deleted" if is_expired else "no intact record stands there"
-            return self._give_up(level, entry, why)
+            return self._give_up(level, entry, "no intact record stands there")
         to = destination_of(message)
         if to is None:
             return self._give_up(level, entry, "REAL_TOPIC and REAL_QID name no queue of messages")

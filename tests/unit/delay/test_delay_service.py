@@ -277,6 +277,22 @@ def test_a_message_whose_record_is_damaged_is_passed_over(tmp_path, clock):
     assert line["physical_offset"] == damaged.physical_offset
 
 
+def test_a_message_whose_file_retention_deleted_is_passed_over(store, clock):
+    put(store, b"gone", level=2)
+    turns(store)
+    for _ in range(40):
+        store.put(Message(topic="other", body=b"x" * 4000))
+    put(store, b"kept", level=2)
+    assert store._parts.log.files.remove_first(force_after_ms=0, now_ms=clock.now_ms)
+    clock.now_ms += 60_000
+    with capture_logs() as said:
+        turns(store)
+    assert bodies(store) == [b"kept"]
+    [line] = [line for line in said if line["event"] == "delay.undeliverable"]
+    assert (line["queue_offset"], line["count"]) == (0, 1)
+    assert store.runtime_info()["scheduleMessagesUndeliverable"] == "1"
+
+
 def test_an_error_does_not_end_the_thread(tmp_path, monkeypatch):
     monkeypatch.setattr("rocketstore.delay.service.PAUSE_AFTER_ERROR_S", 0.001)
     arrived = threading.Event()

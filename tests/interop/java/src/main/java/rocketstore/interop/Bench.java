@@ -1,17 +1,29 @@
 package rocketstore.interop;
 
 import com.alibaba.fastjson.JSONObject;
+import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.BiConsumer;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageConst;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.topic.TopicValidator;
+import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
+import org.apache.rocketmq.store.MessageExtBrokerInner;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.PutMessageStatus;
 import org.apache.rocketmq.store.QueryMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
 
 /**
  * The genuine store's side of the scenarios of bench/: the counterpart of bench/worker.py, command
@@ -51,6 +63,8 @@ final class Bench {
                 return fill(spec, path);
             case "bench_restart":
                 return restart(spec, path);
+            case "bench_delay":
+                return delay(spec, path);
             case "bench_serve":
                 return serve(spec, path);
             case "bench_serve_end":
@@ -241,6 +255,83 @@ final class Bench {
         JSONObject answer = new JSONObject(true);
         answer.put("seconds", (end - begin) / NANOS);
         return answer;
+    }
+
+    /** Put delayed messages at a rate, wait, and see how late each is delivered. */
+    private static JSONObject delay(JSONObject spec, String path) throws Exception {
+        BenchMessages messages = new BenchMessages(spec);
+        DefaultMessageStore store = open(spec, path);
+        int count = spec.getIntValue("messages");
+        long begin = System.nanoTime();
+        for (int i = 0; i < count; i++) {
+            MessageExtBrokerInner message = messages.inner(i);
+            MessageAccessor.putProperty(message, MessageConst.PROPERTY_KEYS, BenchMessages.key(i));
+            message.setDelayTimeLevel(1);
+            check(store.putMessage(message));
+            if (i % 100 == 0) {
+                double ahead = i / spec.getDoubleValue("rate") - (System.nanoTime() - begin) / NANOS;
+                Thread.sleep(Math.max(0, Math.round(ahead * 1000)));
+            }
+        }
+        GenuineStore.waitDispatched(store);
+        Thread.sleep(1000);
+        if (store.getMaxOffsetInQueue(BenchMessages.TOPIC, 0) > 0) {
+            throw new IllegalStateException("a message was due before all were put");
+        }
+        double idle = spec.getDoubleValue("idleSeconds");
+        long cpuBefore = cpuNanos();
+        Thread.sleep(Math.round(idle * 1000));
+        double idleMs = (cpuNanos() - cpuBefore) / 1e6 / idle;
+        for (int queue = 0; queue < messages.queues; queue++) {
+            while (store.getMaxOffsetInQueue(BenchMessages.TOPIC, queue) < count / messages.queues) {
+                Thread.sleep(POLL_MS);
+            }
+        }
+        long[] late = lateness(store, messages.queues, count);
+        store.shutdown();
+        JSONObject answer = new JSONObject(true);
+        answer.put("p50Milliseconds", late[late.length / 2]);
+        answer.put("p99Milliseconds", late[late.length * 99 / 100]);
+        answer.put("idleMilliseconds", idleMs);
+        return answer;
+    }
+
+    private static long cpuNanos() {
+        return ((com.sun.management.OperatingSystemMXBean)
+            ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
+    }
+
+    /** How long after it was due each message was stored again, in order. */
+    private static long[] lateness(DefaultMessageStore store, int queues, int count) {
+        Map<String, Long> due = new HashMap<>();
+        forEachEntry(store, TopicValidator.RMQ_SYS_SCHEDULE_TOPIC, 0,
+            (message, tagsCode) -> due.put(message.getKeys(), tagsCode));
+        List<Long> late = new ArrayList<>(count);
+        for (int queue = 0; queue < queues; queue++) {
+            forEachEntry(store, BenchMessages.TOPIC, queue, (message, tagsCode) ->
+                late.add(message.getStoreTimestamp() - due.get(message.getKeys())));
+        }
+        if (late.size() != count) {
+            throw new IllegalStateException(late.size() + " deliveries of " + count);
+        }
+        return late.stream().mapToLong(Long::longValue).sorted().toArray();
+    }
+
+    private static void forEachEntry(
+        DefaultMessageStore store, String topic, int queueId, BiConsumer<MessageExt, Long> visitor) {
+        ConsumeQueue queue = store.findConsumeQueue(topic, queueId);
+        long offset = queue.getMinOffsetInQueue();
+        while (offset < queue.getMaxOffsetInQueue()) {
+            SelectMappedBufferResult slice = queue.getIndexBuffer(offset);
+            ByteBuffer bytes = slice.getByteBuffer();
+            for (int at = 0; at < slice.getSize(); at += ConsumeQueue.CQ_STORE_UNIT_SIZE) {
+                long physicalOffset = bytes.getLong();
+                bytes.getInt();
+                visitor.accept(store.lookMessageByOffset(physicalOffset), bytes.getLong());
+                offset++;
+            }
+            slice.release();
+        }
     }
 
     /** Open a store for a slave, until {@code bench_serve_end}; say where its log ends. */
