@@ -56,9 +56,11 @@ if TYPE_CHECKING:
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
+    from rocketstore.format.queue_extension import ExtensionUnit
     from rocketstore.memory import MemoryTopics
     from rocketstore.message import Message, StoredMessage
     from rocketstore.message_store import MessageStore
+    from rocketstore.queue_extension.filters import ConsumerFilters
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import Arrival
     from rocketstore.storage.files.pread_files import LogFile
@@ -109,9 +111,11 @@ __all__ = [
     "ConfigError",
     "ConsumedMessage",
     "Consumer",
+    "ConsumerFilters",
     "DispatchHealth",
     "EndResult",
     "EndStatus",
+    "ExtensionUnit",
     "FieldRangeError",
     "FileFinding",
     "FlushDiskType",
@@ -179,9 +183,11 @@ _PLACES: Final = {
     "format.index_file": ("IndexHeader",),
     "format.queue_entry": ("QueueEntry",),
     "batch_queue.topics": ("BatchTopics",),
+    "format.queue_extension": ("ExtensionUnit",),
     "memory": ("MemoryTopics",),
     "message": ("Message", "StoredMessage"),
     "message_store": ("MessageStore",),
+    "queue_extension.filters": ("ConsumerFilters",),
     "storage.dispatch.dispatcher": ("Arrival",),
     "storage.dispatch.dispatch_service": ("DispatchHealth",),
     "storage.files.pread_files": ("LogFile",),

@@ -165,7 +165,7 @@ class ConsumerOffsetTable:
         return {_LIGHT: light, _TABLE: {name: queues for name, queues in offsets.items() if queues}}
 
     def snapshot(self) -> dict[str, dict[int, int]]:
-        """Return a copy by ``topic@group`` and queue id, also while others change the table.
+        """Return a copy by ``topic@group`` and queue id, whoever changes the table meanwhile.
 
         Each is copied by one call into C. Raises `FormatError` as `get`.
         """

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rocketstore.consuming.consumer import Consumer
     from rocketstore.memory import MemoryTopics
     from rocketstore.message import Message, StoredMessage
+    from rocketstore.queue_extension.filters import ConsumerFilters
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
     from rocketstore.transaction.checks import CheckAnswer
@@ -84,6 +85,15 @@ class MessageStore(BaseStore):
         self._batch_topics: BatchTopics | None = None
         if parts.queues.batch_topics:
             _ = self.batch_topics
+        self._filters: ConsumerFilters | None = None
+        if (extensions := parts.queues.make_extension) is not None:
+            from rocketstore.queue_extension.filters import ConsumerFilters  # noqa: PLC0415 - as above
+
+            error_percent = parts.config.max_error_rate_of_bloom_filter
+            expected = parts.config.expect_consumer_num_use_filter
+            self._filters = ConsumerFilters(error_percent, expected, parts.clock)
+            if parts.config.enable_calc_filter_bit_map:
+                extensions.bit_map_of = self._filters.bit_map
         self.delays: DelayService | None = None
         if parts.config.broker_role is not BrokerRole.SLAVE:
             self.delays = DelayService(self, clock=parts.clock, disk=parts.disk)
@@ -147,6 +157,24 @@ class MessageStore(BaseStore):
 
             self._batch_topics = BatchTopics(self, self._parts)
         return self._batch_topics
+
+    @property
+    def consumer_filters(self) -> ConsumerFilters:
+        """Filters of consumer groups, for which each message's bit map is made.
+
+        Raises
+        ------
+        ConfigError
+            ``enableConsumeQueueExt`` is off: there is nowhere to keep a bit map.
+        """
+        if self._filters is None:
+            raise ConfigError(
+                f"{self.layout.root} keeps no bit maps: enableConsumeQueueExt is off",
+                key="enableConsumeQueueExt",
+                hint="open it with StoreConfig(enable_consume_queue_ext=True, "
+                "enable_calc_filter_bit_map=True)",
+            )
+        return self._filters
 
     @property
     def queue_count(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -17,6 +17,9 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import print_rows
 from rocketstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rocketstore.storage.read_only import ReadOnlyStore
 
 app = App(name="queue", help="ConsumeQueues: what consumers read through.")
 
@@ -63,6 +66,8 @@ def show(
 ) -> int:
     """Print the entries of one queue as they are stored, fillers included.
 
+    In a store with queue extensions also what an entry refers to there.
+
     Parameters
     ----------
     store
@@ -84,21 +89,35 @@ def show(
 
     with open_for_reading(store, settings) as reader:
         queues_of(reader, topic, queue, output)
+        is_extended = reader.layout.consume_queue_ext.is_dir()
         rows = (
             {
                 "queueOffset": queue_offset,
                 "physicalOffset": entry.physical_offset,
                 "size": entry.record_size,
                 "tagsCode": entry.tags_code,
+                **(_extension(reader, topic, queue, entry.tags_code) if is_extended else {}),
             }
             for queue_offset, entry in reader.queue_entries(topic, queue, offset, max_)
         )
-        columns = ("queueOffset", "physicalOffset", "size", "tagsCode")
+        columns = ["queueOffset", "physicalOffset", "size", "tagsCode"]
+        if is_extended:
+            columns += ["extTagsCode", "extStoreTimestamp", "extBitMap"]
         count = print_rows(rows, output, columns=columns)
         if count == max_:
             first = next(iter(reader.queue_entries(topic, queue, offset, 1)), (0,))[0]
             say_shown(count, reader.max_offset(topic, queue) - first)
     return 0
+
+
+def _extension(reader: ReadOnlyStore, topic: str, queue: int, tags_code: int) -> dict[str, Any]:
+    """Return what the queue's extension has of an entry, null where the entry refers to none."""
+    unit = reader.extension_unit(topic, queue, tags_code)
+    return {
+        "extTagsCode": unit and unit.tags_code,
+        "extStoreTimestamp": unit and unit.store_timestamp_ms,
+        "extBitMap": unit and unit.bit_map.hex(),
+    }
 
 
 @app.command

@@ -1,13 +1,13 @@
 """Settings of a store: the options, where their values come from, and what files say about them."""
 
 from rocketstore.config.files import StoreSizes, commit_log_directories, resolve_sizes
+from rocketstore.config.grammars import parse_delay_levels
 from rocketstore.config.sources import load_config
 from rocketstore.config.store_config import (
     BrokerRole,
     FlushDiskType,
     RecoveryPolicy,
     StoreConfig,
-    parse_delay_levels,
 )
 
 __all__ = [

@@ -61,9 +61,8 @@ _BROKER: Final = """
     regionId registerBrokerTimeoutMills slaveReadEnable disableConsumeIfConsumerReadSlowly
     consumerFallbehindThreshold brokerFastFailureEnable waitTimeMillsInSendQueue
     waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue
-    startAcceptSendRequestTimeStamp traceOn enableCalcFilterBitMap expectConsumerNumUseFilter
-    maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterSupportRetry enablePropertyFilter
-    compressedRegister forceRegister registerNameServerPeriod
+    startAcceptSendRequestTimeStamp traceOn filterDataCleanTimeSpan filterSupportRetry
+    enablePropertyFilter compressedRegister forceRegister registerNameServerPeriod
     aclEnable storeReplyMessageEnable
     enableDetailStat autoDeleteUnusedStats isolateLogEnable configBlackList
     listenPort serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
@@ -80,7 +79,7 @@ _BROKER: Final = """
 """
 
 _WITHOUT_EFFECT: Final = """
-    enableConsumeQueueExt mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt
+    bitMapLengthConsumeQueueExt
     useReentrantLockWhenPutMessage putMsgIndexHightWater debugLockEnable diskFallRecorded
     defaultQueryMaxNum enableScheduleMessageStats
     enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
@@ -91,8 +90,7 @@ BROKER_KEYS: Final = frozenset(_BROKER.split())
 """Options of other parts of a broker than its store: the broker itself, its network, DLedger."""
 
 KEYS_WITHOUT_EFFECT: Final = frozenset(_WITHOUT_EFFECT.split())
-"""Options of 4.9's store: of parts that are still to come (extension
-files), or of things that are done in another way here."""
+"""Options of 4.9's store for things that are done in another way here."""
 
 _IDLE_KEYS: Final = BROKER_KEYS | KEYS_WITHOUT_EFFECT
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
+from rocketstore.config.grammars import parse_delay_levels, parse_delete_hours
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format.host import encode_host
 from rocketstore.units import KiB, MiB
@@ -45,10 +46,6 @@ _MISSPELT: Final = {
     "enable_d_ledger_commit_log": "enableDLegerCommitLog",
 }
 """Fields whose key is not simply their name in camel case."""
-
-_HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
-_DELAY: Final = re.compile(r"([0-9]{1,12})([smhd])")
-_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def broker_conf_key(field: str) -> str:
@@ -273,6 +270,17 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     """Let such further queues be light ones, which have one queue each."""
     max_lmq_consume_queue_num: Annotated[int, Option("count", 0)] = 20_000
     """Most light queues that puts make."""
+    enable_consume_queue_ext: bool = False
+    """Keep tags, store time and bit map of each queue entry in a file beside the queue, as SQL
+    filters of 4.9 need it."""
+    mapped_file_size_consume_queue_ext: Annotated[int | None, Option("bytes", 64)] = None
+    """Length of such a file; unset is learnt from the files, else 48 MiB."""
+    enable_calc_filter_bit_map: bool = False
+    """Keep there for which consumers' filters a message is; needs enableConsumeQueueExt."""
+    expect_consumer_num_use_filter: Annotated[int, Option("count", 1, 100_000)] = 32
+    """Consumers with a filter that a bit map is made for; with more it excludes less."""
+    max_error_rate_of_bloom_filter: Annotated[int, Option("%", 1, 99)] = 20
+    """How often a bit map may name a consumer that does not want the message."""
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     """Part in replication; a SLAVE refuses puts of its own, those of a SYNC_MASTER wait for
     replicas."""
@@ -449,50 +457,3 @@ def _help() -> str:
 # help() shows plain types, and what each field is; what `Annotated` adds is in `FIELDS`.
 StoreConfig.__annotations__ = typing.get_type_hints(StoreConfig)
 StoreConfig.__doc__ = _help()
-
-
-# --- options whose text has a grammar of its own ------------------------------------------------
-
-
-def parse_delete_hours(text: str) -> frozenset[int]:
-    """Return the hours of ``deleteWhen``.
-
-    Raises `ConfigError` where a part is no hour from 0 to 23. Source: UtilAll.isItTimeToDo, which
-    silently never deletes then.
-
-    >>> sorted(parse_delete_hours("04;16"))
-    [4, 16]
-    """
-    hours = [hour for hour in map(str.strip, text.split(";")) if hour]
-    wrong = next((hour for hour in hours if not _HOUR.fullmatch(hour)), None)
-    if wrong is not None:
-        raise ConfigError(
-            f"deleteWhen={text}: {wrong!r} is no hour from 00 to 23",
-            key="deleteWhen",
-            value=text,
-            hint='write hours separated by ";", for example 04;16',
-        )
-    return frozenset(map(int, hours))
-
-
-def parse_delay_levels(text: str) -> dict[int, int]:
-    """Return the delay in ms of each level, from 1.
-
-    Raises `ConfigError` where a part is not a number followed by s, m, h or d. Source:
-    ScheduleMessageService.parseDelayLevel.
-
-    >>> parse_delay_levels("1s 5s 1m")
-    {1: 1000, 2: 5000, 3: 60000}
-    """
-    levels = {}
-    for level, part in enumerate(text.split(), start=1):
-        match = _DELAY.fullmatch(part)
-        if match is None:
-            raise ConfigError(
-                f"messageDelayLevel: {part!r} is no delay",
-                key="messageDelayLevel",
-                value=text,
-                hint="write numbers with s, m, h or d, separated by blanks: 1s 5s 1m 2h",
-            )
-        levels[level] = int(match[1]) * _UNIT_MS[match[2]]
-    return levels

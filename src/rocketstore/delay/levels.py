@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.config import parse_delay_levels
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC
-from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.native.row import NO_LEVEL_DELAY_MS
 from rocketstore.verification.waiting import HALF_TOPIC
 
@@ -80,7 +80,21 @@ def entries_of(store: Reader, level: Level, offset: int, most: int | None = None
         is_open = at >= level.offset and at not in level.delivered  # now, not when it was asked
         if is_open and not entry.is_filler:
             size = entry.record_size if entry.is_message else 0
-            yield Due(at, entry.tags_code, entry.physical_offset, size)
+            due_ms = entry.tags_code
+            if due_ms <= MAX_EXT_ADDRESS:
+                due_ms = _extended_due_ms(store, level, at, due_ms)
+            yield Due(at, due_ms, entry.physical_offset, size)
+
+
+def _extended_due_ms(store: Reader, level: Level, offset: int, address: int) -> int:
+    """Return when a message is due whose time stands in the queue's extension (spec F7).
+
+    Where it is lost there, the delay counts from the store time, as in 4.9.
+    """
+    unit = store.extension_unit(DELAY_TOPIC, level.queue_id, address)
+    if unit is not None:
+        return unit.tags_code
+    return (store.store_timestamp(DELAY_TOPIC, level.queue_id, offset) or 0) + level.delay_ms
 
 
 def message_of(store: Reader, level: Level, entry: Due) -> StoredMessage | None:

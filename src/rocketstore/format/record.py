@@ -159,16 +159,23 @@ def decode_record(
 
     Raises
     ------
-    FormatError
-        The one that says what is wrong. A `MisaddressedRecordError` is of bytes left by an earlier
-        file, or of a record inside the body of another; a `BadMagicError` also of a BLANK; a
-        `FieldRangeError` also of topic or properties that were cut off.
+    BadMagicError
+        The four bytes at ``position + 4`` are those of no message; a BLANK is not one.
+    TruncatedRecordError
+        `view` ends before the record does.
+    MisaddressedRecordError
+        The record's own physical offset is not ``base + position``: bytes left by an earlier file,
+        or a record inside the body of another.
+    FieldRangeError
+        A length is negative or does not agree with the others; topic or properties were cut off.
+    ChecksumMismatchError
+        CRC-32 of the body, masked to 31 bits, differs. Nothing else is covered by the checksum.
 
     Notes
     -----
-    Compatible: an empty body is not checked against its CRC, which covers nothing but the body.
-    Unlike Java, a negative body or properties length is damage here, and the stored physical offset
-    must be right (K-R5, K-Q3). Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode.
+    Compatible: an empty body is not checked against its CRC. Unlike Java, a negative body or
+    properties length is damage here, and the stored physical offset must be right (K-R5, K-Q3).
+    Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode.
     """
     room = len(view) - position
     if position < 0 or room < 0:

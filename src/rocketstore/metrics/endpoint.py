@@ -1,4 +1,4 @@
-"""The HTTP endpoint that Prometheus asks: ``metricsPort``, off unless set, on loopback by default.
+"""The HTTP endpoint that Prometheus asks: ``metricsPort``, off unless set, on loopback unless told.
 
 Law: asking changes nothing. Closing the store frees the port, in a forked child at once. What is
 needed to serve is imported when something is served.

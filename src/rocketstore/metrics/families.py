@@ -179,7 +179,7 @@ class StoreCollector(Collector):
         )
         try:
             offsets = self._sources.offsets()
-        except FormatError:  # the consumers get the error; the other numbers are no less true
+        except FormatError:  # consumers are told; the other numbers are no less true
             return lags
         for name, queues in sorted(offsets.items()):
             topic, _, group = name.partition("@")

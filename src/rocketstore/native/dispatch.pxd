@@ -32,11 +32,12 @@ cdef class RowDispatch:
     cdef let_go(self)
     cdef int dispatch_rows(self) except -1 nogil
     cdef void prefetch_text(self, Py_ssize_t number) noexcept nogil
-    @cython.locals(is_filler=cython.bint, gives_way=cython.bint)
+    @cython.locals(is_filler=cython.bint, gives_way=cython.bint, tags_code=cython.longlong)
     cdef int enter(self, Numbers row) except -1 nogil
     @cython.locals(is_answered=cython.bint, number=cython.longlong)
     cdef long long ready_queue(self, Numbers row) except -2 nogil
-    cdef long long tags_code(self, Numbers row, bint is_delay) noexcept nogil
+    @cython.locals(code=cython.longlong, level=cython.longlong)
+    cdef long long tags_code(self, Numbers row, long long kind) except? -1 nogil
     @cython.locals(done=cython.longlong, ordinal=int)
     cdef int put_keys(self, Numbers row) except -1 nogil
     cdef int put_key(self, Numbers row, Py_ssize_t at, Py_ssize_t size, int ordinal) except -1 nogil

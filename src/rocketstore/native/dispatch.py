@@ -174,7 +174,7 @@ class RowDispatch:
         )
         physical = row[Column.PHYSICAL_OFFSET]
         size = row[Column.SIZE]
-        tags_code = self.tags_code(row, queue[QueueColumn.IS_DELAY] != 0)
+        tags_code = self.tags_code(row, queue[QueueColumn.TAGS_KIND])
         if at < queue[QueueColumn.NEXT]:
             old_physical = view.load_i64(entry, 0)
             old_size = view.load_i32(entry, 8)
@@ -231,13 +231,19 @@ class RowDispatch:
                 self.look_up_tables()
         return -1
 
-    def tags_code(self, row: Numbers, is_delay: bool) -> int:
+    def tags_code(self, row: Numbers, kind: int) -> int:
         """Return what the entry keeps as tags code: in the delay topic, when to deliver (F5)."""
+        if kind == 0:
+            return row[Column.TAGS_CODE]
+        code = row[Column.TAGS_CODE]
         level = row[Column.DELAY_LEVEL]
-        if is_delay and level > 0 and self.delay_count > 1:
+        if kind & 1 and level > 0 and self.delay_count > 1:
             level = min(level, self.delay_count - 1)
-            return row[Column.STORE_TIMESTAMP] + self.delays_ms[level]
-        return row[Column.TAGS_CODE]
+            code = row[Column.STORE_TIMESTAMP] + self.delays_ms[level]
+        if kind & 2:
+            with cython.gil:
+                code = self.decisions.extended_code(self.cursor, code)
+        return code
 
     # --- the index items ------------------------------------------------------------------------
 

@@ -151,6 +151,8 @@ class QueuePages:
         found = queue.window(offset, max(count, _LOOKED_AT))
         if found is None:
             return False
+        if self.tag_count > 0 and queue.extension is not None:
+            found = queue.extension.with_tags_codes(found, offset, max(count, _LOOKED_AT))
         buffer, base, end, is_mapped = found
         if is_mapped:
             self.recent = (weakref.ref(buffer), queue, base, end)

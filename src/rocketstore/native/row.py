@@ -106,7 +106,8 @@ class QueueColumn(IntEnum):
     ``FILE_START`` to ``FILE_STOP`` is the byte range of the queue that is mapped for writing at
     memory address ``ADDRESS``; both are 0 while no file is. ``NEXT`` is the byte position after
     the last entry, ``MAX_PHYSICAL`` the end of the last record entered. ``CHANGES`` counts entries
-    written, so that a flush knows whether there is anything to flush.
+    written, so that a flush knows whether there is anything to flush. ``TAGS_KIND`` has the bit 1
+    in the delay topic, whose entries keep a time, and the bit 2 in a queue with an extension.
     """
 
     ADDRESS = 0
@@ -114,7 +115,7 @@ class QueueColumn(IntEnum):
     FILE_STOP = 2
     NEXT = 3
     MAX_PHYSICAL = 4
-    IS_DELAY = 5
+    TAGS_KIND = 5
     CHANGES = 6
 
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.config.store_config import parse_delete_hours
+from rocketstore.config.grammars import parse_delete_hours
 from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
 from rocketstore.scan.scanner import scan_window

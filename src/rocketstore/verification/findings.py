@@ -72,8 +72,8 @@ KINDS: Final = {
     ),
     "queue-ext": Kind(
         _N,
-        "nothing to do here: reads take tags from the records; entries that repair writes "
-        "hold the hash of the tags and need no extension",
+        "nothing to do here; entries that repair writes get units where enableConsumeQueueExt is "
+        "set, else they hold the hash of the tags",
     ),
     "queue-filler": Kind(_N, _NOTHING),
     "index-header": Kind(_D, _AGAIN),

@@ -94,12 +94,12 @@ class QueuePart(NamedTuple):
 
 
 def compare(
-    expected: ExpectedEntries, found: EntryArray, has_extension: Callable[[], bool]
+    expected: ExpectedEntries, found: EntryArray, tags_codes: Callable[[Int64Array], Int64Array]
 ) -> QueuePart:
     """Compare the entries that records of one queue call for with those at their queue offsets.
 
-    `has_extension` says whether there are files in ``consumequeue_ext``, which may hold its tags
-    (spec F7).
+    `tags_codes` returns the tags codes that entries mean where they have an address in the queue's
+    extension (spec F7), and leaves it where there is no unit.
     """
     entries, tags_code = expected.entries, found["tags_code"]
     physical = entries["physical_offset"].astype(np.int64)
@@ -108,15 +108,15 @@ def compare(
     )
     is_extended = agrees & (tags_code <= MAX_EXT_ADDRESS)
     if is_extended.any():
-        is_extended &= has_extension()
+        tags_code = np.where(is_extended, tags_codes(tags_code.astype(np.int64)), tags_code)
     # A deliver time follows the levels set when it was dispatched: any of whole seconds, which no
     # flipped bit leaves whole. A hash in its place, which is smaller, has the message delivered at
     # once (K-S1).
     is_equal = tags_code == entries["tags_code"]
     is_later = (expected.deliver_from_ms >= 0) & (tags_code >= expected.deliver_from_ms)
     is_later &= (tags_code - expected.deliver_from_ms) % 1_000 == 0
-    agrees &= is_equal | is_later | is_extended
-    differs = (is_extended & ~is_equal, agrees & is_later & ~is_equal, agrees & expected.is_extra)
+    agrees &= is_equal | is_later
+    differs = (is_extended & agrees, agrees & is_later & ~is_equal, agrees & expected.is_extra)
     explained = tuple(int(one.sum()) for one in differs)
     own = np.flatnonzero(~expected.is_extra)
     offsets, own_agrees = expected.queue_offset[own], agrees[own]
@@ -444,11 +444,11 @@ def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str) -> F
 
 
 def extension_finding(directory: str, topic: str, queue: str, sizes: Sequence[int]) -> Finding:
-    """Name what is not looked into: the extension of a queue (spec F7)."""
+    """Name the extension of a queue (spec F7): what is wrong in it is wrong of entries."""
     return finding(
         "queue-ext",
         directory,
-        f"{len(sizes)} files of a queue extension: neither checked nor made again",
+        f"{len(sizes)} files of a queue extension: entries that refer there were compared with it",
         size=sum(sizes),
         topic=topic,
         queue_id=int(queue) if queue.isdecimal() else None,

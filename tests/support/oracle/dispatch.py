@@ -80,7 +80,7 @@ class RowDispatch:
         """Return what the entry keeps as tags code: in the delay topic, when to deliver."""
         level = row[Column.DELAY_LEVEL]
         last_level = len(self.delays_ms) - 1
-        if self.table.queues[queue, QueueColumn.IS_DELAY] != 0 and level > 0 and last_level > 0:
+        if self.table.queues[queue, QueueColumn.TAGS_KIND] != 0 and level > 0 and last_level > 0:
             delay_ms = int(self.delays_ms[min(level, last_level)])
             return row[Column.STORE_TIMESTAMP] + delay_ms
         return row[Column.TAGS_CODE]

@@ -81,7 +81,10 @@ def rebuild_store(
         # Also: what cannot be read is an error before the first file is moved.
         repair.refuse_lost_log(repair.audit())
         repair.begin()
-        repair.set_aside(repair.layout.consume_queue if what == "queues" else repair.layout.index)
+        layout = repair.layout
+        queues = (layout.consume_queue, layout.consume_queue_ext)
+        for directory in queues if what == "queues" else (layout.index,):
+            repair.set_aside(directory)
         return repair.report()
 
 
@@ -96,9 +99,20 @@ def repair_store(
 ) -> RepairReport:
     """Repair the store at `path`.
 
-    ``salvage`` keeps every intact record, ``compatible`` ends the log where 4.9.3 does. `now_ms`
-    names the directory of copies, `config` has settings that the files do not tell. A `dry_run`
-    writes nothing, not even the lock file.
+    Parameters
+    ----------
+    path
+        Directory of the store.
+    now_ms
+        The time; names the directory of copies.
+    policy
+        ``salvage`` keeps every intact record, ``compatible`` ends the log where 4.9.3 does.
+    dry_run
+        Write nothing, not even the lock file.
+    config
+        Settings that the files do not tell.
+    disk
+        How files are written; a test's own may fail.
 
     Raises
     ------
@@ -302,7 +316,8 @@ class _Repair:
         # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
         forget_known_ends(layout.root, keep_queues=self.is_salvage, disk=self.disk)
         # A dead writer may have left something in the page cache only: audits read that.
-        tops = (*layout.commit_log_directories, layout.consume_queue, layout.index)
+        queues = (layout.consume_queue, layout.consume_queue_ext)
+        tops = (*layout.commit_log_directories, *queues, layout.index)
         paths = [path for top in tops if top.is_dir() for path in (top, *top.rglob("*"))]
         for path in [layout.root, *paths]:
             if path.is_dir():

@@ -32,6 +32,7 @@ from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
+from rocketstore.queue_extension.units import UnitReader
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.storage.files.whole_file import data_stop
@@ -246,12 +247,12 @@ def _compared(
 
 
 class AuditedQueue(QueueView):
-    """One queue with its files; `extension` is where its tags may stand."""
+    """One queue with its files; `units` reads its tags where they stand in its extension."""
 
-    def __init__(self, key: QueueKey, files: PreadFiles, extension: Path) -> None:
+    def __init__(self, key: QueueKey, files: PreadFiles, units: UnitReader) -> None:
         self.key = key
         self.files = files
-        self._extension = extension
+        self._units = units
         self._part: QueuePart | None = None
         held = [
             (file.base // ENTRY_SIZE_BYTES, -(-file.range.stop // ENTRY_SIZE_BYTES))
@@ -279,7 +280,7 @@ class AuditedQueue(QueueView):
     def compare(self, expected: ExpectedEntries) -> QueuePart:
         """Compare what records call for with what stands there."""
         found = entries_at(expected.queue_offset, self.read)
-        return queue_rules.compare(expected, found, lambda: any(self._extension.glob("*")))
+        return queue_rules.compare(expected, found, self._units.tags_codes)
 
     def take(self, part: QueuePart) -> None:
         """Take what the next records say."""
@@ -307,7 +308,7 @@ class QueueAudit:
         directories = (self._directory.joinpath(*below),) if is_name else ()
         files = PreadFiles(directories, open_files=self.open_files, file_size=self._file_size)
         extension = self._directory.with_name(CONSUME_QUEUE_EXT_DIRECTORY).joinpath(*below)
-        return AuditedQueue(key, files, extension)
+        return AuditedQueue(key, files, UnitReader(extension, self.open_files))
 
     def compare(
         self, expected: ExpectedEntries, keys: Sequence[QueueKey]

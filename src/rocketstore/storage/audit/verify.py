@@ -45,9 +45,16 @@ def verify_store(
 ) -> VerifyReport:
     """Check everything in the store at `path` and report it.
 
-    `config` has settings that the files do not say; sizes left unset are learnt. `progress` is
-    called with bytes of the log that were surveyed. Impossible times are recognised by `now_ms`,
-    None being the system's time.
+    Parameters
+    ----------
+    path
+        Directory of the store.
+    config
+        Settings that the files do not say; sizes left unset are learnt.
+    progress
+        Called with bytes of the log that were surveyed.
+    now_ms
+        The time, by which impossible times are recognised; None asks the system.
 
     Raises
     ------

@@ -26,6 +26,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.events import get_logger
+from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.native.dispatch import RowDispatch
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
@@ -364,9 +365,10 @@ class Dispatcher:
         ahead_from = max(self._ahead_from - file.base, start)
         if ahead_from == start and stop - start >= LEAST_AHEAD_BYTES:
             walked, reason = self._dispatch_ahead(file, start, stop)
+        elif stop - ahead_from >= LEAST_AHEAD_BYTES:
+            walked, reason = self._dispatch_stretch(file, start, ahead_from)
         else:
-            is_near = stop - ahead_from < LEAST_AHEAD_BYTES
-            walked, reason = self._dispatch_stretch(file, start, stop if is_near else ahead_from)
+            walked, reason = self._dispatch_stretch(file, start, stop)
         if reason is StopReason.END:
             self.dispatched_offset = file.base + min(walked, stop)
         elif reason is StopReason.BLANK:
@@ -443,11 +445,13 @@ class Dispatcher:
                 queue = self._table.get(key) or self._table.batch_queues.get(key)
                 entry = queue and queue.entry(offset)
                 if entry and entry.physical_offset == row[Column.PHYSICAL_OFFSET]:
+                    code = entry.tags_code  # of an extended queue it is the address of its unit
+                    code = code if code > MAX_EXT_ADDRESS else row[Column.TAGS_CODE]
                     arrivals.append(
                         Arrival(
                             *key,
                             offset + 1,
-                            entry.tags_code,
+                            code,
                             row[Column.STORE_TIMESTAMP],
                             row[Column.PHYSICAL_OFFSET],
                             columns.properties(number),

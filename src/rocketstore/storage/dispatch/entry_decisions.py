@@ -153,6 +153,18 @@ class EntryDecisions:
             return self._refuse(number, "an earlier record has its place")
         return True
 
+    def extended_code(self, number: int, tags_code: int) -> int:
+        """Return what the entry of a record keeps in a queue with an extension (spec F7)."""
+        row, queue = self.columns.cols[number], self._queue_of(number)
+        assert queue.extension is not None, "dispatch asks for no other queue"
+        return queue.extension.code_for(
+            int(row[Column.QUEUE_OFFSET]),
+            QueueEntry(int(row[Column.PHYSICAL_OFFSET]), int(row[Column.SIZE]), tags_code),
+            int(row[Column.STORE_TIMESTAMP]),
+            self.columns.properties(number),
+            lambda: self.gives_way(number),
+        )
+
     def enter_extra_queues(self, number: int, count: int) -> None:
         """Enter a record, one of `count`, into its extra queues (spec F8)."""
         row: list[int] = self.columns.cols[number].tolist()

@@ -44,10 +44,23 @@ _IS_SPECIAL: Final = re.compile(rb"(?:\A|\x02)(?:DELAY|INNER_MULTI_DISPATCH)\x01
 class PreparedMessage:
     """What a put needs of a message, encoded; its body may vary from put to put.
 
-    Made by `MessageStore.prepare`, or directly from properties that are already encoded, at most
-    32767 bytes, as they come over the wire. Its fields are those of `Message`: the topic is checked
-    when it is put, host bits of `sys_flag` are set by the store, and a `body` is that of puts which
-    give none.
+    Made by `MessageStore.prepare`, or directly from properties that are already encoded, as they
+    come over the wire.
+
+    Parameters
+    ----------
+    topic
+        Checked when it is put.
+    body
+        The body of puts that give none.
+    properties
+        Encoded, at most 32767 bytes.
+    sys_flag
+        Host bits are set by the store and may be left out; transaction bits are refused.
+    born_timestamp_ms
+        None takes the time of each put.
+    wait_flush
+        Whether a put of it waits for its flush, if the store's puts do.
 
     Raises
     ------

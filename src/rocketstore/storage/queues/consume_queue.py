@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.queue_extension.writer import QueueExtension
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.queue_mappings import QueueMappings
@@ -63,6 +64,7 @@ class ConsumeQueue(QueueSearch):
     """
 
     files: MappedFileQueue
+    extension: QueueExtension | None = None
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import threading
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore.format.file_name import is_directory_name
+from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     ENTRY_STRUCT,
@@ -66,6 +66,11 @@ class PreadQueue(QueueSearch):
         self._cut: tuple[int, int, int] | None = None
         self._lost: _LostEntries | None = None
         self._lock = threading.Lock()
+        extensions = directory.parents[1].with_name(CONSUME_QUEUE_EXT_DIRECTORY)
+        if extensions.is_dir():
+            from rocketstore.queue_extension.units import UnitReader  # noqa: PLC0415 - few have one
+
+            self.extension = UnitReader(extensions.joinpath(*directory.parts[-2:]), open_files)
 
     # --- entries --------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.queue_extension.units import UnitReader
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.files.pread_files import LogFile, PreadFiles
@@ -49,6 +50,8 @@ class QueueSearch(ABC):
     """What both kinds of queues answer alike; a subclass says what stands at an offset."""
 
     files: MappedFileQueue | PreadFiles
+    extension: UnitReader | None = None
+    """Reads what entries with an address in place of a tags code refer to (spec F7)."""
     _log_min_offset: Callable[[], int]
     _min_for = -1
     """The log's minimum offset for which `_min_hint` was found; -1 before the first search."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
+    from rocketstore.queue_extension.writer import QueueExtensions
     from rocketstore.storage.checkpoint import KnownEndsWriter, StoreCheckpoint
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.index.index_service import IndexService
@@ -49,7 +50,7 @@ class ConsumeQueueTable:
 
     `batch_topics` have queues of 5.x, which the room of them keeps in `batch_queues`; there is no
     ConsumeQueue of them. `has_short_files`: entries may be gone that were promised once, because a
-    file was cut short; `is_flush_broken`: a sync failed.
+    file was cut short; `is_flush_broken`: a sync failed; `make_extension` gives queues theirs.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ConsumeQueueTable:
         disk: Disk,
         log_min_offset: Callable[[], int],
         writer_limit: int | None = None,
+        make_extension: QueueExtensions | None = None,
     ) -> None:
         self.directory = directory
         self.file_size = file_size
@@ -69,6 +71,7 @@ class ConsumeQueueTable:
         self.has_short_files = False
         self.batch_topics: frozenset[str] = frozenset()
         self.batch_queues: dict[QueueKey, Any] = {}
+        self.make_extension = make_extension
         self._disk = disk
         self._log_min_offset = log_min_offset
         self._queues: dict[QueueKey, ConsumeQueue] = {}
@@ -104,8 +107,12 @@ class ConsumeQueueTable:
         return list(self._queues.values())
 
     def every(self) -> list[Any]:
-        """Return every queue, those of batches too: what is flushed, and follows the log."""
-        return [*self._queues.values(), *self.batch_queues.values()]
+        """Return every queue, those of batches too: what is flushed, and follows the log.
+
+        Extensions come first: an entry on the disk refers to a unit there.
+        """
+        extensions = [queue.extension for queue in self.all() if queue.extension is not None]
+        return [*extensions, *self._queues.values(), *self.batch_queues.values()]
 
     def topics(self) -> list[str]:
         """Return every topic, in order."""
@@ -122,10 +129,13 @@ class ConsumeQueueTable:
 
     def _add(self, key: QueueKey) -> ConsumeQueue:
         with self._create_lock:
-            row = self.rows.add(is_delay=key.topic == DELAY_TOPIC)
+            is_extended = self.make_extension is not None
+            row = self.rows.add(is_delay=key.topic == DELAY_TOPIC, is_extended=is_extended)
             directory = self.directory / key.topic / str(key.queue_id)
             files = MappedFileQueue(directory, self.file_size, disk=self._disk)
             queue = ConsumeQueue(key, files, row, self.mappings, self._log_min_offset)
+            if self.make_extension is not None:
+                queue.extension = self.make_extension(queue)
             # The kernels ask for a queue until they know its name, so that comes last.
             self._queues[key] = queue
             self.rows.add_name(key.topic.encode(), key.queue_id, row)

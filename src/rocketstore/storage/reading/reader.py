@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rocketstore.config import StoreConfig
+    from rocketstore.format.queue_extension import ExtensionUnit
     from rocketstore.message import StoredMessage
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.index.pread_index import PreadIndex
@@ -251,6 +252,11 @@ class Reader:
             stop = min(stop, at + max(max_entries, 0))
         for queue_offset, values in _entries(queue, at, stop):
             yield queue_offset, QueueEntry._make(values)
+
+    def extension_unit(self, topic: str, queue_id: int, address: int) -> ExtensionUnit | None:
+        """Return the unit that an entry's tags code refers to; None where it refers to none."""
+        queue = self._queue_of(topic, queue_id)
+        return queue.extension.unit_at(address) if queue and queue.extension else None
 
     def _queue_of(self, topic: str, queue_id: int) -> _Queue | None:
         if type(queue_id) is not int:

@@ -23,6 +23,7 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.queue_extension import extensions_of
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
@@ -99,6 +100,7 @@ class RecoveryParts:
             sizes.consume_queue_file_bytes,
             disk=disk,
             log_min_offset=lambda: log.min_offset,
+            make_extension=extensions_of(layout.consume_queue_ext, config, disk),
         )
         self.index = IndexService(
             layout.index,
@@ -190,6 +192,9 @@ def recover(
         start, end = recovery.compatible() if is_compatible else recovery.salvage()
     if not clean:
         recovery.queues.distrust(start)
+        for queue in parts.queues.all():
+            if queue.extension is not None:
+                queue.extension.settle(now_ms=now_ms)
     newest_ms = parts.dispatcher.last_store_timestamp_ms
     if newest_ms > now_ms + CLOCK_TOLERANCE_MS:
         newest_ms = now_ms  # a damaged header, whose time would stay

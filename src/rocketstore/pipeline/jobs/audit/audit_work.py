@@ -23,6 +23,7 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     file_name,
     is_directory_name,
+    parse_file_name,
 )
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, ENTRY_SIZE_BYTES
@@ -31,6 +32,7 @@ from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.stores import StoreFile
+from rocketstore.queue_extension.tags_codes import resolved
 from rocketstore.units import QueueKey
 from rocketstore.verification import expectation, index_rules, queue_rules, runs
 from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
@@ -168,9 +170,22 @@ class QueueSource:
         """Return the queue's files as they are by now."""
         return audit_plan.row_of(self._files.list(self._directory), self.file_bytes).files
 
-    def has_extension(self) -> bool:
-        """Whether the queue's tags may stand in an extension."""
-        return any(not one.is_directory for one in self._files.list(self._extension))
+    def tags_codes(self, codes: Int64Array) -> Int64Array:
+        """Return the tags codes that entries mean, some of which stand in the extension."""
+        files = [
+            StoreFile(base, one.size, one.path)
+            for one in self._files.list(self._extension)
+            if not one.is_directory and (base := parse_file_name(one.name)) is not None
+        ]
+
+        def read(position: int, size: int) -> bytes | None:
+            file = next((one for one in files if one.base <= position < one.stop), None)
+            if file is None:
+                return None
+            with opened(self._location, file.path) as source:
+                return source.read(position - file.base, min(size, file.stop - position))
+
+        return resolved(codes, read)
 
 
 class _LogReader:
@@ -226,7 +241,7 @@ class _LogReader:
             key = self._numbers.key(int(block.queue_number[0]))
             files = QueueSource(self._task, key, self._task.odd_queues.get(key))
             found = queue_rules.entries_at(block.queue_offset, files.read)
-            part = queue_rules.compare(block, found, files.has_extension)
+            part = queue_rules.compare(block, found, files.tags_codes)
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():
                 *numbers, backed, missing, stated = part

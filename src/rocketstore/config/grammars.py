@@ -1,0 +1,56 @@
+"""Options whose text has a grammar of its own."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rocketstore.errors import ConfigError
+
+_HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
+_DELAY: Final = re.compile(r"([0-9]{1,12})([smhd])")
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delete_hours(text: str) -> frozenset[int]:
+    """Return the hours of ``deleteWhen``.
+
+    Raises `ConfigError` where a part is no hour from 0 to 23. Source: UtilAll.isItTimeToDo, which
+    silently never deletes then.
+
+    >>> sorted(parse_delete_hours("04;16"))
+    [4, 16]
+    """
+    hours = [hour for hour in map(str.strip, text.split(";")) if hour]
+    wrong = next((hour for hour in hours if not _HOUR.fullmatch(hour)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"deleteWhen={text}: {wrong!r} is no hour from 00 to 23",
+            key="deleteWhen",
+            value=text,
+            hint='write hours separated by ";", for example 04;16',
+        )
+    return frozenset(map(int, hours))
+
+
+def parse_delay_levels(text: str) -> dict[int, int]:
+    """Return the delay in ms of each level, from 1.
+
+    Raises `ConfigError` where a part is not a number followed by s, m, h or d. Source:
+    ScheduleMessageService.parseDelayLevel.
+
+    >>> parse_delay_levels("1s 5s 1m")
+    {1: 1000, 2: 5000, 3: 60000}
+    """
+    levels = {}
+    for level, part in enumerate(text.split(), start=1):
+        match = _DELAY.fullmatch(part)
+        if match is None:
+            raise ConfigError(
+                f"messageDelayLevel: {part!r} is no delay",
+                key="messageDelayLevel",
+                value=text,
+                hint="write numbers with s, m, h or d, separated by blanks: 1s 5s 1m 2h",
+            )
+        levels[level] = int(match[1]) * _UNIT_MS[match[2]]
+    return levels

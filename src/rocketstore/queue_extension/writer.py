@@ -1,0 +1,336 @@
+"""Write the units of queues' extensions, and say what their entries keep as tags code.
+
+Dispatch asks for the tags code of each entry of a queue with an extension, writes the unit first,
+and gets its address. The end of an extension is where the unit of the last entry ends: what a
+killed writer put after it has no entry, and is written over.
+
+Law: an entry that stands and its unit that agrees stay, so that a record dispatched again gets no
+second one; units follow each other without a hole, since 4.9 takes zeros for the end of a file.
+Whatever a file refuses, the entry is written: it keeps the plain code then, as in 4.9. Only the
+dispatching thread puts; another may flush, or delete first files, meanwhile.
+
+How derived: ConsumeQueueExt.put, truncateByMinAddress and truncateByMaxAddress of 4.9,
+ConsumeQueue.putMessagePositionInfoWrapper (spec F7, B12, B16.1, B17.3).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rocketstore.config.files import commonest
+from rocketstore.errors import ConfigError, RocketStoreError
+from rocketstore.events import get_logger
+from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
+from rocketstore.format.queue_extension import (
+    END_MARK,
+    MAX_POSITION,
+    MOST_UNIT_BYTES,
+    RESERVED_BYTES,
+    ExtensionUnit,
+    address_of,
+    encode_unit,
+    position_of,
+)
+from rocketstore.queue_extension.units import UnitReader
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.files.pread_files import OpenFiles, file_lengths
+from rocketstore.storage.files.whole_file import has_data
+from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rocketstore.config import StoreConfig
+    from rocketstore.format.queue_entry import EntryArray, QueueEntry
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.queues.consume_queue import ConsumeQueue
+
+DEFAULT_FILE_BYTES: Final = 48 * MiB
+MOST_OPEN: Final = 256
+"""Extensions whose last file is mapped, and so holds a descriptor; the others are mapped again."""
+
+CHUNK_ENTRIES: Final = 8192
+"""Entries that are looked through at once for one with an address."""
+
+_LOOKED_AT_QUEUES: Final = 16
+"""Extensions whose files are looked at to learn their length."""
+
+_log: Final = get_logger(__name__)
+
+
+class QueueExtension(UnitReader):
+    """The extension of one queue, to be read and written."""
+
+    def __init__(self, queue: ConsumeQueue, shared: QueueExtensions) -> None:
+        key = queue.key
+        super().__init__(shared.directory / key.topic / str(key.queue_id), shared.open_files)
+        self._queue = queue
+        self._shared = shared
+        self.files = MappedFileQueue(self.directory, shared.file_bytes, disk=shared.disk)
+        self.files.load(after_crash=True)
+        self._end: int | None = None
+        self._is_found = False
+        self._has_failed = False
+
+    # --- writing (the dispatching thread, or recovery before it runs) ----------------------------
+
+    def code_for(
+        self,
+        queue_offset: int,
+        entry: QueueEntry,
+        store_timestamp_ms: int,
+        properties: bytes,
+        may_replace: Callable[[], bool],
+    ) -> int:
+        """Return what an entry keeps whose tags code is `entry`'s, having written its unit.
+
+        `may_replace` says whether an entry that stands there, and says something else, goes.
+        """
+        old = self._queue.entry(queue_offset)
+        try:
+            if not self._is_found:
+                self._find_end(queue_offset)
+            if old is not None and old.is_message:
+                if old == entry:
+                    return entry.tags_code  # of a time without extensions
+                if old[:2] == entry[:2] and self._is_kept(old, entry, store_timestamp_ms):
+                    return old.tags_code
+                if not may_replace():
+                    return entry.tags_code
+            bit_map = self._shared.bit_map_of(self._queue.key.topic, properties)
+            unit = ExtensionUnit(entry.tags_code, store_timestamp_ms, bit_map)
+            position = self._put(unit)
+        except (RocketStoreError, OSError) as error:
+            if not self._has_failed:
+                _log.warning("queue_extension.failed", queue=str(self._queue.key), why=str(error))
+            self._has_failed = True
+            return entry.tags_code
+        self._has_failed = False
+        return entry.tags_code if position is None else address_of(position)
+
+    def _is_kept(self, old: QueueEntry, entry: QueueEntry, store_timestamp_ms: int) -> bool:
+        """Whether the unit of an entry that stands there is its record's, and in its place."""
+        position = position_of(old.tags_code)
+        unit = self.unit_at(old.tags_code)
+        if position is None or unit is None:
+            return False
+        if (unit.tags_code, unit.store_timestamp_ms) != (entry.tags_code, store_timestamp_ms):
+            return False
+        stop, end = position + unit.size, self._end
+        if end is None or position in (end, self._next_file(end)):
+            if end not in (None, position):
+                self._end_file(end)
+            self._end = stop
+            file = self.files.find(position)
+            if file is not None:  # so that a flush covers it: it may be in the page cache only
+                file.write_position = max(file.write_position, stop - file.base)
+            return True
+        return stop <= end
+
+    def _next_file(self, position: int) -> int:
+        """Return where the file after that of a position begins."""
+        return position - position % self.files.file_size + self.files.file_size
+
+    def _put(self, unit: ExtensionUnit) -> int | None:
+        """Write a unit at the end and return its position; None where it is too long."""
+        size = unit.size
+        files = self.files
+        if size > min(MOST_UNIT_BYTES, files.file_size - RESERVED_BYTES):
+            return None
+        end = self._end
+        if end is None:
+            end = files.files[0].base if files.files else 0
+        if end % files.file_size + size + RESERVED_BYTES > files.file_size:
+            self._end_file(end)
+            end = self._next_file(end)
+        if end + size > MAX_POSITION:
+            return None
+        file = files.find(end)
+        if file is None:
+            last = files.last()
+            # Never before a file that is there: its units would follow these.
+            end = max(end, last.base + last.size if last else 0)
+            file = files.create(end - end % files.file_size)
+        self._shared.note_open(self)
+        was_mapped = file.is_mapped
+        file.write_bytes(end - file.base, encode_unit(unit))
+        if not was_mapped:
+            file.close_descriptor()  # the mapping has its own
+        self._end = end + size
+        file.write_position = self._end - file.base
+        return end
+
+    def _end_file(self, end: int) -> None:
+        """Say in a file that no unit follows."""
+        file = self.files.find(end)
+        # Where the last unit ends with the file no mark fits, nor is one needed.
+        if file is not None and end + RESERVED_BYTES <= file.base + file.size:
+            file.write_bytes(end - file.base, END_MARK)
+            file.write_position = file.size
+            file.drop()
+
+    def release(self) -> None:
+        """Let go of the mappings."""
+        for file in self.files.files:
+            file.drop()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def settle(self, *, now_ms: int) -> None:
+        """Let the extension end with the unit of the last entry; what follows becomes zeros.
+
+        For recovery, after the queue got its end. Source: ConsumeQueueExt.truncateByMaxAddress.
+        """
+        self._find_end(self._queue.max_offset)
+        if not self.files.files:
+            return
+        end = self.files.files[0].base if self._end is None else self._end
+        self.files.truncate_after(end, now_ms=now_ms)
+        file = self.files.find(end)
+        if file is not None:
+            with file.descriptor() as descriptor:
+                has_rest = has_data(descriptor, end - file.base, file.size)
+            if has_rest:
+                file.zero_tail(end - file.base)
+        for file in self.files.files:
+            # Another process may have written what it holds, and given it its name.
+            file.flushed_position, file.has_durable_name = 0, False
+            file.close_descriptor()
+
+    def _find_end(self, queue_offset: int) -> None:
+        """Take the end of the unit of the last entry before `queue_offset` that has one."""
+        address = self._last_address(queue_offset)
+        position = None if address is None else position_of(address)
+        unit = None if address is None else self.unit_at(address)
+        if position is None:
+            self._end = None
+        elif unit is None:  # it is lost; no other may get its address
+            self._end = self._next_file(position)
+        else:
+            self._end = position + unit.size
+        for file in self.files.files:
+            file.set_end(min(max((self._end or 0) - file.base, 0), file.size))
+        self._is_found = True
+
+    def _last_address(self, stop: int) -> int | None:
+        queue, at = self._queue, min(stop, self._queue.max_offset)
+        if not self.files.files:
+            # Without a file the last entry tells whether there ever was one.
+            last = queue.entry(at - 1)
+            return last.tags_code if last and last.tags_code <= MAX_EXT_ADDRESS else None
+        while at > queue.first_offset:
+            # Entries are read within one file.
+            first = (at - 1) - (at - 1) % queue.entries_per_file
+            start = max(first, at - CHUNK_ENTRIES, queue.first_offset)
+            found = _addresses(queue.entries(start, at - start))
+            if len(found):
+                return int(found[-1])
+            at = start
+        return None
+
+    # --- deleting, flushing ---------------------------------------------------------------------
+
+    def delete_expired(
+        self, _log_min_offset: int, *, force_after_ms: int, now_ms: int
+    ) -> tuple[list[Path], bool]:
+        """Delete leading files without a unit of an entry that can be read, never the last file.
+
+        As `ConsumeQueue.delete_expired`. Source: ConsumeQueueExt.truncateByMinAddress.
+        """
+        gone: list[Path] = []
+        if len(self.files.files) < 2:
+            return gone, True
+        address = self._first_address(self._queue.min_offset)
+        position = -1 if address is None else position_of(address) or 0
+        while len(self.files.files) > 1 and self.files.files[1].base <= position:
+            path = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
+            if path is None:
+                return gone, False
+            gone.append(path)
+        if gone:
+            self._files.refresh()  # or open descriptors would keep their bytes on the disk
+        return gone, True
+
+    def _first_address(self, start: int) -> int | None:
+        while start < self._queue.max_offset:
+            entries = self._queue.entries(start, CHUNK_ENTRIES)
+            found = _addresses(entries)
+            if len(found) or not len(entries):
+                return int(found[0]) if len(found) else None
+            start += len(entries)
+        return None
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Make units durable; return whether every one put before the call is."""
+        is_complete = True
+        for file in self.files.files:
+            wanted = file.write_position
+            if file.flushed_position < wanted:
+                is_complete &= file.flush(least_pages) >= wanted
+                file.close_descriptor()
+        return is_complete
+
+    def drop(self) -> None:
+        """Let go of all files."""
+        self.files.drop()
+
+
+def _addresses(entries: EntryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    codes = entries["tags_code"].astype(np.int64)
+    is_address = (codes <= MAX_EXT_ADDRESS) & (entries["record_size"] > 0)
+    return codes[is_address]
+
+
+class QueueExtensions:
+    """Makes the extension of each queue of a store, below ``consumequeue_ext``.
+
+    `bit_map_of` returns the bit map of a message of a topic, by its properties as stored.
+    """
+
+    def __init__(self, directory: Path, config: StoreConfig, disk: Disk) -> None:
+        self.directory = directory
+        self.disk = disk
+        self.file_bytes = _file_bytes(directory, config)
+        self.open_files = OpenFiles()
+        self.bit_map_of: Callable[[str, bytes], bytes] = lambda _topic, _properties: b""
+        self._open: OrderedDict[QueueExtension, None] = OrderedDict()
+        disk.make_directory(directory)
+
+    def __call__(self, queue: ConsumeQueue) -> QueueExtension:
+        """Return the extension of a queue."""
+        return QueueExtension(queue, self)
+
+    def note_open(self, extension: QueueExtension) -> None:
+        """Note that a file of an extension is mapped; that of another one may be let go."""
+        if extension in self._open:
+            return
+        self._open[extension] = None
+        if len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)[0].release()
+
+
+def _file_bytes(directory: Path, config: StoreConfig) -> int:
+    """Return how long the files are: as is set, else as those that are there, else as in 4.9."""
+    wanted = config.mapped_file_size_consume_queue_ext
+    seen = commonest(_some_files(directory))
+    if seen is None:
+        return wanted or DEFAULT_FILE_BYTES
+    if wanted is not None and wanted != seen.size_bytes:
+        raise ConfigError(
+            f"mappedFileSizeConsumeQueueExt is {wanted}, but {seen.path} has {seen.size_bytes} "
+            "bytes",
+            key="mappedFileSizeConsumeQueueExt",
+            value=wanted,
+            hint="leave it unset to take the size of the files",
+        )
+    return seen.size_bytes
+
+
+def _some_files(directory: Path) -> Iterator[tuple[Path, int]]:
+    queues = (path for path in sorted(directory.glob("*/*")) if path.is_dir())
+    for _, path in zip(range(_LOOKED_AT_QUEUES), queues, strict=False):
+        yield from file_lengths([path])
