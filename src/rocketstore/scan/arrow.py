@@ -100,7 +100,10 @@ def _array(columns: RecordColumns, name: str) -> Any:
         array = binary_slices(columns, columns.cols[:, at], sizes, name, is_nullable=is_nullable)
         return array if kind == pa.binary() else _text(array)
     if name in _HOSTS:
-        return _each_distinct(_hosts(columns, name), decode_host)
+        column, v6_flag = _HOSTS[name]
+        sizes = np.where(columns.sys_flag & v6_flag, np.int64(20), np.int64(8))
+        hosts = binary_slices(columns, columns.cols[:, column], sizes, name)
+        return _each_distinct(hosts, decode_host)
     return _message_ids(columns)
 
 
@@ -164,12 +167,6 @@ def _each_distinct(array: Any, text_of: Callable[[bytes], str]) -> Any:
     encoded = array.dictionary_encode()
     texts = [text_of(value) for value in encoded.dictionary.to_pylist()]
     return pa.array(texts, type=pa.string()).take(encoded.indices)
-
-
-def _hosts(columns: RecordColumns, name: str) -> Any:
-    column, v6_flag = _HOSTS[name]
-    sizes = np.where(columns.sys_flag & v6_flag, np.int64(20), np.int64(8))
-    return binary_slices(columns, columns.cols[:, column], sizes, name)
 
 
 def _message_ids(columns: RecordColumns) -> Any:

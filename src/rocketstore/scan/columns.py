@@ -1,8 +1,7 @@
 """What a walk finds, as columns: a row of int64 numbers per record, numpy views, Arrow batches.
 
-A row holds the record's numbers and the *places* of its bytes (``…_AT`` is a position inside the
-scanned buffer, ``…_SIZE`` a length), never a copy of them. So a row costs 224 bytes whatever the
-body weighs; a caller that needs bytes takes them from the buffer.
+A row (``native.row``) costs 224 bytes whatever the body weighs; a caller that needs bytes takes
+them from the buffer.
 
 Law: a row is written only for a record whose every length was checked, so the places of a row are
 inside the buffer.

@@ -135,14 +135,13 @@ def scan_window(  # noqa: PLR0913 - keywords, each a fact of the range
 ) -> Iterator[ScanBatch]:
     """Yield what belongs to the positions ``[start, stop)`` of a CommitLog file.
 
+    Records belong there that start there.
+
     Parameters
     ----------
-    source
-        The file: its bytes from the first one on, borrowed, or what reads them.
-    base, size
-        Physical offset of its first byte, and bytes it has (needed where they are read).
-    start, stop
-        Any positions; default: the whole file. Records that start there are yielded.
+    source, base, size
+        The file: its bytes from the first one on, borrowed, or what reads them, which needs the
+        `size`; and the physical offset of the first.
     file_size
         Nominal size, default `size`: a record ends inside it, a BLANK says what remains of it.
     data_stop

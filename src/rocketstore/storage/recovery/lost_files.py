@@ -11,6 +11,7 @@ that is interrupted here is followed by one that checks everything. What is take
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -52,6 +53,7 @@ class _LostQueue(NamedTuple):
     reason: str = ""
 
 
+@dataclass
 class LostFiles:
     """What the queues and the index of a store that is being opened have lost.
 
@@ -59,23 +61,18 @@ class LostFiles:
     certainly lost goes to `findings`.
     """
 
-    def __init__(
-        self,
-        parts: RecoveryParts,
-        evidence: Evidence,
-        findings: list[Finding],
-        *,
-        clean: bool,
-        data_stop: int,
-    ) -> None:
-        self._parts = parts
-        self._evidence = evidence
-        self._findings = findings
-        self._clean = clean
+    _parts: RecoveryParts
+    _evidence: Evidence
+    _findings: list[Finding]
+    clean: bool
+    data_stop: int
+
+    def __post_init__(self) -> None:
+        parts = self._parts
         self._log_min = parts.log.min_offset
-        self._entries_stop = data_stop + _FARTHEST_BYTES
+        self._entries_stop = self.data_stop + _FARTHEST_BYTES
         known = parts.known_ends
-        if known is not None and not known.applies(parts.log, clean=clean):
+        if known is not None and not known.applies(parts.log, clean=self.clean):
             known = None
         self._known_queues = {} if known is None else dict(known.queues)
         self._known_index = dict((known and known.index_files) or ())
@@ -244,7 +241,7 @@ class LostFiles:
 
     def _may_have_grown(self, file: IndexFile) -> bool:
         """Whether items were put after ``known-ends`` was written."""
-        return not self._clean and file is self._parts.index.files[-1]
+        return not self.clean and file is self._parts.index.files[-1]
 
     def _fault(self, file: IndexFile) -> str:
         header, known = file.header, self._known_index.get(file.name)

@@ -16,6 +16,7 @@ it (decision 0015).
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import RecoveryPolicy, StoreConfig, StoreSizes, parse_delay_levels
@@ -228,22 +229,23 @@ def refuse_lost_log(who: str, entry_count: int) -> None:
         )
 
 
+@dataclass
 class _Recovery:
-    def __init__(
-        self, parts: RecoveryParts, *, clean: bool, now_ms: int, keeps_places: bool
-    ) -> None:
-        self.parts = parts
-        self.clean = clean
-        self.now_ms = now_ms
-        self.keeps_places = keeps_places
+    parts: RecoveryParts
+    clean: bool
+    now_ms: int
+    keeps_places: bool
+
+    def __post_init__(self) -> None:
+        parts = self.parts
         self.findings: list[Finding] = []
-        self.evidence = parts.evidence or Evidence(parts.layout, parts.disk, now_ms)
-        self.queues = QueueRecovery(parts.log, parts.queues, now_ms=now_ms)
+        self.evidence = parts.evidence or Evidence(parts.layout, parts.disk, self.now_ms)
+        self.queues = QueueRecovery(parts.log, parts.queues, now_ms=self.now_ms)
         self._kept: dict[QueueKey, tuple[int, int]] = {}
         # The answer of before anything is mapped: what is read through a map looks like data.
         self._stop = functools.cache(_data_stop)
         data_stop = self._data_limit()
-        self.lost = LostFiles(parts, self.evidence, self.findings, clean=clean, data_stop=data_stop)
+        self.lost = LostFiles(parts, self.evidence, self.findings, self.clean, data_stop)
 
     # --- salvage --------------------------------------------------------------------------------
 
