@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rocketstore.replication.link import Link
-from rocketstore.replication.protocol import FRAME, PeerError, Trouble
+from rocketstore.replication.protocol import FRAME, PeerError, Trouble, Welcome
 from rocketstore.replication.settings import known_start
 from rocketstore.replication.slave_session import SlaveSession
 from support.simulated_link import FILE_BYTES, LIMITS, MemoryLog, Simulation, real_log
@@ -76,6 +76,15 @@ def test_a_slave_that_is_too_old_is_refused_and_says_so():
     error = refusal(log_of(data, begin=8192), log_of(data[: ends[0]]))
     assert error.trouble is Trouble.TOO_OLD
     assert "8192" in str(error)
+
+
+def test_a_slave_whose_compared_bytes_retention_took_on_the_master_follows_from_its_end():
+    data = real_log()[0]
+    slave = log_of(data[:FILE_BYTES])
+    simulation = session_pair(log_of(data, begin=FILE_BYTES), slave)
+    simulation.finish()
+    assert simulation.refusals == []
+    assert slave.data == data
 
 
 def test_a_slave_with_another_log_is_noticed_before_a_byte_is_appended():
@@ -155,6 +164,9 @@ def test_retention_that_overtakes_a_slow_slave_ends_its_connection():
         (-2).to_bytes(8, "big", signed=True) + bytes(4),
         (-1).to_bytes(8, "big", signed=True) + (4000).to_bytes(4, "big"),
         (-1).to_bytes(8, "big", signed=True) + (44).to_bytes(4, "big") + bytes(44),
+        2 * Welcome(FILE_BYTES, 0, 0, -1, 0).encode(),
+        Welcome(FILE_BYTES, 0, 0, -1, 0).encode().replace(b"RSHA", b"RSHB"),
+        Welcome(FILE_BYTES, 0, 0, -1, 0).encode().replace(b"RSHA\0\0\0\1", b"RSHA\0\0\0\2"),
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.6\r\n",
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import time
@@ -76,9 +77,13 @@ def test_damage_in_a_cold_file_is_kept_and_logged_once(store: tuple[Path, list[i
     before = contents(root)
     with open_store(root, Clock()) as opened, capture_logs() as logs:
         scrubber = scrubber_of(opened)
-        for _ in range(3):
+        scrubber._now_ms = itertools.count(1).__next__
+        assert scrubber.turn(WHOLE)
+        since = [one.found_timestamp for one in scrubber.map.damage]
+        for _ in range(2):
             assert scrubber.turn(WHOLE)
         assert scrubber.map.passes == 3
+        assert [one.found_timestamp for one in scrubber.map.damage] == since
         assert places(scrubber) == [(offsets[5], "bad crc"), (offsets[60], "bad address")]
     found = [
         (log["path"], log["physical_offset"]) for log in logs if log["event"] == "scrub.damage"
