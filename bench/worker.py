@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.latency import busy_disk, timed_puts
 from bench.messages import HOST, POOL_SIZE, TOPIC, BenchMessages, key
 from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config.sources import from_properties
@@ -231,6 +232,20 @@ def bench_delay(spec: dict[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
+def bench_put_latency(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Put at a rate, each put timed, while another process writes to the same disk and syncs."""
+    count, rate = spec["messages"], spec["rate"]
+    path.mkdir(parents=True, exist_ok=True)
+    with _open(spec, path / "store") as store:
+        with busy_disk(path / "busy", spec["busyBytes"]):
+            nanos = timed_puts(store, BenchMessages(spec), count, rate)
+        store.wait_dispatched()
+        _check_count(store, spec)
+    late = np.percentile(nanos, (50, 99, 99.9, 100)) / 1e3
+    names = ("p50Microseconds", "p99Microseconds", "p999Microseconds", "mostMicroseconds")
+    return dict(zip(names, map(float, late), strict=True))
+
+
 def bench_fill_pair(spec: dict[str, Any], path: Path) -> dict[str, Any]:
     """Make a master's store, and one that has its first messages only.
 
@@ -437,6 +452,7 @@ COMMANDS = {
         bench_open,
         bench_open_only,
         bench_delay,
+        bench_put_latency,
         bench_fill_pair,
         bench_serve,
         bench_serve_end,

@@ -25,6 +25,10 @@ OPEN_BEFORE_S = 65
 
 CATCH_UP_BYTES = 4_000_000_000
 
+POOL = {"transientStorePoolEnable": "true"}
+POOLED_FILE_BYTES = 128 * 1024 * 1024
+"""Five buffers are less than a JVM may have outside its heap."""
+
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
 SMALL_FILES = {
     "mappedFileSizeCommitLog": 64 * 1024 * 1024,
@@ -103,6 +107,37 @@ def _sustained(label: str, body_size: int) -> Scenario:
             Measure("put until dispatched", "dispatchedSeconds", "msg/s", Verdict.RATE),
         ),
         warm_up_part=0.02,
+    )
+
+
+def _put_latency(name: str, what: str, **settings: Any) -> Scenario:
+    """Return paced puts on a disk that another process keeps busy, each of them timed."""
+    config = {"mappedFileSizeCommitLog": POOLED_FILE_BYTES, **settings}
+    return Scenario(
+        name=name,
+        claim=f"put 1 KiB at 20,000/s while another process fills the same disk, {what}",
+        command="put_latency",
+        spec={
+            "bodySize": 1024,
+            "messages": 600_000,
+            "queues": QUEUES,
+            "batch": 1,
+            "rate": 20_000,
+            "busyBytes": 1024 * 1024 * 1024,
+            "config": config,
+        },
+        smoke={
+            "messages": 6_400,
+            "busyBytes": 8 * 1024 * 1024,
+            "config": {**SMALL_FILES, **settings},
+        },
+        measures=(
+            Measure("put p50", "p50Microseconds", "us", Verdict.MOST),
+            Measure("put p99", "p99Microseconds", "us", Verdict.MOST),
+            Measure("put p99.9", "p999Microseconds", "us", Verdict.MOST),
+            Measure("put most", "mostMicroseconds", "us", Verdict.MOST),
+        ),
+        against_java=False,
     )
 
 
@@ -201,6 +236,16 @@ _ALL = (
     _get("get_32_copied_100b", body_size=100, messages=512_000),
     _get("get_32_copied_1k", body_size=1024, messages=256_000),
     _get("get_32_copied_4k", body_size=4096, messages=128_000),
+    _put(
+        "put_pool_1k_async",
+        "put single Messages of 1 KiB, 1 thread, into a transient store pool",
+        body_size=1024,
+        messages=750_000,
+        target=None,
+        config={"mappedFileSizeCommitLog": POOLED_FILE_BYTES, **POOL},
+    ),
+    _put_latency("put_latency_busy_disk", "without a pool"),
+    _put_latency("put_latency_busy_disk_pool", "with a transient store pool", **POOL),
     _sustained("1k", 1024),
     _sustained("4k", 4096),
     Scenario(

@@ -4,7 +4,7 @@ Law: what could not be written stays where it is and is tried again at every tur
 puts are refused, by a flag that says why and goes then. Nothing that was acknowledged is dropped
 while this process lives.
 
-The first put after a pause is committed at once, those that follow a millisecond later if they fill
+The first put after a pause is committed at once, those that follow ten ms later if they fill
 enough pages, and after ``commitIntervalCommitLog`` in any case.
 
 How derived: CommitLog.CommitRealTimeService of 4.9 (spec B9.3), which every put wakes.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.services import StoreServices
 
-_TURN_S: Final = 0.001
+_TURN_S: Final = 0.01
 """Pause between two commits of a busy writer, whose puts share the second."""
 
 _UNTIL_RUNG: Final = -1.0

@@ -510,7 +510,7 @@ def test_a_turn_commits_four_pages_or_what_is_200_ms_old(tmp_path, clock):
         turn = store.transient_pool.take_turn
         assert turn() == -1, "nothing to do until a put"
         put(store)
-        assert turn() == 0.001
+        assert turn() == 0.01
         assert store.max_physical_offset == store.appended_physical_offset
         clock.now_ms += 199
         put(store)
@@ -518,12 +518,12 @@ def test_a_turn_commits_four_pages_or_what_is_200_ms_old(tmp_path, clock):
         assert store.max_physical_offset < store.appended_physical_offset
         for _ in range(16):
             put(store)
-        assert turn() == 0.001
+        assert turn() == 0.01
         assert store.max_physical_offset == store.appended_physical_offset
         put(store)
         assert turn() == 0.2
         clock.now_ms += 1
-        assert turn() == 0.001
+        assert turn() == 0.01
         assert store.max_physical_offset == store.appended_physical_offset
         assert turn() == -1
 
@@ -535,26 +535,26 @@ def test_interval_pages_and_the_thorough_interval_are_settings(tmp_path, clock):
     ) as store:  # fmt: skip
         turn = store.transient_pool.take_turn
         put(store)
-        assert turn() == 0.001
+        assert turn() == 0.01
         put(store)
         assert turn() == 0.007
         for _ in range(4):
             put(store)
-        assert turn() == 0.001
+        assert turn() == 0.01
         put(store)
         clock.now_ms += 49
         assert turn() == 0.007
         clock.now_ms += 1
-        assert turn() == 0.001
+        assert turn() == 0.01
 
 
 def test_a_clock_that_goes_back_puts_no_commit_off(tmp_path, clock):
     with open_pooled(tmp_path, clock) as store:
         put(store)
-        assert store.transient_pool.take_turn() == 0.001
+        assert store.transient_pool.take_turn() == 0.01
         clock.now_ms -= 1_000_000
         put(store)
-        assert store.transient_pool.take_turn() == 0.001
+        assert store.transient_pool.take_turn() == 0.01
 
 
 def test_puts_wake_the_thread_and_its_commits_wake_dispatch(tmp_path):
