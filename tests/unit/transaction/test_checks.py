@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from rocketstore import CheckAnswer, EndStatus, Message, MessageStore, StoredMessage
+from rocketstore import (
+    CheckAnswer,
+    EndStatus,
+    Message,
+    MessageStore,
+    PutMessageStatus,
+    PutResult,
+    StoredMessage,
+)
 from rocketstore.transaction.records import (
     DISCARDED,
     HALF,
+    OP,
     CheckRules,
     CheckStep,
     check_step,
@@ -201,6 +210,31 @@ def test_who_never_answers_is_discarded_once(stores: TransactionStores, number: 
     assert ended(stores.store) == [b"15"]
     assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY
     assert not all_of(stores.store, ORDERS)
+
+
+def test_what_is_owed_an_op_message_has_ended_also_when_all_is_read_again(
+    stores: TransactionStores,
+) -> None:
+    busy = stores.store.begin(Message(topic="orders", body=b"busy"), 3)
+    stores.store._transactions.claim_at_once(busy.queue_offset)  # so the offsets stay before it
+    half = stores.store.begin(MESSAGE, 3)
+    producer = Producer()
+    for _ in range(15):
+        turn(stores, producer)
+    real = stores.store.put_record
+
+    def refuses(topic: str, *args: Any, **named: Any) -> PutResult:
+        if topic == OP.topic:
+            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        return real(topic, *args, **named)
+
+    stores.store.put_record = refuses  # type: ignore[method-assign]
+    turn(stores, producer)
+    stores.store.put_record = real  # type: ignore[method-assign]
+    assert len(all_of(stores.store, DISCARDED)) == 1
+    stores.store._transactions.forget()  # as a copy does that is interrupted
+    assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY
+    assert ended(stores.store) == [b"16"]
 
 
 def test_an_immune_message_lets_others_pass_and_its_checks_are_not_counted(
