@@ -80,7 +80,9 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.scan.columns import RecordColumns
+    from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.store import BaseStore
 
@@ -98,7 +100,7 @@ class BatchTopics(BatchReads):
         self._parts = parts
         self._table = parts.queues
         self._root = parts.layout.batch_consume_queue
-        self._file_size = file_size(parts)
+        self._file_size = file_size(parts.layout, parts.config, parts.sizes)
         self._creating = threading.Lock()
         self._mapped: dict[QueueKey, MappedBatchQueue] = {}
         super().__init__(store, parts.log, self._mapped, parts.queues.batch_topics)
@@ -352,20 +354,20 @@ class BatchTopics(BatchReads):
         store.put_batch = lambda messages, queue_id=0: batch(batch_messages(messages), queue_id)
 
 
-def file_size(parts: StoreParts) -> int:
+def file_size(layout: StoreLayout, config: StoreConfig, sizes: StoreSizes) -> int:
     """Return the length of a batch queue's file: set, or learnt from the files.
 
     Else it has as many entries as a ConsumeQueue's file, which are 5.x's 300,000 by default.
     """
-    root, entry = parts.layout.batch_consume_queue, BATCH_ENTRY_SIZE_BYTES
-    wanted = parts.config.mapped_file_size_batch_queue
+    root, entry = layout.batch_consume_queue, BATCH_ENTRY_SIZE_BYTES
+    wanted = config.mapped_file_size_batch_queue
     if wanted is not None:
         return -(-wanted // entry) * entry
     queues = [root / key.topic / str(key.queue_id) for key in listed_queues(root)]
     usual = commonest(file_lengths(queues), entry)
     if usual is not None:
         return usual.size_bytes
-    return parts.sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES * entry
+    return sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES * entry
 
 
 def _decoded(content: bytes) -> dict[str, Any]:

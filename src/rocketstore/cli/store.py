@@ -116,6 +116,7 @@ def verify(
     output: OutputOption = "table",
 ) -> int:
     """Check every structure against the CommitLog; writes nothing, works beside a writer."""
+    from rocketstore.batch_queue.checking import check_batch_queues
     from rocketstore.cli.findings import print_verification
     from rocketstore.cli.progress import progress
     from rocketstore.storage.audit.verify import verify_store
@@ -123,6 +124,7 @@ def verify(
     config = (settings or StoreSettings()).load(store)
     with progress("verifying", total=None) as advance:
         report = verify_store(store, config, progress=advance)
+    report.findings.extend(check_batch_queues(store, config))
     return print_verification(report, output)
 
 
@@ -190,16 +192,15 @@ def repair(
     output
         How to print.
     """
+    from rocketstore.batch_queue.checking import repair_batch_queues
     from rocketstore.cli.findings import print_repair
     from rocketstore.storage.audit.repair import repair_store
 
-    report = repair_store(
-        store,
-        policy=policy,
-        dry_run=dry_run,
-        config=(settings or StoreSettings()).load(store),
-        now_ms=time.time_ns() // 1_000_000,
-    )
+    config, now_ms = (settings or StoreSettings()).load(store), time.time_ns() // 1_000_000
+    report = repair_store(store, policy=policy, dry_run=dry_run, config=config, now_ms=now_ms)
+    findings, actions = repair_batch_queues(store, config, now_ms=now_ms, dry_run=dry_run)
+    report.findings.extend(findings)
+    report.actions.extend(actions)
     return print_repair(report, output)
 
 

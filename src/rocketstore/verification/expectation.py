@@ -83,6 +83,11 @@ def expected_entries(
         & (columns.queue_offset <= MAX_QUEUE_OFFSET)
         & (columns.queue_id >= 0)
     )
+    if numbers.batch_topics:
+        is_batch = np.array([queue.name in numbers.batch_topics for queue in numbers.queues])
+        is_batch = (queue_number >= 0) & np.append(is_batch, False)[queue_number]
+        numbers.batch_count += int(is_batch.sum())
+        has_place &= ~is_batch
     rows = np.flatnonzero(has_place)
     extra = [
         (row, numbers.number_of(TaskQueue(name.encode(), queue_id)), offset)

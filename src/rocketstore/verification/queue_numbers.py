@@ -96,9 +96,14 @@ class TaskQueue(NamedTuple):
 
 
 class QueueNumbers(QueueSlots):
-    """The queues of one task."""
+    """The queues of one task; records of `batch_topics` have no entry in a ConsumeQueue.
 
-    def __init__(self) -> None:
+    Such were met `batch_count` times (`expected_entries`).
+    """
+
+    def __init__(self, batch_topics: frozenset[str] = frozenset()) -> None:
+        self.batch_topics = batch_topics
+        self.batch_count = 0
         super().__init__()
         self.queues: list[TaskQueue] = []
         self._numbers: dict[TaskQueue, int] = {}

@@ -28,7 +28,7 @@ from rocketstore.config import (
     resolve_sizes,
 )
 from rocketstore.config.files import observed_in
-from rocketstore.errors import NotAStoreError
+from rocketstore.errors import FormatError, NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
@@ -38,7 +38,7 @@ from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_le
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.queues.queue_search import batch_topic_names, listed_queues
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
@@ -179,6 +179,8 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     log = PreadFiles(directories, file_size=size)
     files = [ReadLogFile(file, size) for file in log.files]
     queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes)
+    with contextlib.suppress(FormatError):  # which is a finding of the small files
+        queues.batch_topics = batch_topic_names(layout)
     index = IndexAudit(layout.index, sizes.index_layout, is_live=is_live)
     met = Chain(0, 0)
     lacking: list[Lacking] = []
@@ -232,7 +234,8 @@ def _compared(
     """Compare the records in some spans of one file with queues and index."""
     met, lacking = Stretch(file.base, file.base), []
     parts: _Parts = {}
-    numbers, delays = QueueNumbers(), delay_array(parse_delay_levels(config.message_delay_level))
+    numbers = QueueNumbers(queues.batch_topics)
+    delays = delay_array(parse_delay_levels(config.message_delay_level))
     for start, stop in spans:
         for columns in chain_records(file, start, stop) if start < stop else ():
             met.take_records(columns, latest_ms)
@@ -298,6 +301,7 @@ class QueueAudit:
         self._directory = directory
         self._file_size = file_size
         self._adding = threading.Lock()
+        self.batch_topics: frozenset[str] = frozenset()
         self.open_files = OpenFiles()
         self.queues = {key: self._queue(key) for key in listed_queues(directory)}
 

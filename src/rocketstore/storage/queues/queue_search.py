@@ -192,20 +192,23 @@ def _message_places(entries: EntryArray) -> list[int]:
     return places
 
 
-def batch_topics_in(layout: StoreLayout) -> frozenset[str]:
-    """Return the topics of ``topics.json`` whose queues have batches.
+def batch_topic_names(layout: StoreLayout) -> frozenset[str]:
+    """Return the topics of ``topics.json`` whose queues have batches; raises `FormatError`."""
+    return read_with_backup(layout.config / TOPICS_FILE, batch_topics) or frozenset()
 
-    Raises `FormatError` where that is broken, and `StoreDamagedError` where a topic has queues of
-    the other kind: no file tells which are right (ConsumeQueueStore.queueTypeShouldBe of 5.x).
+
+def batch_topics_in(layout: StoreLayout) -> frozenset[str]:
+    """Return `batch_topic_names`, and raise where a topic has queues of the other kind.
+
+    No file tells which are right. Source: ConsumeQueueStore.queueTypeShouldBe of 5.3.1.
     """
-    path = layout.config / TOPICS_FILE
-    names = read_with_backup(path, batch_topics) or frozenset()
+    names = batch_topic_names(layout)
     for directory, is_batch in ((layout.consume_queue, False), (layout.batch_consume_queue, True)):
         for topic in _subdirectories(directory) if is_batch or names else ():
             if (topic in names) is not is_batch and _subdirectories(directory / topic):
                 raise StoreDamagedError(
                     f"{directory / topic} has queues of another kind: {topic} is "
-                    f"{'no' if is_batch else 'a'} batch topic (queue.type) in {path}",
+                    f"{'no' if is_batch else 'a'} batch topic (queue.type) in {TOPICS_FILE}",
                     hint="bring that file back if it was lost; else move the directory out of the "
                     "store, and opening it builds the right queues again from the log",
                 )

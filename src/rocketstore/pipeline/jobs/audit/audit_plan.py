@@ -35,6 +35,7 @@ from rocketstore.format.index_file import (
     is_index_file_name,
     used_item_count,
 )
+from rocketstore.format.metadata_json import TOPICS_FILE, batch_topics
 from rocketstore.pipeline.files import files_at, is_remote, opened, read_part
 from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import (
@@ -219,6 +220,13 @@ def small_contents(places: StorePlaces) -> dict[str, bytes]:
     return found
 
 
+def batch_topics_of(places: StorePlaces) -> frozenset[str]:
+    """Return the topics whose records have no entry in a ConsumeQueue, as ``topics.json`` says."""
+    with contextlib.suppress(FormatError):  # which is a finding of the small files
+        return batch_topics(small_contents(places).get(f"{CONFIG_DIRECTORY}/{TOPICS_FILE}", b""))
+    return frozenset()
+
+
 # --- ranges of the log --------------------------------------------------------------------------
 
 
@@ -309,6 +317,7 @@ class AuditTask(NamedTuple):
     delays_ms: npt.NDArray[np.int64]
     latest_ms: int
     odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
+    batch_topics: frozenset[str]
     cuts: tuple[Cut, ...] = ()
     index_files: tuple[IndexFile, ...] = ()
 
@@ -333,6 +342,7 @@ def plan_tasks(
             if any(file.base % size for file in row.files)
             or any(one.problem is FileProblem.NOT_A_FILE for one in row.problems)
         },
+        batch_topics_of(places),
     )
     tasks = []
     for cuts in log_cuts(places, max_split_bytes):

@@ -192,7 +192,8 @@ class _LogReader:
     """Reads the ranges of one task."""
 
     def __init__(self, task: AuditTask) -> None:
-        self._task, self._numbers, self._items = task, QueueNumbers(), _Items(task)
+        self._task, self._items = task, _Items(task)
+        self._numbers = QueueNumbers(task.batch_topics)
         self._entries: list[ExpectedEntries] = []
         self._keys: list[ExpectedItems] = []
 

@@ -82,6 +82,7 @@ class ScanTask(NamedTuple):
     location: str
     log_file_bytes: int
     config: StoreConfig
+    batch_topics: frozenset[str]
     latest_ms: int
     cuts: tuple[Cut, ...]
 
@@ -127,7 +128,7 @@ class _LogScan:
         self.held_count = 0
         self._task = task
         self._delays = delay_array(parse_delay_levels(task.config.message_delay_level))
-        self._queues = QueueNumbers()
+        self._queues = QueueNumbers(task.batch_topics)
         self._targets = {INDEX_TARGET: 0}
         self._target_of = np.zeros(0, np.int64)
         self._held: list[tuple[Int64Array, int, Int64Array, Bytes]] = []
@@ -148,9 +149,11 @@ class _LogScan:
         if not self.pieces or self.pieces[-1].start != start:
             self.pieces.append(Piece(start))
         piece = self.pieces[-1]
+        before = self._queues.batch_count
         entries = self._entries_of(columns)
         is_normal = columns.sys_flag & TRANSACTION_PREPARED == 0
-        piece.refused_count += int(is_normal.sum()) - int((~entries.is_extra).sum())
+        batch_count = self._queues.batch_count - before
+        piece.refused_count += int(is_normal.sum()) - int((~entries.is_extra).sum()) - batch_count
         piece.entry_count += len(entries.entries)
         targets = self._target_of[entries.queue_number]
         self._held.append((targets, start, entries.queue_offset, entries.entries.view(np.uint8)))

@@ -24,7 +24,7 @@ from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import is_remote
-from rocketstore.pipeline.jobs.audit.audit_plan import find_places, log_cuts
+from rocketstore.pipeline.jobs.audit.audit_plan import batch_topics_of, find_places, log_cuts
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_scan, rebuild_commit, rebuilt_files
@@ -166,7 +166,8 @@ def _build(
     places = find_places(store, config)
     old = sorted(f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files)
     _refuse_log(places, has_queues=bool(old))
-    common = places.location, places.sizes.commit_log_file_bytes, config
+    topics = batch_topics_of(places)
+    common = places.location, places.sizes.commit_log_file_bytes, config, topics
     tasks = [
         log_scan.ScanTask(*common, now_ms + CLOCK_TOLERANCE_MS, cuts)
         for cuts in log_cuts(places, max_split_bytes)
