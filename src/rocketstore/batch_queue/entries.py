@@ -110,9 +110,11 @@ class BatchEntries(ABC):
 
     def written_stop(self) -> int:
         """Return the place after the last entry of those that follow each other without a fault."""
-        stop = self.first_place
+        stop, before = self.first_place, np.empty(0, BATCH_ENTRY_DTYPE)
         for place, array in self.arrays():
-            stop = place + written_count(array)
-            if stop < place + len(array):
-                break
+            if place != stop:
+                break  # in front of it a file is missing, or an entry
+            rows = np.concatenate((before, array))
+            stop += written_count(rows) - len(before)
+            before = array[-1:]
         return stop

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.batch_queue.inner_messages import inner_place
+from rocketstore.batch_queue.mapped_queue import MappedBatchQueue
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
     BatchEntry,
     encode_batch_entry,
 )
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.log.commit_log import CommitLog
+from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.store import BaseStore
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
 from support.memory import memory_directory
-from support.small_store import Clock
+from support.small_store import START_MS, Clock
 from support.vectors import vector
 
 if TYPE_CHECKING:
@@ -272,3 +277,134 @@ def test_any_bytes_in_a_queue_file_hang_and_crash_nothing(root, number):
     shutil.rmtree(root / "batchconsumequeue" / BATCHES)
     with open_batches(root) as store:
         assert dict(everything(store)) == expected
+
+
+# --- where recovery begins late -------------------------------------------------------------------
+
+
+LONG = {"mapped_file_size_commit_log": 4096}
+
+
+def fill_long(root: Path, **settings: object) -> list[tuple[int, str]]:
+    """Put batches into several files of the log over many hours; the checkpoint knows them all."""
+    clock = Clock()
+    sizes = LONG | {"mapped_file_size_batch_queue": 8 * ENTRY}
+    with open_batches(root, clock=clock, **sizes, **settings) as store:
+        for number in range(60):
+            put(store, f"{number}", "x")
+            clock.now_ms += 3_600_000
+        store.flush()
+        return everything(store)
+
+
+@pytest.mark.parametrize("harm", ["hole", "no queues", "other entries", "no file"])
+def test_what_was_lost_before_recovery_begins_is_built_again(root, harm):
+    expected = fill_long(root)
+    whole = queue_bytes(root)
+    crash(root)
+    files = sorted((root / "batchconsumequeue" / BATCHES / "0").iterdir())
+    if harm == "no queues":
+        shutil.rmtree(root / "batchconsumequeue")
+    elif harm == "no file":
+        files[3].unlink()
+    elif harm == "hole":
+        files[5].write_bytes(files[5].read_bytes()[: 3 * ENTRY].ljust(8 * ENTRY, b"\0"))
+    else:
+        files[5].write_bytes(files[4].read_bytes())
+    with open_batches(root, clock=Clock(2**41), **LONG) as store:
+        assert store.recovery.start > 5000
+        assert everything(store) == expected
+    assert queue_bytes(root)[: 60 * ENTRY] == whole[: 60 * ENTRY]
+
+
+def test_retention_follows_the_log(root):
+    expected = fill_long(root, retention=True, file_reserved_time=24)
+    clock = Clock(START_MS + 60 * 3_600_000)
+    settings = {**LONG, "retention": True, "file_reserved_time": 24}
+    with open_batches(root, clock=clock, **settings) as store:
+        store.delete_expired_files()
+        for _ in range(5):
+            store._parts.retention.run_once()
+        first = store.min_offset(BATCHES, 0)
+        assert 30 < first < 100
+        assert everything(store) == expected[first:]
+        assert store.get(BATCHES, 0, 0).next_offset == first
+        left = sorted((root / "batchconsumequeue" / BATCHES / "0").iterdir())
+        assert 0 < int(left[0].name) <= first // 2 * ENTRY
+        assert put(store, "next").queue_offset == len(expected)
+    with open_batches(root, clock=clock, **LONG) as store:
+        assert everything(store) == [*expected[first:], (len(expected), "next")]
+
+
+# --- one queue ------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_cannot_follow_is_refused_and_one_that_is_there_is_not_doubled(root):
+    queue = MappedBatchQueue(root / "q", 4 * ENTRY, disk=Disk(), log_min_offset=lambda: 0)
+    first = BatchEntry(0, 100, 0, 5, 0, 3)
+    assert queue.put(first) is PutEntry.WRITTEN
+    assert queue.put(first) is PutEntry.REPEATED
+    assert queue.put(BatchEntry(200, 100, 0, 5, 2, 3)) is PutEntry.REFUSED  # a number that is taken
+    assert queue.put(BatchEntry(200, 100, 0, 5, 1 << 40, 3)) is PutEntry.REFUSED
+    assert queue.put(BatchEntry(200, 100, 0, 5, 7, 3)) is PutEntry.WRITTEN
+    assert (queue.stop_place, queue.max_offset, queue.entry(4).physical_offset) == (2, 10, 200)
+    (file,) = queue.files.files
+    assert file.flushed_position == 0
+    assert queue.flush()
+    assert file.flushed_position == 2 * ENTRY
+    queue.drop()
+
+
+def test_a_flush_of_the_store_is_one_of_its_batch_queues(root):
+    with open_batches(root) as store:
+        put(store, "a", "b")
+        (queue,) = store._parts.queues.batch_queues.values()
+        assert queue.files.files[0].flushed_position == 0
+        store.flush()
+        assert queue.files.files[0].flushed_position == ENTRY
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "properties", "place"),
+    [
+        (0, {}, (7, 1)),
+        (0, {"INNER_NUM": "3", "INNER_BASE": "7"}, (7, 1)),
+        (0x80, {"INNER_NUM": "3", "INNER_BASE": "7"}, (7, 3)),
+        (0x80, {"INNER_NUM": "3", "INNER_BASE": "8"}, (-1, 0)),
+        (0x80, {"INNER_NUM": "0", "INNER_BASE": "7"}, (-1, 0)),
+        (0x80, {"INNER_NUM": "32768", "INNER_BASE": "7"}, (-1, 0)),
+        (0x80, {"INNER_NUM": "-3", "INNER_BASE": "7"}, (-1, 0)),
+        (0x80, {"INNER_BASE": "7"}, (-1, 0)),
+        (0x80, {"INNER_NUM": "3", "INNER_BASE": "x"}, (-1, 0)),
+    ],
+)
+def test_a_record_says_which_messages_it_holds_or_none(sys_flag, properties, place):
+    assert inner_place(sys_flag, 7, properties) == place
+
+
+def test_a_record_for_several_queues_makes_none_of_a_batch_topic(root):
+    with open_batches(root, enable_multi_dispatch=True) as store:
+        put(store, "a", "b")
+        properties = {"INNER_MULTI_DISPATCH": f"{BATCHES},other"}
+        store.put(Message(topic=PLAIN, body=b"p", properties=properties))
+        store.wait_dispatched()
+        assert bodies(store.get("other", 0, 0)) == [(0, "p")]
+        assert everything(store) == [(0, "a"), (1, "b")]
+        assert not (root / "consumequeue" / BATCHES).exists()
+
+
+def test_a_batch_whose_place_another_thread_took_gets_the_next_one(root, monkeypatch):
+    with open_batches(root) as store:
+        put(store, "a")
+        log, told = store._parts.log, []
+
+        def stale(key: object) -> int:
+            told.append(CommitLog.next_queue_offset(log, key))
+            return told[-1] - (len(told) == 1)
+
+        monkeypatch.setattr(log, "next_queue_offset", stale)
+        assert store.put_batch([Message(topic=BATCHES, body=b"b")]).queue_offset == 1
+        assert len(told) == 2
+        monkeypatch.undo()
+        assert put(store, "c").queue_offset == 2
+        assert everything(store) == [(0, "a"), (1, "b"), (2, "c")]
