@@ -48,6 +48,7 @@ class Log:
 
 class Queue:
     min_offset = 0
+    extension = None
 
     def __init__(self, entries: bytes, first: int) -> None:
         self.entries, self.first = entries, first

@@ -27,10 +27,10 @@ cdef enum:  # what an entry's record is
     _FOREIGN = 2
     _TAKEN = 3
 
-cdef enum:
-    _RECORDS = 0
-    _MESSAGES = 1
-    _VIEWS = 2
+cpdef enum:  # kinds of pages: records back to back, messages, views of records
+    RECORDS = 0
+    MESSAGES = 1
+    VIEWS = 2
 
 @cython.final
 cdef class QueuePages:

@@ -44,12 +44,7 @@ if not cython.compiled:
     _AHEAD, _ROOM, _LOOKED_AT, _SHORT_BYTES = 8, 32, 800, 65536
     _FULL, _ELSEWHERE, _OTHERS, _NO_ROOM = range(4)
     _LOST, _UNWANTED, _FOREIGN, _TAKEN = range(4)
-    _RECORDS, _MESSAGES, _VIEWS = range(3)
-
-RECORDS = 0
-"""The kinds of pages: records back to back, messages, views of records."""
-MESSAGES = 1
-VIEWS = 2
+    RECORDS, MESSAGES, VIEWS = range(3)
 
 _LOW_32 = 0xFFFFFFFF
 _MAX_EXT_ADDRESS = -(2**31) - 1
@@ -121,7 +116,7 @@ class QueuePages:
         items = page.read()
         status = self.statuses[0] if page.count else self.statuses[1 if page.is_lost else 2]
         following = page.first_offset + page.entry
-        if kind == _RECORDS:
+        if kind == RECORDS:
             return (status, items, page.count, following, minimum, maximum, page.skipped)
         return (status, items, following, minimum, maximum, page.skipped)
 
@@ -191,12 +186,12 @@ class Page(Window):
             self.targets: Any = [0] * (2 * _ROOM)
             self.row: Any = [0] * COLUMN_COUNT
         self.sought = self.granted = -1
-        items: Any = b"" if self.kind == _RECORDS else []
+        items: Any = b"" if self.kind == RECORDS else []
         reason = _ELSEWHERE
         while reason != _FULL:
             self.picked = self.written = 0
             most = 0
-            if self.kind == _RECORDS:
+            if self.kind == RECORDS:
                 most = self.most_bytes()
                 records = view.empty_record(most)
                 self.out = view.bytes_inside(records)
@@ -205,7 +200,7 @@ class Page(Window):
                     reason = self.select()
             else:
                 reason = self.select()
-            if self.kind != _RECORDS:
+            if self.kind != RECORDS:
                 self.add_to(items)
             elif self.written > 0:
                 piece = view.filled_record(records, self.written)
@@ -279,7 +274,7 @@ class Page(Window):
         """Say what the record is that an entry points at."""
         if size < _FIXED_SIZE or view.load_i32(self.data, at) != size:
             return _LOST
-        check_crc = self.kind == _MESSAGES
+        check_crc = self.kind == MESSAGES
         found = check_record(self.data, at, self.base, self.readable, check_crc)
         if found != StopReason.END:
             return _LOST
@@ -298,7 +293,7 @@ class Page(Window):
         """Copy or note the records that the next entries give; return why it stops."""
         entry, stop, count, taken = self.entry, self.stop, self.count, self.size
         picked = written = 0
-        is_copied = self.kind == _RECORDS
+        is_copied = self.kind == RECORDS
         reason = _FULL
         for ahead in range(entry, min(stop, entry + _AHEAD)):
             self.prefetch_record(self.offset_of(ahead), self.size_of(ahead))
@@ -362,7 +357,7 @@ class Page(Window):
 
     def add_to(self, items: list[Any]) -> None:
         """Add the records that were noted to a page."""
-        if self.kind == _MESSAGES:
+        if self.kind == MESSAGES:
             for n in range(self.picked):
                 items.append(message_of(self.data, self.targets[2 * n]))  # noqa: PERF401 - no closure
         elif self.picked > 0:

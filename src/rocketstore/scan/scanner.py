@@ -1,10 +1,9 @@
 """Scan a CommitLog file, or a range of it, healthy or not, and account for every byte.
 
 A file is seen through a window: of bytes in memory, mapped or not, it is all of them and never
-moves; of a file that has to be read it is a piece. The kernels do not notice: they compare
-everything with `base` and `file_size`, which move along.
-A record belongs to the range of its first byte. A scan may begin at any byte: it follows the chain
-from a believable record before it, so a record that a body carries is stepped over.
+moves; of a file that has to be read it is a piece, with `base` and `file_size` moved along.
+A scan may begin at any byte: it follows the chain from a believable record before it, so a record
+that a body carries is stepped over.
 
 Law: scanning never writes and never raises for what stands in the bytes; every byte ends in exactly
 one record, Blank, Damage, or the unwritten tail of zeros. Zeros with something written after them

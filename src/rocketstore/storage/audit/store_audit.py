@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from rocketstore.verification.index_rules import IndexFacts
     from rocketstore.verification.log_rules import LogView
     from rocketstore.verification.queue_rules import QueuePart
-    from rocketstore.verification.unbacked import LogBounds
 
     _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
 
@@ -202,7 +201,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
                 queue.take(part)
     audited = [queue for _, queue in sorted(queues.queues.items())]
     for queue in audited:
-        queue.judge(survey.bounds())
+        queue.conclude([] if queue.part is None else [queue.part], survey.bounds())
     queues.open_files.close()
     return StoreAudit(
         layout,
@@ -256,7 +255,7 @@ class AuditedQueue(QueueView):
         self.key = key
         self.files = files
         self._units = units
-        self._part: QueuePart | None = None
+        self.part: QueuePart | None = None
         held = [
             (file.base // ENTRY_SIZE_BYTES, -(-file.range.stop // ENTRY_SIZE_BYTES))
             for file in files.files
@@ -287,11 +286,7 @@ class AuditedQueue(QueueView):
 
     def take(self, part: QueuePart) -> None:
         """Take what the next records say."""
-        self._part = part if self._part is None else queue_rules.added(self._part, part)
-
-    def judge(self, log: LogBounds) -> None:
-        """Judge the whole queue, after all records were compared."""
-        self.conclude([] if self._part is None else [self._part], log)
+        self.part = part if self.part is None else queue_rules.added(self.part, part)
 
 
 class QueueAudit:
