@@ -31,7 +31,7 @@ from support.fault_workload import (
     step_of,
 )
 from support.shadow_disk import ShadowDisk
-from support.store_oracle import LogContent, check_agreement
+from support.store_oracle import EXT_FILE_BYTES, LogContent, check_agreement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +134,7 @@ class Trial:
         self.chance = random.Random(seed)
         self.directory = directory
         self.flush = list(FlushDiskType)[seed % 2]
+        self.is_extended = seed % 3 == 0
         self.promises = Promises()
         self.now_ms = START_MS
         self.run_number = seed
@@ -210,7 +211,12 @@ class Trial:
         self._check_table(root)
         store = MessageStore.open(
             root,
-            small_files(self.flush, max_message_size=20_000),
+            small_files(
+                self.flush,
+                max_message_size=20_000,
+                enable_consume_queue_ext=self.is_extended,
+                mapped_file_size_consume_queue_ext=EXT_FILE_BYTES,
+            ),
             clock=lambda: self.now_ms,
             disk=disk,
             threads=False,

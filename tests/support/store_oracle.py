@@ -17,6 +17,7 @@ import numpy as np
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import decode_properties
+from rocketstore.format.queue_extension import decode_unit
 from rocketstore.scan.columns import COLUMN_COUNT, Column, RecordColumns, StopReason
 from rocketstore.units import ByteRange, QueueKey
 from support.oracle.resync import resync
@@ -32,6 +33,8 @@ _ENTRY = struct.Struct(">qiq")
 _ITEM = struct.Struct(">iqii")
 _HEADER = struct.Struct(">qqqqii")
 FILLER = (0, 0x7FFFFFFF, 0)
+EXT_FILE_BYTES = 512
+"""Of queue extensions, where a test has any."""
 ZEROS = (0, 0, 0)
 KEPT = (2**63 - 1, 0, 0)
 """A place behind a queue's end whose record is lost."""
@@ -143,9 +146,22 @@ def read_queues(directory: Path) -> dict[QueueKey, dict[int, Entry]]:
         entries = queues.setdefault(key, {})
         raw = path.read_bytes()
         for number, entry in enumerate(_ENTRY.iter_unpack(raw[: len(raw) // 20 * 20])):
+            if entry[2] < -(2**31):
+                # A unit that is not there leaves the address, which no record calls for.
+                code = _code_of_unit(directory.with_name("consumequeue_ext"), key, entry[2])
+                entry = (*entry[:2], code)  # noqa: PLW2901 - what it means is what counts
             if entry != ZEROS:
                 entries[int(path.name) // 20 + number] = entry
     return queues
+
+
+def _code_of_unit(directory: Path, key: QueueKey, address: int) -> int:
+    position = address + 2**63
+    path = (
+        directory / key.topic / str(key.queue_id) / f"{position - position % EXT_FILE_BYTES:020d}"
+    )
+    unit = decode_unit(path.read_bytes(), position % EXT_FILE_BYTES) if path.exists() else None
+    return address if unit is None else unit.tags_code
 
 
 def check_queues(
