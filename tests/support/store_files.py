@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_host
@@ -19,9 +20,6 @@ from rocketstore.format.record import encode_blank
 from rocketstore.units import QueueKey
 from support.oracle.codecs import IndexItem, encode_item
 from support.record_encoder import encode_record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST = encode_host("127.0.0.1:10911")
 INDEX_LAYOUT = IndexLayout(16, 64)
@@ -101,7 +99,7 @@ class StoreFiles:
     ) -> None:
         position = queue_offset * ENTRY_SIZE_BYTES
         base = position - position % self.queue_file_size
-        path = self.queue_directory(key) / file_name(base)
+        path = f"{self.root}/consumequeue/{key.topic}/{key.queue_id}/{file_name(base)}"
         write_at(
             path, position - base, encode_entry(physical_offset, size, code), self.queue_file_size
         )
@@ -113,7 +111,8 @@ class StoreFiles:
 
     def write_log(self, offset: int, data: bytes) -> None:
         base = offset - offset % self.log_file_size
-        write_at(self.log_path(base), offset - base, data, self.log_file_size)
+        path = f"{self.root}/commitlog/{file_name(base)}"
+        write_at(path, offset - base, data, self.log_file_size)
 
     def log_path(self, base: int) -> Path:
         return self.root / "commitlog" / file_name(base)
@@ -153,10 +152,18 @@ class StoreFiles:
         (self.root / "index" / name).write_bytes(data)
 
 
-def write_at(path: Path, position: int, data: bytes, file_size: int) -> None:
-    """Write into a file that has its full size from the start."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("r+b" if path.exists() else "w+b") as file:
-        file.truncate(file_size)
-        file.seek(position)
-        file.write(data)
+def write_at(path: str, position: int, data: bytes, file_size: int) -> None:
+    """Write into a file that has its full size from the start.
+
+    By plain calls of the system: tests write tens of thousands of records and entries.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        os.ftruncate(descriptor, file_size)
+        os.pwrite(descriptor, data, position)
+    finally:
+        os.close(descriptor)
