@@ -41,6 +41,7 @@ def test_page_lists_every_name_of_the_module():
         COMMIT_LOG_DIRECTORY,
         CONSUME_QUEUE_DIRECTORY,
         CONSUME_QUEUE_EXT_DIRECTORY,
+        "batchconsumequeue",
         INDEX_DIRECTORY,
         CONFIG_DIRECTORY,
         KNOWN_ENDS_FILE_NAME,

@@ -78,12 +78,13 @@ def serve(group, log, putters, sync_s=FAST_S):
     return served
 
 
-@pytest.mark.parametrize("threads", [1, 2, 16])
-def test_threads_that_put_again_at_once_are_served_together(group, log, threads):
+@pytest.mark.parametrize(("threads", "most"), [(1, 220), (2, 380), (16, 1000)])
+def test_threads_that_put_again_at_once_are_served_together(group, log, threads, most):
+    """Each alone they would be served 200, 400, and 3,200 times."""
     rounds = 200
     served = serve(group, log, [Putter(group, log, rounds) for _ in range(threads)])
     # Not each time: another process may keep one of them away for a while.
-    assert len(served) < 2 * rounds + 20
+    assert len(served) <= most
 
 
 def test_one_that_stays_away_holds_up_nobody(group, log):
