@@ -252,11 +252,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 0.99))
     def tear_the_last_record(self, share: float) -> None:
         self.is_in_order = False
-        last = max(
-            (put for puts in self.model.values() for put in puts),
-            # A message may stand where a lost one stood.
-            key=lambda put: (put.physical_offset, put.is_there),
-        )
+        # Of those that are there: a longer one may stand where lost ones stood.
+        last = max(self.unhit(), key=lambda put: put.physical_offset)
         path, position = self.log_file(last.physical_offset)
         # Behind the body nothing vouches for a byte: a record torn there is a message still.
         kept = min(int(last.size * share), TOPIC_SIZE_AT + len(last.body))
