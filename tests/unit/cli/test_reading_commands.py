@@ -185,6 +185,18 @@ def test_queue_show_prints_entries_as_stored(
     assert [row["queueOffset"] for row in rows] == list(range(len(expected)))
 
 
+def test_queue_show_prints_what_entries_refer_to(capsys: pytest.CaptureFixture[str]) -> None:
+    store = golden_case("cqext") / "store"
+    command = ["queue", "show", str(store), "--topic", "ExtTopic", "--queue", "1"]
+    assert run([*command, "--output", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    shown = [[r["extTagsCode"], r["extStoreTimestamp"], r["extBitMap"]] for r in rows]
+    expected = manifest(store.parent)["consumeQueues"]["ExtTopic"]["1"]["ext"]
+    assert shown == [unit[2:] for unit in expected]
+    assert run(command) == 0
+    assert expected[1][4] in capsys.readouterr().out
+
+
 def test_message_get_reads_over_several_pages(
     basic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
