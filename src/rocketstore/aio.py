@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
+from rocketstore.errors import StoreClosedError
 from rocketstore.message_store import MessageStore
 from rocketstore.storage.threads import Bell
 
@@ -175,14 +176,17 @@ async def wait_until(
     if is_true():
         return True
     changed = asyncio.Event()
-    with contextlib.ExitStack() as ringing, contextlib.suppress(TimeoutError):
-        ringing.callback(store.ring(_LoopBell(changed)))
-        async with asyncio.timeout(timeout_s):
-            # Has dispatch look at once, instead of at its next turn.
-            while not (is_true() or store.is_closed or store.wait_until(is_true, 0)):
-                await changed.wait()
-                changed.clear()
-    return is_true()
+    try:
+        with contextlib.ExitStack() as ringing, contextlib.suppress(TimeoutError):
+            ringing.callback(store.ring(_LoopBell(changed)))
+            async with asyncio.timeout(timeout_s):
+                # Has dispatch look at once, instead of at its next turn.
+                while not (is_true() or store.is_closed or store.wait_until(is_true, 0)):
+                    await changed.wait()
+                    changed.clear()
+        return is_true()
+    except StoreClosedError:  # since the first look, by another task or thread
+        return False
 
 
 class _LoopBell(Bell):

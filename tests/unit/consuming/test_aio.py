@@ -109,13 +109,18 @@ def test_a_cancelled_wait_loses_no_message(root):
     run(work())
 
 
-def test_closing_the_store_ends_what_waits(root):
+@pytest.mark.parametrize("is_over_first", [False, True])
+def test_closing_the_store_ends_what_waits(root, is_over_first):
+    """Also where they look again only after it is closed."""
+
     async def work():
         async with rocketstore.aio.open(root, SYNC) as store:
             consumer = store.consume("orders", "billing")
             waiting = asyncio.create_task(store.wait_for("orders", 0, 0, None))
             task = asyncio.create_task(anext(consumer, None))
             await asyncio.sleep(0)
+            if is_over_first:
+                store.store.close()  # the loop stands still meanwhile
             await store.close()
             assert await task is None
             assert not await waiting

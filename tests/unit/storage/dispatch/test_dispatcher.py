@@ -154,7 +154,7 @@ def test_an_item_keeps_whole_seconds_from_0_to_the_largest_integer(tmp_path, lat
     ]
     parts.run()
     file = parts.index.files[0]
-    item = decode_item(bytes(file.array), file.layout.item_position(2))
+    item = decode_item(bytes(file.file.array), file.layout.item_position(2))
     assert (item.physical_offset, item.time_difference_s) == (placed[1], seconds)
     assert find(parts.index, "TopicTest", "k", max_count=9) == placed[::-1]
 
