@@ -12,23 +12,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from rocketstore.format.batch_queue_entry import (
-    BATCH_ENTRY_DTYPE,
     BATCH_ENTRY_SIZE_BYTES,
+    FIELDS,
     BatchEntry,
     decode_batch_entry,
-    written_count,
 )
 from rocketstore.format.queue_entry import QueueEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.format.batch_queue_entry import BatchEntryArray
+    import numpy.typing as npt
+
+    BatchEntryArray: TypeAlias = npt.NDArray[np.void]
+
+BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
+    [(field.name, f">{'i2' if field.code == 'h' else field.code}") for field in FIELDS]
+)
 
 
 class BatchEntries(ABC):
@@ -118,3 +123,18 @@ class BatchEntries(ABC):
             stop += written_count(rows) - len(before)
             before = array[-1:]
         return stop
+
+
+def written_count(array: BatchEntryArray) -> int:
+    """Return how many entries at the beginning of an array are written, each after the one before.
+
+    Their records stand in the order of the log, and no two have a message in common.
+    """
+    fits = (array["physical_offset"] >= 0) & (array["record_size"] > 0)
+    fits &= (array["base_offset"] >= 0) & (array["message_count"] > 0)
+    stops = array["base_offset"].astype(np.int64) + array["message_count"]
+    fits[1:] &= array["base_offset"][1:] >= stops[:-1]
+    ends = array["physical_offset"].astype(np.int64) + array["record_size"]
+    fits[1:] &= array["physical_offset"][1:] >= ends[:-1]
+    wrong = np.flatnonzero(~fits)
+    return int(wrong[0]) if wrong.size else len(array)

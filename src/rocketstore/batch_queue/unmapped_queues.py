@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rocketstore.batch_queue.entries import BatchEntries
+from rocketstore.batch_queue.entries import BATCH_ENTRY_DTYPE, BatchEntries, written_count
 from rocketstore.batch_queue.reading import BatchReads
-from rocketstore.format.batch_queue_entry import (
-    BATCH_ENTRY_DTYPE,
-    BATCH_ENTRY_SIZE_BYTES,
-    written_count,
-)
+from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
 from rocketstore.units import QueueKey

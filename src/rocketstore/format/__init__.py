@@ -7,9 +7,11 @@ in ``docs/format`` with it, so that neither can drift.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from rocketstore.errors import FieldRangeError
+from rocketstore.errors import FieldRangeError, TruncatedRecordError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Field(NamedTuple):
@@ -37,3 +39,16 @@ def packed(row: struct.Struct, values: tuple[int, ...], what: str) -> bytes:
         return row.pack(*values)
     except struct.error as error:
         raise FieldRangeError(f"{what} does not fit: {error}", found=values) from error
+
+
+def unpacked(row: struct.Struct, view: Buffer, position: int, what: str) -> tuple[Any, ...]:
+    """Return the numbers of the row at a position; raises `TruncatedRecordError` if it is cut."""
+    room = len(view) - position
+    if position < 0 or room < row.size:
+        raise TruncatedRecordError(
+            f"{what} cut off",
+            expected=f"{row.size} bytes",
+            found=f"{max(0, room)} bytes",
+            offset=position,
+        )
+    return row.unpack_from(view, position)

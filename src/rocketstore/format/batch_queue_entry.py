@@ -11,17 +11,9 @@ Source: rocketmq-all-5.3.1, BatchConsumeQueue.putBatchMessagePositionInfo; spec 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-import numpy as np
-
-from rocketstore.errors import TruncatedRecordError
-from rocketstore.format import Field, layout_code, packed
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    BatchEntryArray: TypeAlias = npt.NDArray[np.void]
+from rocketstore.format import Buffer, Field, layout_code, packed, unpacked
 
 FIELDS: Final = (
     Field("physical_offset", "q", "8", "bytes", "start of the record in the CommitLog"),
@@ -38,10 +30,6 @@ FIELDS: Final = (
 BATCH_ENTRY_STRUCT: Final = struct.Struct(layout_code(FIELDS))
 BATCH_ENTRY_SIZE_BYTES: Final = BATCH_ENTRY_STRUCT.size
 assert BATCH_ENTRY_SIZE_BYTES == 46
-
-BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
-    [(field.name, f">{'i2' if field.code == 'h' else field.code}") for field in FIELDS]
-)
 
 BATCH_COUNT_MAX: Final = 32767
 """Most messages of a record: their count is a signed 16-bit number."""
@@ -78,29 +66,6 @@ def encode_batch_entry(entry: BatchEntry) -> bytes:
     return packed(BATCH_ENTRY_STRUCT, entry, "a batch queue entry's number")
 
 
-def decode_batch_entry(view: bytes | bytearray | memoryview, position: int = 0) -> BatchEntry:
+def decode_batch_entry(view: Buffer, position: int = 0) -> BatchEntry:
     """Decode the entry that starts at `position` of `view`; raises `TruncatedRecordError`."""
-    remaining = len(view) - position
-    if position < 0 or remaining < BATCH_ENTRY_SIZE_BYTES:
-        raise TruncatedRecordError(
-            "batch queue entry cut off",
-            expected=f"{BATCH_ENTRY_SIZE_BYTES} bytes",
-            found=f"{max(0, remaining)} bytes",
-            offset=position,
-        )
-    return BatchEntry._make(BATCH_ENTRY_STRUCT.unpack_from(view, position))
-
-
-def written_count(array: BatchEntryArray) -> int:
-    """Return how many entries at the beginning of an array are written, each after the one before.
-
-    Their records stand in the order of the log, and no two have a message in common.
-    """
-    fits = (array["physical_offset"] >= 0) & (array["record_size"] > 0)
-    fits &= (array["base_offset"] >= 0) & (array["message_count"] > 0)
-    stops = array["base_offset"].astype(np.int64) + array["message_count"]
-    fits[1:] &= array["base_offset"][1:] >= stops[:-1]
-    ends = array["physical_offset"].astype(np.int64) + array["record_size"]
-    fits[1:] &= array["physical_offset"][1:] >= ends[:-1]
-    wrong = np.flatnonzero(~fits)
-    return int(wrong[0]) if wrong.size else len(array)
+    return BatchEntry._make(unpacked(BATCH_ENTRY_STRUCT, view, position, "batch queue entry"))

@@ -11,13 +11,9 @@ Page: docs/format/checkpoint.md. Source: rocketmq-all-4.9.8, StoreCheckpoint; sp
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from rocketstore.errors import TruncatedRecordError
-from rocketstore.format import Field, layout_code, packed
-
-if TYPE_CHECKING:
-    Buffer: TypeAlias = bytes | bytearray | memoryview
+from rocketstore.format import Buffer, Field, layout_code, packed, unpacked
 
 FIELDS: Final = (
     Field("physic_ms", "q", "8", "ms", "store time of the last message flushed in the CommitLog"),
@@ -65,10 +61,4 @@ def decode_checkpoint(view: Buffer) -> Checkpoint:
 
     Raises `TruncatedRecordError` below 24 bytes; 4.9 would map the missing ones as zeros.
     """
-    if len(view) < CHECKPOINT_STRUCT.size:
-        raise TruncatedRecordError(
-            "checkpoint cut off",
-            expected=f"{CHECKPOINT_STRUCT.size} bytes",
-            found=f"{len(view)} bytes",
-        )
-    return Checkpoint._make(CHECKPOINT_STRUCT.unpack_from(view))
+    return Checkpoint._make(unpacked(CHECKPOINT_STRUCT, view, 0, "checkpoint"))

@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
-from rocketstore.format import Field
+from rocketstore.format import Buffer, Field
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def encode_client_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_client_batch(batch: bytes | bytearray | memoryview) -> Iterator[BatchMessage]:
+def decode_client_batch(batch: Buffer) -> Iterator[BatchMessage]:
     """Yield the messages of a batch in order; an empty one has none.
 
     Raises `TruncatedRecordError` where it ends inside a message, `FieldRangeError` where a length

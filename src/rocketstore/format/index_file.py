@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
-from rocketstore.format import Field, layout_code, packed
+from rocketstore.errors import FieldRangeError, FormatError
+from rocketstore.format import Buffer, Field, layout_code, packed, unpacked
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_FIELDS: Final = (
     Field("begin_timestamp_ms", "q", "8", "ms", "store time of the first indexed message"),
@@ -118,13 +116,7 @@ def encode_header(header: IndexHeader) -> bytes:
 
 def decode_header(view: Buffer) -> IndexHeader:
     """Decode the first 40 bytes of an index file; no value is judged."""
-    if len(view) < INDEX_HEADER_SIZE:
-        raise TruncatedRecordError(
-            "index header cut off",
-            expected=f"{INDEX_HEADER_SIZE} bytes",
-            found=f"{len(view)} bytes",
-        )
-    return IndexHeader._make(HEADER_STRUCT.unpack_from(view))
+    return IndexHeader._make(unpacked(HEADER_STRUCT, view, 0, "index header"))
 
 
 def item_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt.NDArray[np.void]:

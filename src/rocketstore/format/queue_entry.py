@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.errors import FormatError, TruncatedRecordError
-from rocketstore.format import Field, layout_code, packed
+from rocketstore.errors import FormatError
+from rocketstore.format import Buffer, Field, layout_code, packed, unpacked
 from rocketstore.format.properties import INNER_MULTI_DISPATCH
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     EntryArray: TypeAlias = npt.NDArray[np.void]
-    Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FIELDS: Final = (
     Field("physical_offset", "q", "8", "bytes", "start of the message's record in the CommitLog"),
@@ -104,15 +103,7 @@ def encode_entry(physical_offset: int, record_size: int, tags_code: int) -> byte
 
 def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:
     """Decode the entry that starts at `position` of `view`; raises `TruncatedRecordError`."""
-    remaining = len(view) - position
-    if position < 0 or remaining < ENTRY_SIZE_BYTES:
-        raise TruncatedRecordError(
-            "queue entry cut off",
-            expected=f"{ENTRY_SIZE_BYTES} bytes",
-            found=f"{max(0, remaining)} bytes",
-            offset=position,
-        )
-    return QueueEntry._make(ENTRY_STRUCT.unpack_from(view, position))
+    return QueueEntry._make(unpacked(ENTRY_STRUCT, view, position, "queue entry"))
 
 
 def entry_array(view: Buffer | npt.NDArray[np.uint8]) -> EntryArray:

@@ -11,13 +11,10 @@ Source: rocketmq-all-4.9.8, ConsumeQueueExt and ConsumeQueueExt.CqExtUnit (spec 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from rocketstore.format import Field, layout_code, packed
+from rocketstore.format import Buffer, Field, layout_code, packed
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
-
-if TYPE_CHECKING:
-    from rocketstore.format.queue_entry import Buffer
 
 FIELDS: Final = (
     Field("unit_size", "h", "2", "bytes", "20 + bit map"),

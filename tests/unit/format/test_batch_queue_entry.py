@@ -5,15 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketstore.batch_queue.entries import BATCH_ENTRY_DTYPE, written_count
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
 from rocketstore.format.batch_queue_entry import (
-    BATCH_ENTRY_DTYPE,
     BATCH_ENTRY_SIZE_BYTES,
     FIELDS,
     BatchEntry,
     decode_batch_entry,
     encode_batch_entry,
-    written_count,
 )
 from support.page_tables import field_rows, table_with
 from support.vectors import vector
