@@ -63,7 +63,7 @@ class DispatchParts:
         self.table.load()
         self.index = IndexService(
             self.root / "index", self.index_layout, disk=self.disk, clock=self.clock,
-            enabled=self.index_enabled, tz=UTC,
+            is_enabled=self.index_enabled, tz=UTC,
         )  # fmt: skip
         self.index.load()
         self.dispatcher = Dispatcher(

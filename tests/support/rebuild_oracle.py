@@ -39,7 +39,7 @@ def dispatched(store, target, *, config=None, stop=None, skipped=()):
     )
     index = IndexService(
         target / "index", places.sizes.index_layout, disk=disk, clock=lambda: 1_700_000_000_000,
-        enabled=config.message_index_enable,
+        is_enabled=config.message_index_enable,
     )  # fmt: skip
     dispatcher = Dispatcher(
         log,

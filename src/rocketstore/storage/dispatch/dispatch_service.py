@@ -13,6 +13,7 @@ How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a milliseco
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from rocketstore.events import get_logger
@@ -63,20 +64,16 @@ class LogProgress(Protocol):
         """Have `ring` called, once, when that is farther."""
 
 
+@dataclass(eq=False)
 class DispatchService:
     """Runs a `Dispatcher` in a thread, which sleeps while there is no progress in `log`."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        *,
-        clock: Callable[[], int],
-        log: LogProgress | None = None,
-    ) -> None:
-        self.dispatcher = dispatcher
+    dispatcher: Dispatcher
+    clock: Callable[[], int]
+    log: LogProgress | None = None
+
+    def __post_init__(self) -> None:
         self.health = _WELL
-        self._clock = clock
-        self.log = log
         self._bell = Bell()
         self._idle_rounds = 0
         self.thread = ServiceThread("rocketstore-dispatch", self._run, wake=self._bell.ring)
@@ -134,7 +131,7 @@ class DispatchService:
 
     def _note_failure(self, error: BaseException) -> None:
         count, _, since_ms = self.health
-        self.health = DispatchHealth(count + 1, error, since_ms if count else self._clock())
+        self.health = DispatchHealth(count + 1, error, since_ms if count else self.clock())
         _log.error(
             "dispatch.failed",
             error=f"{type(error).__name__}: {error}",

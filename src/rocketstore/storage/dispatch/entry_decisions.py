@@ -13,6 +13,7 @@ How derived: ConsumeQueue.putMessagePositionInfo and multiDispatchLmqQueue of 4.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -62,6 +63,7 @@ def calls_for(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_off
     )
 
 
+@dataclass(eq=False)
 class EntryDecisions:
     """Answers about `columns`, the rows being dispatched; parameters as `Dispatcher`.
 
@@ -69,24 +71,17 @@ class EntryDecisions:
     what became of entries of extra queues, and of batches, which `enter_batch` enters.
     """
 
-    columns: RecordColumns
+    _files: MappedFileQueue
+    _table: ConsumeQueueTable
+    lmq: bool
+    forged: frozenset[int]
+    columns: RecordColumns = field(init=False)
 
-    def __init__(
-        self,
-        log_files: MappedFileQueue,
-        table: ConsumeQueueTable,
-        *,
-        lmq: bool,
-        forged: frozenset[int],
-    ) -> None:
+    def __post_init__(self) -> None:
         self.forced_range: tuple[int, int] | None = None
         self.extra_entries: Counter[PutEntry] = Counter()
         # Recovery leaves the queues of batches alone; their room fills them afterwards.
         self.enter_batch: Callable[[RecordColumns, int], PutEntry] = lambda *_: PutEntry.REPEATED
-        self._files = log_files
-        self._table = table
-        self._lmq = lmq
-        self._forged = forged
 
     # --- what the loop asks; False leaves the record without an entry ---------------------------
 
@@ -189,7 +184,7 @@ class EntryDecisions:
     def extra_places(self, number: int) -> list[tuple[QueueKey, int]] | None:
         """Return the extra queues of a record and its queue offset there; see `extra_places`."""
         own, properties = int(self.columns.queue_id[number]), self.columns.properties(number)
-        return queue_places(properties, own, lmq=self._lmq)
+        return queue_places(properties, own, lmq=self.lmq)
 
     def _queue_of(self, number: int) -> ConsumeQueue:
         queue = self._table.get(self.key_of(number))
@@ -199,7 +194,7 @@ class EntryDecisions:
     def _is_plausible_gap(self, number: int, queue: ConsumeQueue, offset: int, count: int) -> bool:
         """Whether all records between the last one of the queue and this one may be missing."""
         physical_offset = int(self.columns.physical_offset[number])
-        if not 0 <= offset <= MAX_QUEUE_OFFSET or physical_offset in self._forged:
+        if not 0 <= offset <= MAX_QUEUE_OFFSET or physical_offset in self.forged:
             return False
         places = queue.files.file_size // ENTRY_SIZE_BYTES
         if not queue.files.files:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError
@@ -61,6 +62,7 @@ _MADV_POPULATE_WRITE: Final = 23
 _log: Final = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Preallocator:
     """Makes the files of a log in a thread of its own.
 
@@ -68,18 +70,12 @@ class Preallocator:
     file of an offset; the log sets it. `make_file` makes one.
     """
 
-    def __init__(
-        self,
-        place: Callable[[int], Path],
-        file_size: int,
-        *,
-        disk: Disk,
-        warm_up: WarmUp | None = None,
-    ) -> None:
-        self._place = place
-        self._file_size = file_size
-        self._disk = disk
-        self._warm_up = warm_up
+    _place: Callable[[int], Path]
+    _file_size: int
+    disk: Disk
+    warm_up: WarmUp | None = None
+
+    def __post_init__(self) -> None:
         self.make_file: Callable[..., MappedFile] = MappedFile.create
         self.is_in_use: Callable[[int], bool] = lambda _base: False
         self._lock = threading.Lock()
@@ -136,7 +132,7 @@ class Preallocator:
 
     def retire(self, file: MappedFile) -> None:
         """Take note that `file` is full: what warming locked in memory is let go."""
-        if self._warm_up is not None and self.thread.is_running:
+        if self.warm_up is not None and self.thread.is_running:
             self._retired.append(file)
             self._changes.tell()
 
@@ -146,7 +142,7 @@ class Preallocator:
         unused = [file for base, file in self._ready.items() if not self.is_in_use(base)]
         with ExitStack() as rest:  # one that cannot be deleted does not keep the others
             for directory in {file.path.parent for file in unused}:
-                rest.callback(self._disk.fsync_directory, directory)
+                rest.callback(self.disk.fsync_directory, directory)
             for file in unused:
                 rest.callback(file.drop)
                 rest.callback(file.destroy, 0, now_ms=0)
@@ -166,9 +162,9 @@ class Preallocator:
                     # Who asked may not have seen the file that a put took meanwhile: made again
                     # before its first message, it would be replaced, and its messages lost.
                     base = self._under_way = wanted if wanted > self._taken else None
-            if self._warm_up is not None:
+            if self.warm_up is not None:
                 for full in retired:
-                    self._warm_up.release(full)
+                    self.warm_up.release(full)
             if base is not None:
                 self._make_ahead(base)
 
@@ -178,7 +174,7 @@ class Preallocator:
     def _make_ahead(self, base: int) -> None:
         file = None
         try:
-            free = self._disk.free_bytes(self._place(base))
+            free = self.disk.free_bytes(self._place(base))
             if free is None or free >= ROOM_FACTOR * self._file_size:
                 file = self._make(base)
         except (StoreError, OSError) as error:
@@ -196,13 +192,13 @@ class Preallocator:
     def _make(self, base: int) -> MappedFile:
         path = self._place(base) / file_name(base)
         try:
-            file = self.make_file(path, base=base, size=self._file_size, disk=self._disk)
+            file = self.make_file(path, base=base, size=self._file_size, disk=self.disk)
         except OSError as error:
             refused = system_error(f"cannot make the file at offset {base} in {path.parent}", error)
             raise StoreError(refused.message, hint=refused.hint) from error
         try:
-            if self._warm_up is not None:
-                self._warm_up.warm(file)
+            if self.warm_up is not None:
+                self.warm_up.warm(file)
         except BaseException:
             file.destroy(0, now_ms=0)
             raise

@@ -13,8 +13,9 @@ K-I5, K-I6, K-I8.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
 
@@ -122,11 +123,12 @@ class IndexFile:
             self._flushed_count = count
 
 
+@dataclass(eq=False)
 class IndexService:
     """All index files of a store, oldest first; `directory` need not exist.
 
     `clock` returns the time in ms for the names of new files, `tz` is their zone, None that of this
-    process as in Java. Without `enabled` (``messageIndexEnable``) no item is put; what is there is
+    process as in Java. Unless `is_enabled` (messageIndexEnable) no item is put; what is there is
     still found.
 
     `files` are replaced as a whole, never changed in place. `newest_bytes` are the newest file's,
@@ -134,26 +136,20 @@ class IndexService:
     indexed record has, over all files; so many are skipped when that record comes again (K-I8).
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        layout: IndexLayout,
-        *,
-        disk: Disk,
-        clock: Callable[[], int],
-        enabled: bool = True,
-        tz: tzinfo | None = None,
-    ) -> None:
-        self.directory = directory
-        self.layout = layout
+    directory: Path
+    layout: IndexLayout
+    disk: Disk
+    clock: Callable[[], int]
+    is_enabled: bool = True
+    tz: tzinfo | None = None
+
+    is_mapped: ClassVar[Literal[True]] = True
+
+    def __post_init__(self) -> None:
         self.files: tuple[IndexFile, ...] = ()
         self.is_flush_broken = False
-        self.is_enabled = enabled
         self.newest_bytes: ByteArray = np.zeros(0, np.uint8)
         self.items_at_end: Int64Array = np.zeros(1, np.int64)
-        self._disk = disk
-        self._clock = clock
-        self._tz = tz
         self._newest_name: str | None = None
         self._under_way: Path | None = None
 
@@ -174,8 +170,8 @@ class IndexService:
                 problems.append(wrong_index_length(path, size, length))
                 if length > size or path != newest:
                     continue
-                grow_file(path, size, self._disk)
-            file = MappedFile(path, base=0, size=size, disk=self._disk)
+                grow_file(path, size, self.disk)
+            file = MappedFile(path, base=0, size=size, disk=self.disk)
             files.append(IndexFile(file, self.layout))
             file.close_descriptor()
         self._newest_name = newest.name if newest else None
@@ -224,12 +220,12 @@ class IndexService:
             self._give_newest()
             return self.files[-1]
         if self._under_way is not None and self._under_way not in (f.file.path for f in self.files):
-            self._disk.unlink(self._under_way)  # an interrupt ended its making
-        name = next_index_file_name(self._clock(), self._tz, self._newest_name)
+            self.disk.unlink(self._under_way)  # an interrupt ended its making
+        name = next_index_file_name(self.clock(), self.tz, self._newest_name)
         self._under_way = path = self.directory / name
         size = self.layout.size_bytes
         try:
-            mapped = MappedFile.create(path, base=0, size=size, disk=self._disk)
+            mapped = MappedFile.create(path, base=0, size=size, disk=self.disk)
         except StoreError:  # which left nothing of ours behind
             self._under_way = None
             raise
@@ -245,8 +241,6 @@ class IndexService:
         return file
 
     # --- finding --------------------------------------------------------------------------------
-
-    is_mapped: Literal[True] = True
 
     @property
     def end_physical_offset(self) -> int:
@@ -291,7 +285,7 @@ class IndexService:
             self.files = self.files[1:]
             gone.append(first.file.path)
         if gone:
-            self._disk.fsync_directory(self.directory)
+            self.disk.fsync_directory(self.directory)
         return gone
 
     def take_away(self, first_name: str, take_file: Callable[[Path], None]) -> None:
@@ -336,7 +330,7 @@ class IndexService:
             else:
                 file.file.destroy(0, now_ms=now_ms)
         if len(kept) < len(self.files):
-            self._disk.fsync_directory(self.directory)
+            self.disk.fsync_directory(self.directory)
         self.files = tuple(kept)
         self._take_newest()
         if dropped:

@@ -17,6 +17,7 @@ refuse, without the lock: it leaves a log that is busy alone, and no Python runs
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.errors import StoreClosedError
@@ -54,6 +55,7 @@ class _Append(NamedTuple):
     others: Sequence[tuple[QueueCounter, int]] = ()
 
 
+@dataclass(eq=False)
 class CommitLog:
     """The log of a store that is open for writing.
 
@@ -65,39 +67,33 @@ class CommitLog:
     `commit`, files get what is put by that only.
     """
 
+    files: MappedFileQueue
+    preallocator: Preallocator
+    clock: Callable[[], int]
+    store_host: bytes
+    sync_flush: bool = False
+    touch_ahead: TouchAhead | None = None
+
     is_mapped = True
 
-    def __init__(
-        self,
-        files: MappedFileQueue,
-        *,
-        preallocator: Preallocator,
-        clock: Callable[[], int],
-        store_host: bytes,
-        sync_flush: bool = False,
-        touch_ahead: TouchAhead | None = None,
-    ) -> None:
-        self.files = files
-        self.sync_flush = sync_flush
-        self.clock = clock
+    def __post_init__(self) -> None:
+        files = self.files
         self.clock_steps_back = 0
         self.lock = threading.Lock()
         self.counters: dict[tuple[str, int], QueueCounter] = {}
         self.put_group = SyncGroup()
-        self.end = LogEnd(store_host)
+        self.end = LogEnd(self.store_host)
         self.end.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
         self.committer: Callable[[], object] | None = None
         self._committed_offset = files.max_offset
         self._is_closing = False
-        self._preallocator = preallocator
-        self._touch_ahead = touch_ahead
         self._window_entered_ms = 0
         self._window_stop = -1
         self._ring: Callable[[], None] | None = None
         self._replicated = _counter(QueueKey("", 0), 0)
         self._under_way: _Append | None = None
-        preallocator.is_in_use = lambda base: files.find(base) is not None
+        self.preallocator.is_in_use = lambda base: files.find(base) is not None
 
     def drop(self) -> None:
         """Let go of all files, and of what an append keeps of the last one."""
@@ -254,10 +250,10 @@ class CommitLog:
                 base = offset if full is None else full.base + full.size
                 if base != offset or base % self.file_size:
                     raise ValueError(f"no file begins at {offset}; the next one does at {base}")
-                file = self._preallocator.take(base, ahead=full is not None)
+                file = self.preallocator.take(base, ahead=full is not None)
                 self.files.adopt(file)
                 if full is not None:
-                    self._preallocator.retire(full)
+                    self.preallocator.retire(full)
             start, stop = offset - file.base, offset - file.base + len(records)
             if start != file.write_position or stop > file.size:
                 raise ValueError(f"no place for {len(records)} bytes at {offset} after {file.end}")
@@ -346,7 +342,7 @@ class CommitLog:
         """Make `file` the one that is written, up to the end of the window that holds `end`."""
         writable = min(file.size, file.backed_position)
         window_stop = end + -end % WINDOW_BYTES
-        if self._touch_ahead is not None and window_stop < writable:
+        if self.touch_ahead is not None and window_stop < writable:
             if file.base + window_stop != self._window_stop:
                 self._window_stop = file.base + window_stop
                 # The next windows are touched if the last one was filled fast.
@@ -355,7 +351,7 @@ class CommitLog:
                 self._window_entered_ms = now_ms
                 if ahead > 0:
                     stop = window_stop + ahead * WINDOW_BYTES
-                    self._touch_ahead.request(file, window_stop, stop)
+                    self.touch_ahead.request(file, window_stop, stop)
             writable = window_stop
         limit = writable - END_FILE_MIN_BLANK_SIZE
         self.end.open_window(file, file.array, file.write_position, limit)
@@ -367,7 +363,7 @@ class CommitLog:
         of a file that cannot be followed because the disk is full.
         """
         base = 0 if full is None else full.base + full.size
-        file = self._preallocator.take(base, ahead=full is not None)
+        file = self.preallocator.take(base, ahead=full is not None)
         end = min(size + END_FILE_MIN_BLANK_SIZE, file.size)
         file.reserve(end)
         _ = file.array  # room for its map may be missing too
@@ -380,7 +376,7 @@ class CommitLog:
             self.end.max_offset = full.base + full.size
             if self.committer is not None and not file.has_buffer:
                 self.committer()  # what a mapping has outlives a kill: no hole may be before it
-            self._preallocator.retire(full)
+            self.preallocator.retire(full)
         self.files.adopt(file)
         self._use(file, end)
 

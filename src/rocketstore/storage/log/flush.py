@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,7 @@ _ROUNDS_S: Final = 0.005
 _log: Final = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class CommitLogFlusher:
     """Flushes a CommitLog, on demand and in the background.
 
@@ -47,22 +49,17 @@ class CommitLogFlusher:
     lets the thread flush now, not at its next turn.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        *,
-        checkpoint: StoreCheckpoint,
-        config: StoreConfig,
-        clock: Callable[[], int],
-    ) -> None:
-        self._log = log
-        self._checkpoint = checkpoint
-        self._config = config
-        self._clock = clock
+    _log: CommitLog
+    checkpoint: StoreCheckpoint
+    config: StoreConfig
+    clock: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        config = self.config
         self.on_failure: Callable[[FlushFailedError], None] | None = None
         self.failure: FlushFailedError | None = None
         self._flushing = threading.Lock()
-        self.group = log.put_group
+        self.group = self._log.put_group
         self.wake = self.group.ask
         self._sync_s = 0.0
         # A warmed file's pages were written when it was made.
@@ -115,7 +112,7 @@ class CommitLogFlusher:
     def _note_flushed(self, flushed: int, timestamp_ms: int, written: int) -> None:
         """Have the checkpoint learn a time at which the log ended no later than it is flushed."""
         if flushed >= written:
-            self._checkpoint.advance(physic_ms=timestamp_ms)
+            self.checkpoint.advance(physic_ms=timestamp_ms)
 
     def _flush_in_rounds(self) -> bool:
         """Flush the last file for all who wait, round after round; False where that is not all.
@@ -186,7 +183,7 @@ class CommitLogFlusher:
 
     def start(self) -> None:
         """Start flushing in the background, by the mode of the settings."""
-        self._last_thorough_ms = self._clock()
+        self._last_thorough_ms = self.clock()
         self.group.open()
         self.thread.start()
 
@@ -215,10 +212,10 @@ class CommitLogFlusher:
 
     def _run_async(self) -> None:
         """Sync by the clock, and at once when somebody waits or wakes the thread."""
-        interval_s = self._config.flush_interval_commit_log / 1000
+        interval_s = self.config.flush_interval_commit_log / 1000
         while not self.thread.stopping.is_set():
             self.group.rest(interval_s)
-            if not self._serve(0 if self.group else self.least_pages(self._clock())):
+            if not self._serve(0 if self.group else self.least_pages(self.clock())):
                 return
             self.group.let_go()
 
@@ -241,7 +238,7 @@ class CommitLogFlusher:
 
         Source: CommitLog.FlushRealTimeService.run.
         """
-        if now_ms >= self._last_thorough_ms + self._config.flush_commit_log_thorough_interval:
+        if now_ms >= self._last_thorough_ms + self.config.flush_commit_log_thorough_interval:
             self._last_thorough_ms = now_ms
             return 0
-        return self._config.flush_commit_log_least_pages
+        return self.config.flush_commit_log_least_pages

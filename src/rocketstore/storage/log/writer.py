@@ -13,6 +13,7 @@ to nothing: what it does not take comes here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -88,6 +89,7 @@ class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
         self.status = status
 
 
+@dataclass(eq=False)
 class StoreWriter:
     """The putting side of an open store; `plain` takes the puts that nobody would refuse.
 
@@ -95,22 +97,15 @@ class StoreWriter:
     `put_at_once` and `put_prepared_at_once` are tried first; None leaves it to the one without.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        *,
-        flusher: CommitLogFlusher,
-        flags: RunningFlags,
-        statistics: StoreStatistics,
-        config: StoreConfig,
-        clock: Callable[[], int],
-    ) -> None:
-        self._log = log
-        self._flusher = flusher
-        self._flags = flags
-        self._statistics = statistics
-        self._config = config
-        self._clock = clock
+    _log: CommitLog
+    flusher: CommitLogFlusher
+    flags: RunningFlags
+    statistics: StoreStatistics
+    config: StoreConfig
+    clock: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        config, log, clock = self.config, self._log, self.clock
         self.is_slave = config.broker_role is BrokerRole.SLAVE
         self._is_closed = False
         self.replica: Callable[[int, float], PutMessageStatus] | None = None
@@ -130,8 +125,8 @@ class StoreWriter:
             log.end,
             counters=log.counters,
             born_hosts=self._born_hosts,
-            flags=flags,
-            statistics=statistics,
+            flags=self.flags,
+            statistics=self.statistics,
             message_type=Message,
             prepared_type=PreparedMessage,
             result_type=PutResult,
@@ -139,7 +134,7 @@ class StoreWriter:
             longest_body=self._longest,
             clock=None if clock is system_clock_ms else clock,
             acknowledge=None if self._is_immediate else self._acknowledged,
-            group=flusher.group if self._syncs and not self._needs_replica else None,
+            group=self.flusher.group if self._syncs and not self._needs_replica else None,
             timeout_s=self._timeout_s,
         )
         if self.is_slave:
@@ -214,7 +209,7 @@ class StoreWriter:
         if not queues:
             return self._append(counter, [record], waits=waits)
 
-        limit = self._config.max_lmq_consume_queue_num if checks else None
+        limit = self.config.max_lmq_consume_queue_num if checks else None
 
         def numbered() -> tuple[Record, list[QueueCounter]]:
             made = self._extra.numbered(record, queues, limit)
@@ -297,7 +292,7 @@ class StoreWriter:
             why = f"the system refused: {error}"
             raise _NotTaken(PutMessageStatus.UNKNOWN_ERROR, why) from error
         except (RefusedMessageError, FlushFailedError):
-            self._statistics.note_failed_put()
+            self.statistics.note_failed_put()
             raise
         except StoreClosedError as error:
             raise self._unavailable(str(error)) from error
@@ -311,17 +306,17 @@ class StoreWriter:
         """Raise where no put is taken now (checkStoreStatus, spec B3.1)."""
         if self.forked is not None:
             raise StoreForkedError(self.forked.message, hint=self.forked.hint)
-        self._flusher.raise_failure()
+        self.flusher.raise_failure()
         if self._is_closed:
             raise self._unavailable("the store was closed")
         if self.is_slave:
             raise self._unavailable("brokerRole is SLAVE: messages come from its master only")
-        if self._flags.bits & STOPS_PUTS:
-            raise self._unavailable("; ".join(self._flags.reasons))
-        self._statistics.note_writeable()
+        if self.flags.bits & STOPS_PUTS:
+            raise self._unavailable("; ".join(self.flags.reasons))
+        self.statistics.note_writeable()
         since = self._log.end.locked_since_ms
-        held_ms = self._clock() - since if since else 0
-        limit_ms = self._config.os_page_cache_busy_time_out_mills
+        held_ms = self.clock() - since if since else 0
+        limit_ms = self.config.os_page_cache_busy_time_out_mills
         if limit_ms < held_ms < _BUSY_LIMIT_MS:
             raise _NotTaken(
                 PutMessageStatus.OS_PAGECACHE_BUSY,
@@ -333,8 +328,8 @@ class StoreWriter:
         if end != self._end_at_refusal:
             # A put was taken since, which looked at nothing: it is the next refusal that says so.
             self._end_at_refusal = end
-            self._statistics.note_writeable()
-        self._statistics.note_unavailable(why)
+            self.statistics.note_writeable()
+        self.statistics.note_unavailable(why)
         return _NotTaken(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
 
     def _counter_of(self, topic: object, queue_id: object) -> QueueCounter:
@@ -389,7 +384,7 @@ class StoreWriter:
         raise _NotTaken(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail)
 
     def _refused(self, refused: _NotTaken) -> PutResult:
-        self._statistics.note_failed_put()
+        self.statistics.note_failed_put()
         return PutResult(refused.status, detail=str(refused))
 
     # --- durability -----------------------------------------------------------------------------
@@ -403,16 +398,16 @@ class StoreWriter:
         """
         status = _OK
         if self._wakes or not (waits or self._is_immediate):
-            self._flusher.wake()
+            self.flusher.wake()
         elif self._syncs:
             end = result.physical_offset + result.size
-            if not self._flusher.wait_flushed(end, timeout_s):
+            if not self.flusher.wait_flushed(end, timeout_s):
                 status = PutMessageStatus.FLUSH_DISK_TIMEOUT
                 _log.error(
                     "put.flush_timeout",
                     end_physical_offset=end,
                     flushed_physical_offset=self._log.flushed_offset,
-                    timeout_ms=self._config.sync_flush_timeout,
+                    timeout_ms=self.config.sync_flush_timeout,
                 )
         if self._needs_replica and waits:
             # Compatible: what is said of the replica counts for more than what is said of the
@@ -420,10 +415,10 @@ class StoreWriter:
             replicated = PutMessageStatus.SLAVE_NOT_AVAILABLE
             if self.replica is not None:
                 replicated = self.replica(
-                    result.physical_offset + result.size, self._config.slave_timeout / 1000
+                    result.physical_offset + result.size, self.config.slave_timeout / 1000
                 )
             status = status if replicated is _OK else replicated
         elapsed_ns = time_ns() - began_ns
         if elapsed_ns >= _SLOW_NS:
-            self._statistics.note_slow_put(elapsed_ns // _SLOW_NS, result.message_count)
+            self.statistics.note_slow_put(elapsed_ns // _SLOW_NS, result.message_count)
         return result if status is _OK else msgspec.structs.replace(result, status=status)

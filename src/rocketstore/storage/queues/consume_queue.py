@@ -12,6 +12,7 @@ How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.5) without K-C1 and K
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -56,6 +57,7 @@ class PutEntry(Enum):
     """Another entry stands there already, or the place cannot be reached."""
 
 
+@dataclass(eq=False)
 class ConsumeQueue(QueueSearch):
     """The entries of one queue, to be read and written; its files need not exist.
 
@@ -63,23 +65,15 @@ class ConsumeQueue(QueueSearch):
     queues, `log_min_offset` returns the CommitLog's minimum offset.
     """
 
+    key: QueueKey
     files: MappedFileQueue
+    row: int
+    _mappings: QueueMappings
+    _log_min_offset: Callable[[], int]
     extension: QueueExtension | None = None
 
-    def __init__(
-        self,
-        key: QueueKey,
-        files: MappedFileQueue,
-        row: int,
-        mappings: QueueMappings,
-        log_min_offset: Callable[[], int],
-    ) -> None:
-        self.key = key
-        self.files = files
-        self.row = row
-        self._mappings = mappings
-        self._rows = mappings.rows
-        self._log_min_offset = log_min_offset
+    def __post_init__(self) -> None:
+        self._rows = self._mappings.rows
         self._flushed_changes = 0
         self._flushed_next = 0
         self._kept_stop = 0
@@ -260,10 +254,6 @@ class ConsumeQueue(QueueSearch):
             self._rows.set(self.row, QueueColumn.NEXT, position + ENTRY_SIZE_BYTES)
         return PutEntry.WRITTEN
 
-    def unmap_writer(self) -> None:
-        """Take the file away from the kernels; the next entry asks for it again."""
-        self._mappings.dismiss_writer(self.row)
-
     # --- cutting --------------------------------------------------------------------------------
 
     def truncate(self, max_offset: int, *, now_ms: int, keep_to: int = 0) -> bool:
@@ -276,7 +266,7 @@ class ConsumeQueue(QueueSearch):
         """
         position = min(max_offset * ENTRY_SIZE_BYTES, self.next_position)
         kept_stop = max(position, keep_to * ENTRY_SIZE_BYTES)
-        self.unmap_writer()
+        self._mappings.dismiss_writer(self.row)
         # Kept places first: a crash in between must find either them or the old entries.
         changed = self._keep_places(position, kept_stop)
         with self._mappings.files_lock:
@@ -304,7 +294,7 @@ class ConsumeQueue(QueueSearch):
 
         `take_file` gets the path of each file from there on, the last one first.
         """
-        self.unmap_writer()
+        self._mappings.dismiss_writer(self.row)
         taken = [file for file in self.files.files if file.base >= position]
         for file in reversed(taken):
             self._mappings.forget(file)
@@ -400,5 +390,5 @@ class ConsumeQueue(QueueSearch):
 
     def drop(self) -> None:
         """Let go of all files."""
-        self.unmap_writer()
+        self._mappings.dismiss_writer(self.row)
         self.files.drop()

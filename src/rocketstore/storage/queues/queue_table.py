@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rocketstore.verification.file_rules import FileFinding
 
 
+@dataclass(eq=False)
 class ConsumeQueueTable:
     """The queues below one directory, which need not exist; `file_size` is a multiple of 20.
 
@@ -53,27 +54,20 @@ class ConsumeQueueTable:
     file was cut short; `is_flush_broken`: a sync failed; `make_extension` gives queues theirs.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        file_size: int,
-        *,
-        disk: Disk,
-        log_min_offset: Callable[[], int],
-        writer_limit: int | None = None,
-        make_extension: QueueExtensions | None = None,
-    ) -> None:
-        self.directory = directory
-        self.file_size = file_size
-        self.mappings = QueueMappings(writer_limit=writer_limit)
+    directory: Path
+    file_size: int
+    disk: Disk
+    log_min_offset: Callable[[], int]
+    writer_limit: int | None = None
+    make_extension: QueueExtensions | None = None
+
+    def __post_init__(self) -> None:
+        self.mappings = QueueMappings(writer_limit=self.writer_limit)
         self.rows = self.mappings.rows
         self.is_flush_broken = False
         self.has_short_files = False
         self.batch_topics: frozenset[str] = frozenset()
         self.batch_queues: dict[QueueKey, Any] = {}
-        self.make_extension = make_extension
-        self._disk = disk
-        self._log_min_offset = log_min_offset
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._create_lock = threading.Lock()
 
@@ -132,8 +126,8 @@ class ConsumeQueueTable:
             is_extended = self.make_extension is not None
             row = self.rows.add(is_delay=key.topic == DELAY_TOPIC, is_extended=is_extended)
             directory = self.directory / key.topic / str(key.queue_id)
-            files = MappedFileQueue(directory, self.file_size, disk=self._disk)
-            queue = ConsumeQueue(key, files, row, self.mappings, self._log_min_offset)
+            files = MappedFileQueue(directory, self.file_size, disk=self.disk)
+            queue = ConsumeQueue(key, files, row, self.mappings, self.log_min_offset)
             if self.make_extension is not None:
                 queue.extension = self.make_extension(queue)
             # The kernels ask for a queue until they know its name, so that comes last.

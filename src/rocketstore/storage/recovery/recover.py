@@ -108,7 +108,7 @@ class RecoveryParts:
             sizes.index_layout,
             disk=disk,
             clock=clock,
-            enabled=config.message_index_enable,
+            is_enabled=config.message_index_enable,
             tz=tz,
         )
         self.queues.batch_topics = batch_topics_in(layout)

@@ -86,7 +86,11 @@ def test_an_expired_log_without_queues_gives_javas_fillers(tmp_path):
         tmp_path / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
     )
     index = IndexService(
-        tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=SettableClock(), enabled=False
+        tmp_path / "index",
+        IndexLayout(500, 2000),
+        disk=disk,
+        clock=SettableClock(),
+        is_enabled=False,
     )
     end = max(batch.end_of_data for f in log.files for batch in scan_window(f.array, base=f.base))
     dispatcher = Dispatcher(log, table, index, readable_limit=lambda: end, delays_ms={})

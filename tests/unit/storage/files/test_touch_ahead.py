@@ -111,15 +111,15 @@ def test_a_slow_writer_is_left_alone(tmp_path):
 def test_windows_change_nothing_in_what_is_written(tmp_path):
     clock = SettableClock()
     plain = log_with(tmp_path / "a", RecordingTouch(), clock)
-    plain._touch_ahead = None
+    plain.touch_ahead = None
     touched = log_with(tmp_path / "b", TouchAhead(), clock)
-    touched._touch_ahead.thread.start()
+    touched.touch_ahead.thread.start()
     for log in (plain, touched):
         offsets = [append(log) for _ in range(40)]
     assert offsets == [
         number // 15 * FILE_BYTES + number % 15 * (len(BODY) + 92) for number in range(40)
     ]
-    touched._touch_ahead.thread.stop()
+    touched.touch_ahead.thread.stop()
     for mine, other in zip(plain.files.files, touched.files.files, strict=True):
         assert mine.path.read_bytes() == other.path.read_bytes()
 

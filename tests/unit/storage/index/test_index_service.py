@@ -66,7 +66,7 @@ def test_candidates_in_files_of_java_are_its_answers(name, tmp_path):
     shutil.copytree(store / "index", tmp_path / "index")
     config = manifest["config"]
     layout = IndexLayout(config["maxHashSlotNum"], config["maxIndexNum"])
-    index, problems = open_index(tmp_path, layout, enabled=False)
+    index, problems = open_index(tmp_path, layout, is_enabled=False)
     assert problems == []
     for question, answer in manifest["index"].items():
         topic, _, key = question.partition("#")
