@@ -182,7 +182,7 @@ def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
     bounds = LogBounds(0, report.end, parts.log.files[-1].base + LOG_FILE_BYTES, lost)
     holes = 0
     for queue in audit.queues.values():
-        queue.judge(bounds)
+        queue.conclude([] if queue.part is None else [queue.part], bounds)
         assert not len(queue.truly_missing)
         for run in queue.unbacked:
             if run.kind is UnbackedKind.KEPT:  # the torn record had an entry already
