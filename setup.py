@@ -105,4 +105,7 @@ def extensions() -> list[Extension]:
     return built
 
 
-setup(ext_modules=extensions())
+setup(
+    ext_modules=extensions(),
+    options={"build_ext": {"parallel": len(os.sched_getaffinity(0))}},
+)
