@@ -147,12 +147,8 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
 
     Log files as long as those of `StoreConfig.small` tell of the profile: the sizes of files that
     are not there yet are its own, too.
-
-    Raises
-    ------
-    ConfigError
-        A set size differs from a file (both sizes and the file are named), a file has a length
-        that no store has, or slots and items cannot be learnt from an index file.
+    Raises `ConfigError` where a set size differs from a file (both sizes and the file are named), a
+    file has a length that no store has, or slots and items cannot be learnt from an index file.
     """
     seen = observed or ObservedSizes()
     default = StoreSizes()

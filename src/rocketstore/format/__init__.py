@@ -41,6 +41,16 @@ def packed(row: struct.Struct, values: tuple[int, ...], what: str) -> bytes:
         raise FieldRangeError(f"{what} does not fit: {error}", found=values) from error
 
 
+def checked(
+    number: int, low: int, high: int, what: str, field: str | None = None, offset: int | None = None
+) -> int:
+    """Return a number that is within its limits; raises `FieldRangeError` for any other."""
+    if not low <= number <= high:
+        limits = f"{low} to {high}"
+        raise FieldRangeError(what, offset=offset, field=field, expected=limits, found=number)
+    return number
+
+
 def unpacked(row: struct.Struct, view: Buffer, position: int, what: str) -> tuple[Any, ...]:
     """Return the numbers of the row at a position; raises `TruncatedRecordError` if it is cut."""
     room = len(view) - position

@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
-from rocketstore.format import Buffer, Field
+from rocketstore.format import Buffer, Field, checked
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -107,12 +107,5 @@ def decode_client_batch(batch: Buffer) -> Iterator[BatchMessage]:
 
 
 def _not_negative(field: str, size: int, offset: int) -> int:
-    if size < 0:
-        raise FieldRangeError(
-            f"{field} of a batched message is negative",
-            offset=offset,
-            field=field,
-            expected="0 or more",
-            found=size,
-        )
-    return size
+    what = f"{field} of a batched message is negative"
+    return checked(size, 0, 2**31 - 1, what, field, offset)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rocketstore.errors import FieldRangeError
+from rocketstore.format import checked
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
@@ -47,10 +47,7 @@ def file_name(offset: int) -> str:
     >>> file_name(1073741824)
     '00000000001073741824'
     """
-    if not 0 <= offset <= MAX_OFFSET:
-        raise FieldRangeError(
-            "no file can start at this offset", expected=f"0 to {MAX_OFFSET}", found=offset
-        )
+    checked(offset, 0, MAX_OFFSET, "no file can start at this offset")
     return f"{offset:020d}"
 
 

@@ -19,6 +19,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
 
 from rocketstore.errors import FieldRangeError
+from rocketstore.format import checked
 
 HOST_V4_SIZE: Final = 8
 HOST_V6_SIZE: Final = 20
@@ -116,10 +117,5 @@ def _check_size(host: bytes) -> None:
 
 
 def _check_offset(physical_offset: int) -> None:
-    if not 0 <= physical_offset <= _OFFSET_MAX:
-        raise FieldRangeError(
-            "physical offset cannot be part of a message id",
-            field="physical_offset",
-            expected=f"0 to {_OFFSET_MAX}",
-            found=physical_offset,
-        )
+    what = "physical offset cannot be part of a message id"
+    checked(physical_offset, 0, _OFFSET_MAX, what, "physical_offset")

@@ -23,7 +23,7 @@ from rocketstore.errors import (
     MisaddressedRecordError,
     TruncatedRecordError,
 )
-from rocketstore.format import Field
+from rocketstore.format import Field, checked
 from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
 from rocketstore.format.properties import decode_properties, is_text_whole
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, StoredMessage
@@ -135,13 +135,8 @@ def encode_blank(remaining: int) -> bytes:
     >>> encode_blank(100).hex()
     '00000064cbd43194'
     """
-    if not END_FILE_MIN_BLANK_SIZE <= remaining <= _INT32_MAX:
-        raise FieldRangeError(
-            "a blank cannot have this size",
-            field="total_size",
-            expected=f"{END_FILE_MIN_BLANK_SIZE} to {_INT32_MAX}",
-            found=remaining,
-        )
+    what = "a blank cannot have this size"
+    checked(remaining, END_FILE_MIN_BLANK_SIZE, _INT32_MAX, what, "total_size")
     return _START.pack(remaining, BLANK_MAGIC)
 
 
@@ -178,14 +173,8 @@ def decode_record(
     Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode.
     """
     room = len(view) - position
-    if position < 0 or room < 0:
-        raise FieldRangeError(
-            "position is outside the bytes to decode",
-            offset=position,
-            field="position",
-            expected=f"0 to {len(view)}",
-            found=position,
-        )
+    what = "position is outside the bytes to decode"
+    checked(position, 0, len(view), what, "position", position)
     if room < _START.size:
         raise _truncated(FIXED_SIZE, room, position, base)
     total_size, magic = _START.unpack_from(view, position)

@@ -6,7 +6,6 @@ the same source runs interpreted, a hundred times slower.
 
 Law: compiled code trusts nothing. Every length read from a file is compared with what remains
 before it is used, and nothing outside the arrays that were given is read or written.
-
 Law: a source knows bytes and numbers, no file and no store; ``group`` knows threads. Only ``view``,
 and the locks of ``group``, have two forms: inline functions of C or of a ``.pxd``, and Python.
 

@@ -9,8 +9,7 @@ two looks in vain all go on at once, and for some rounds nobody waits for anybod
 Law: a put gives up the interpreter's lock before it wakes anybody. What is done here between two
 waits needs that lock, and is a few steps long.
 
-How derived: GroupCommitService of 4.9 (spec B9.1). Why, and what it gains:
-docs/decisions/0002-group-commit.md.
+How derived: GroupCommitService of 4.9 (spec B9.1); see docs/decisions/0002-group-commit.md.
 """
 
 from __future__ import annotations

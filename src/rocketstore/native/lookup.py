@@ -1,18 +1,15 @@
 """The messages that carry a key: from the items of an index to the messages they name.
 
 A lookup is a hash, a short walk through each index file, the newest first, and a look at each
-record the walk names. The index knows 31 bits of a hash of topic and key, and whole seconds: what
-it names are candidates. Most of the time goes into waiting for memory: for the slot, the item, the
-record. So each is asked for before it is needed.
+record it names: the index knows 31 bits of a hash of topic and key, and whole seconds. Waiting for
+memory takes most of the time, so slot, item and record are asked for before they are needed.
 
 Law: a message is found only when its record is intact, has exactly the topic and one of the keys
 (or the unique key) asked for, and a store time in the range; each once, newest first. Candidates
 that fail do not use up the quota.
 
-Sources: IndexFile.selectPhyOffset, IndexService.queryOffset, DefaultMessageStore.queryMessage (spec
-B14, B15.4, B15.5), with K-Q1, K-I5 and K-I6 put right. Java sorts each round by offset, oldest
-first, which mixes rounds; here the order is that of IndexService.queryOffset, which is also the
-more useful one when there are more hits than wanted.
+Sources: IndexFile.selectPhyOffset, IndexService.queryOffset, whose order this is, and
+DefaultMessageStore.queryMessage (spec B14, B15.4, B15.5), with K-Q1, K-I5 and K-I6 put right.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
 """A page of one queue: which of its entries give a message, and the page made of them.
 
-`QueuePages` answers a get for one queue, one reader's tags and one store; a page is made of records
-back to back, of messages, or of views. One loop (`Page.select`) looks at entry after entry, without
-Python where records may have to be read from the disk; it stops for what is rare, which is done in
-Python before it goes on: a record in another file, one of another queue, more records than it can
-note at once.
+`QueuePages` answers a get for one queue, one reader's tags and one store. One loop (`Page.select`)
+looks at entry after entry, without Python where records may be on the disk; it stops for what is
+rare (a record in another file or of another queue, no room to note more), which Python does.
 
 Law: an entry that gives no message (a filler, or its record expired, is lost or belongs to another
 queue) is stepped over and counted; it is never answered with a false message and never hides a
 later one. No byte outside the lent views is read. A first message is always given, however large.
 
 Source: DefaultMessageStore.getMessage and isTheBatchFull of 4.9 (spec B13), with K-O1, K-C2, K-C9
-put right: where Java meets an unreadable record it skips every entry up to the next CommitLog file,
-here only entries that cannot be read are skipped.
+put right: only entries that cannot be read are skipped, not all up to the next CommitLog file.
 """
 
 from __future__ import annotations

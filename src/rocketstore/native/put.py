@@ -3,12 +3,10 @@
 A message is written straight from its fields into the mapping: its properties are checked while
 they are copied. What that finds odd (a text with a separator, a number of another class, a queue
 that got no message yet, no room in the file) it leaves, with nothing changed, to the writer, which
-looks closer: that says what is wrong, or makes a `Record` of it for `CommitLog.append`. Nothing is
-refused here.
+looks closer, and says what is wrong or makes a `Record` of it for `CommitLog.append`.
 
 Law: every field of a message is read once. Compiled, no Python runs from the first look at the
-log's end to its move, so nobody is in between. Interpreted, anybody may be: all is left to the
-writer then, which takes the append lock.
+log's end to its move; interpreted, all is left to the writer, which takes the append lock.
 
 Sources: CommitLog.DefaultAppendMessageCallback.doAppend, MessageExtEncoder.encode and
 MessageDecoder.messageProperties2String of 4.9.8 (spec B3.5, B3.6, F3, F15).

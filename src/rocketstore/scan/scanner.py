@@ -1,19 +1,15 @@
 """Scan a CommitLog file, or a range of it, healthy or not, and account for every byte.
 
-A file is seen through a window: of bytes in memory, mapped or not, it is all of them and never
-moves; of a file that has to be read it is a piece, with `base` and `file_size` moved along.
-A scan may begin at any byte: it follows the chain from a believable record before it, so a record
-that a body carries is stepped over.
+Bytes in memory are seen whole; a file that has to be read is seen through a window that moves. A
+scan that begins amid it follows the chain from a believable record before: what a body carries is
+stepped over.
 
 Law: scanning never writes and never raises for what stands in the bytes; every byte ends in exactly
-one record, Blank, Damage, or the unwritten tail of zeros. Zeros with something written after them
-are no tail but Damage. What is found after damage is what ``walk`` accepts with checksums.
-Law: the ranges of a file, through windows of any length, say together what the scan of the whole
-says. A verdict that only the window's edge caused is never believed: the window is moved there.
-
-How derived: the chain of lengths as in CommitLog.recoverNormally, which gives up where it breaks.
-Cost: one pass, and one of the search over each damaged range. Memory: the window, or one record
-that is longer.
+one record, Blank, Damage, or the unwritten tail of zeros that nothing follows. What is found after
+damage is what ``walk`` accepts with checksums. Ranges, through windows of any length, say together
+what the scan of the whole says: a verdict that only a window's edge caused is never believed.
+How derived: CommitLog.recoverNormally, which gives up where the chain of lengths breaks.
+Cost: one pass, and a search over each damage; the window in memory, or one record that is longer.
 """
 
 from __future__ import annotations

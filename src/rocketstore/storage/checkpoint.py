@@ -1,20 +1,15 @@
 """What an open store knows to be on the disk: the checkpoint, and the ends of queues and index.
 
-Law: a time of the checkpoint is written only after what it promises is on the disk, and no time
-goes back between two openings. `physic_ms`: the CommitLog is synced up to the last message of that
-time. `logics_ms`: so are *all* queues up to the entries of messages of that time, which only a
-thorough flush can say (K-R7). `index_ms`: likewise the index, its file full or not (K-I2).
+Law: a time of the checkpoint is written only after what it promises is on the disk, and none goes
+back between two openings. `physic_ms`: the CommitLog is synced up to the last message of that time;
+`logics_ms`: so are *all* queues, which only a thorough flush can say (K-R7); `index_ms`: the index,
+its file full or not (K-I2).
 
-A queue that has lost the end of its files looks like one that ends there. The file ``known-ends``
-remembers the number each queue had got to, so that the next opening can tell the two apart without
-reading the log (decision 0021). It is written with the checkpoint, at each opening, and at an
-orderly end.
+Law: ``known-ends`` has the number that each queue had got to, at each opening, checkpoint and
+orderly end, so that a queue that lost the end of its files is recognised (decision 0021). It only
+makes recovery look further: nothing is cut because of it, and a store without it opens.
 
-Law: known ends only make recovery look further. Nothing is cut because of them, a store without
-them opens, and what somebody else wrote since is recognised: then they count as missing.
-
-How derived: StoreCheckpoint of 4.9 (spec F11), with plain writes instead of a mapping; it ignores
-``known-ends``.
+How derived: StoreCheckpoint of 4.9 (spec F11), by plain writes; it ignores ``known-ends``.
 """
 
 from __future__ import annotations
@@ -57,29 +52,24 @@ _log: Final = get_logger(__name__)
 
 
 class StoreCheckpoint:
-    """The file ``checkpoint``, read once and rewritten in place."""
+    """The file ``checkpoint``, read once and rewritten in place; `times` are flushed or not."""
 
     def __init__(self, path: Path, *, disk: Disk) -> None:
         self.path = path
         self._disk = disk
         self._lock = threading.Lock()
-        self._times = read_checkpoint(path)
-        self._written = self._times
-
-    @property
-    def times(self) -> Checkpoint:
-        """The three times, flushed or not."""
-        return self._times
+        self.times = read_checkpoint(path)
+        self._written = self.times
 
     def advance(self, *, physic_ms: int = 0, logics_ms: int = 0, index_ms: int = 0) -> None:
         """Take note of what became durable; a time never goes back."""
         with self._lock:
-            self._times = Checkpoint(*map(max, self._times, (physic_ms, logics_ms, index_ms)))
+            self.times = Checkpoint(*map(max, self.times, (physic_ms, logics_ms, index_ms)))
 
     def reset(self, times: Checkpoint) -> None:
         """Replace all times, as recovery does when it knows better."""
         with self._lock:
-            self._times = times
+            self.times = times
 
     def flush(self) -> None:
         """Write the times down, durably; no call of the system when nothing changed.
@@ -87,7 +77,7 @@ class StoreCheckpoint:
         Where that fails, the old times stay, so recovery goes back further than it must.
         """
         with self._lock:
-            times = self._times
+            times = self.times
             if times == self._written and self.path.exists():
                 return
             try:

@@ -27,7 +27,7 @@ class ReplicatedLog:
         self._dispatcher = parts.dispatcher
         self._services = services
         self._timeout_s = parts.config.sync_flush_timeout / 1000
-        self.file_size = parts.log.file_size
+        self.file_size = parts.log.files.file_size
 
     @property
     def begin(self) -> int:

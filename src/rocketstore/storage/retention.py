@@ -9,8 +9,7 @@ Law: every deletion is logged with its file and its rule. A file that is not who
 that a reader holds, stays. A disk whose fullness is unknown counts as not full (K-E8).
 
 How derived: CleanCommitLogService, CleanConsumeQueueService and
-MappedFileQueue.deleteExpiredFileByTime of 4.9 (spec B17) without K-E1, K-E4, K-E8 and K-E10. What
-goes before its time (K-E5) is said aloud.
+MappedFileQueue.deleteExpiredFileByTime of 4.9 (spec B17) without K-E1, K-E4, K-E5, K-E8, K-E10.
 """
 
 from __future__ import annotations

@@ -2,17 +2,13 @@
 
 The public `MessageStore` (``rocketstore.message_store``) adds the services of the rooms above.
 
-Law: one `BaseStore` per directory and machine writes, held by the lock of
-`storage.files.lock`. After `close` returned without an error everything is on the disk, and the
-next open has nothing to recover.
-
-Law: a store lets go of its files and its lock only when none of its threads runs any more, whatever
-interrupts that; a close that did not come so far goes on when it is called again. A forked child
-has none of the threads and does not hold the lock, and its mappings are its parent's files: there
-every use of the store is refused, no file is touched and no lock is waited for.
+Law: one per directory and machine writes, by the lock of `storage.files.lock`. After `close`
+returned without an error all is on the disk, and the next open has nothing to recover. Files and
+lock are let go only when none of its threads runs any more, whatever interrupts that; a close that
+did not come so far goes on when it is called again. A forked child has no threads and no lock, and
+its mappings are its parent's: there every use is refused, no file is touched, no lock waited for.
 
 How derived: DefaultMessageStore of 4.9, whose order of start and shutdown this follows.
-Reading is `storage.reading.reader`, which this class extends; putting is `storage.log.writer`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class TransientPoolService:
         self._ring: Callable[[], None] | None = None
         self.pool = TransientStorePool(
             config.transient_store_pool_size,
-            log.file_size,
+            log.files.file_size,
             lock=config.transient_store_pool_lock,
             fails_fast=config.fast_fail_if_no_buffer_in_store_pool,
         )

@@ -1,17 +1,15 @@
 """Dispatch: follow the CommitLog, and enter every record into its queue and the index.
 
-A thread asks how far records may be seen (`readable_limit`: in SYNC_FLUSH what is on disk, K-D2),
-walks up to there, file by file and batch by batch, and gives the rows to the compiled loop
-(`RowDispatch`), which asks `EntryDecisions` what is rare. Recovery uses the same way, synchronously
-and with `force`, to rewrite what a crash may have spoilt; a second thread walks ahead then.
+A thread walks as far as records may be seen (with SYNC_FLUSH what is on disk, K-D2) and gives the
+rows to the compiled loop (`RowDispatch`), which asks `EntryDecisions` what is rare. Recovery does
+so with `force`, to rewrite what a crash may have spoilt, and a second thread walks ahead of it.
 
 Law: no record that can be read is passed over. After damage dispatch goes on at the next
 believable record (K-R3) and counts what it stepped over; an error of any kind is tried again, with
 growing pauses, from the same record (K-R4, K-C6). Doing a record twice changes nothing. A waiter
 announces itself before it looks, and is woken after dispatch has published: no arrival is missed.
 
-How derived: DefaultMessageStore.ReputMessageService, CommitLogDispatcherBuildConsumeQueue,
-CommitLogDispatcherBuildIndex and MessageArrivingListener of 4.9 (spec B11, B12, B15.1).
+How derived: ReputMessageService of 4.9 and what it calls (spec B11, B12, B15.1).
 """
 
 from __future__ import annotations
@@ -148,32 +146,27 @@ if TYPE_CHECKING:
 
 
 class ArrivalBoard:
-    """Listeners and waiters of one store; `changes` tells those who wait that dispatch got on."""
+    """Who listens, for whom alone dispatch makes `Arrival` values, and who waits, on `changes`."""
 
     def __init__(self) -> None:
-        self._listeners: tuple[ArrivalListener, ...] = ()
+        self.listeners: tuple[ArrivalListener, ...] = ()
         self._lock = threading.Lock()
         self.changes = Changes()
         self._closed = False
 
-    @property
-    def has_listeners(self) -> bool:
-        """Whether dispatch has to make `Arrival` values at all."""
-        return bool(self._listeners)
-
     def add_listener(self, listener: ArrivalListener) -> None:
         """Call `listener` for every message dispatched from now on, on the dispatching thread."""
         with self._lock:
-            self._listeners = (*self._listeners, listener)
+            self.listeners = (*self.listeners, listener)
 
     def remove_listener(self, listener: ArrivalListener) -> None:
         """Stop calling `listener`; one that is unknown is not an error."""
         with self._lock:
-            self._listeners = tuple(known for known in self._listeners if known != listener)
+            self.listeners = tuple(known for known in self.listeners if known != listener)
 
     def announce(self, arrivals: Iterable[Arrival]) -> None:
         """Call every listener; one that raises is logged and does not stop dispatch."""
-        listeners = self._listeners
+        listeners = self.listeners
         for arrival in arrivals:
             for listener in listeners:
                 try:
@@ -334,7 +327,7 @@ class Dispatcher:
         self._check_crc = check_crc
         self._decisions.forced_range = (start, stop) if force else None
         # A listener wants its batches in step with the walk.
-        if can_walk_ahead() and not self.board.has_listeners:
+        if can_walk_ahead() and not self.board.listeners:
             self._ahead_from = start
         try:
             self._dispatch_to(stop)
@@ -396,7 +389,7 @@ class Dispatcher:
         walked, reason = start, StopReason.END
         while walked < stop and reason is StopReason.END:
             # A listener hears of a batch before the next one overwrites it.
-            batches = 1 if self.board.has_listeners else BATCHES_AT_ONCE
+            batches = 1 if self.board.listeners else BATCHES_AT_ONCE
             with self._dispatching(columns) as loop:
                 walked, found = loop.dispatch_file(
                     file.array, walked, stop, file.base, file.size, self._check_crc,
@@ -418,7 +411,7 @@ class Dispatcher:
             done = loop.cursor
             if done < loop.count:  # an error: the record is walked again from its start
                 self.dispatched_offset = int(columns.physical_offset[done])
-            if self.board.has_listeners:
+            if self.board.listeners:
                 self._announce(columns, done)
             del decisions.columns
 

@@ -1,17 +1,15 @@
 """Have the log's next files, and the next pages of the one in use, ready before a put needs them.
 
 Law: a file handed out is complete: all its blocks, its name durable, all zeros. Files that nobody
-took are deleted at an orderly close; after a crash they stay and recovery deletes them, because
-they begin after the end of the log. A file that was taken is handed out again until the log has
-it. Names appear in the order of the log: while a put makes a file itself, the thread makes no later
-one, so that no reader sees a hole. Pages are touched only after the end of the log, and nothing in
-them changes; what cannot be touched is left to the writer.
+took are deleted at an orderly close, after a crash by recovery. One that was taken is handed out
+again until the log has it. Names appear in the order of the log: while a put makes a file itself,
+the thread makes no later one, so that no reader sees a hole. Pages are touched only after the end
+of the log, and nothing in them changes; what cannot be touched is left to the writer.
 
 How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
-being made (K-P9): it waits for the one under way, and makes the file itself otherwise. Files are
-not made ahead when they would take the last room of a disk, and none of a log whose only file was
-never half full: a gigabyte more for each message of a small store. 4.9 has the whole file touched
-before its first use, or nothing (K-M5); `WarmUp` is that, `TouchAhead` is ours.
+being made (K-P9): it waits for the one under way, and makes the file itself otherwise. None is made
+ahead that would take the last room of a disk, or of a log whose only file was never half full. 4.9
+has the whole file touched before its first use (`WarmUp`), or nothing (K-M5).
 """
 
 from __future__ import annotations

@@ -247,11 +247,6 @@ class IndexService:
         """Physical offset of the last indexed message; 0 when there is none."""
         return self.files[-1].header.end_physical_offset if self.files else 0
 
-    @property
-    def item_count(self) -> int:
-        """Items of all files."""
-        return sum(len(file.items) for file in self.files)
-
     # --- durability, deletion -------------------------------------------------------------------
 
     def flush(self, *, full_only: bool = False) -> bool:

@@ -3,15 +3,12 @@
 Law: a record gets its queue offset, physical offset and store time under one lock, and the end of
 the log moves only after all its bytes are in the mapping. Store times never go back. What a failed
 append leaves after the end is zero.
-
 Law: an append happens as a whole or not at all, wherever an exception ends it: a signal handler may
 raise one between any two lines. The write position of the last file is the one end of the log, and
 its store the moment in which an append is done; all else stands in a note before the first byte is
 written, as values, and the next to take the lock settles it (docs/decisions/0020).
-
 How derived: CommitLog.asyncPutMessage and DefaultAppendMessageCallback.doAppend of 4.9 (spec B3.4,
-B3.5, F3.1). `native.put` writes the records, and does all of this for a put that nobody would
-refuse, without the lock: it leaves a log that is busy alone, and no Python runs meanwhile.
+B3.5, F3.1). `native.put` does all of this without the lock, for a put that nobody would refuse.
 """
 
 from __future__ import annotations
@@ -136,11 +133,6 @@ class CommitLog:
         """One past the last byte that dispatch, and with it every reader, may see (K-D2)."""
         return self.flushed_offset if self.sync_flush else self.committed_offset
 
-    @property
-    def file_size(self) -> int:
-        """Bytes of one file."""
-        return self.files.file_size
-
     def window(self, offset: int, _size: int) -> tuple[mmap.mmap, int, int, MappedFile] | None:
         """Return the mapping of the file that has the byte at `offset`; None without."""
         file = self.files.find(offset)
@@ -248,7 +240,7 @@ class CommitLog:
             file = full = self.files.last()
             if file is None or file.write_position == file.size:
                 base = offset if full is None else full.base + full.size
-                if base != offset or base % self.file_size:
+                if base != offset or base % self.files.file_size:
                     raise ValueError(f"no file begins at {offset}; the next one does at {base}")
                 file = self.preallocator.take(base, ahead=full is not None)
                 self.files.adopt(file)

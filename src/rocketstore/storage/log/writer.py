@@ -361,7 +361,7 @@ class StoreWriter:
             )
 
     def _check_fits(self, size: int) -> None:
-        file_size = self._log.file_size
+        file_size = self._log.files.file_size
         if size + END_FILE_MIN_BLANK_SIZE > file_size:
             raise _NotTaken(
                 PutMessageStatus.MESSAGE_ILLEGAL,

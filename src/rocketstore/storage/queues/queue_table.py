@@ -2,13 +2,11 @@
 
 Every second the files with enough new pages and full index files are flushed, every minute all;
 only then, and only when nothing was left over, does the checkpoint move, to the store time that had
-been dispatched when the flush began (K-R7). The newest index file is flushed with the queues
-(K-I2).
+been dispatched when the flush began (K-R7). The newest index file goes with the queues (K-I2).
 
 Law: asking for a queue never makes one (K-C5); only dispatch does, when a record needs it. Nothing
-is mapped until an entry is read or written, so a thousand queues open in a moment. After a failed
-sync nothing here is promised any more while the store is open: the system may have dropped the
-pages it could not write. The next start rebuilds entries and items from the checkpoint on.
+is mapped until an entry is read or written. After a failed sync nothing here is promised any more
+while the store is open; the next start rebuilds entries and items from the checkpoint on.
 
 How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue, recoverTopicQueueTable and
 FlushConsumeQueueService of 4.9 (spec B1, B9.4, B9.5, B12, B16.4).

@@ -9,8 +9,7 @@ again changes nothing, so it may be interrupted anywhere.
 
 How derived: DefaultMessageStore.recover, CommitLog.recoverNormally and recoverAbnormally of 4.9.3
 (spec B16), without K-R1 to K-R10 and K-C2, K-I1, K-I8, K-S1. See docs/how-it-works/recovery.md.
-Cost: one pass over what is not known to be safe, a second one only where damage has records after
-it (decision 0015).
+Cost: one pass over what is not known to be safe, two where damage has records after it (0015).
 """
 
 from __future__ import annotations
@@ -173,13 +172,8 @@ def recover(
     `clean`: the last writer ended in order (there was no ``abort``). A `policy` of None is that of
     the settings. `keeps_places`: under ``salvage`` numbers given out to records that are lost with
     the log's end stay given; 4.9 gives them again.
-
-    Raises
-    ------
-    StoreDamagedError
-        The CommitLog has no file although queues have entries (K-R10).
-    StoreFullError
-        There is no room for a copy of what has to be cut.
+    Raises `StoreDamagedError` where the CommitLog has no file although queues have entries (K-R10),
+    `StoreFullError` where there is no room for a copy of what has to be cut.
     """
     policy = policy or parts.config.recovery_policy
     is_compatible = policy is RecoveryPolicy.COMPATIBLE

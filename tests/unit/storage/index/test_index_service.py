@@ -35,6 +35,10 @@ def open_index(root, layout=LAYOUT, **options):
     return index, problems
 
 
+def item_count(index):
+    return sum(len(file.items) for file in index.files)
+
+
 def put(index, key, physical_offset, stored_ms, topic=TOPIC):
     """Put one item as the kernel does."""
     while not index.files or not put_item(
@@ -95,7 +99,7 @@ def test_keys_are_found_newest_first_over_all_files(parts):
     assert find(parts.index, "all") == placed[::-1]
     assert find_in(parts.index, TOPIC, "all", max_count=3) == placed[:-4:-1]
     assert find(parts.index, "nothing") == []
-    assert parts.index.item_count == 40
+    assert item_count(parts.index) == 40
     assert parts.index.end_physical_offset == placed[-1]
 
 
@@ -153,7 +157,7 @@ def test_a_record_seen_again_gets_no_second_item(parts):
     parts.run()
     before = parts.bytes_on_disk()
     java_items, our_items = 16, 12
-    assert parts.index.item_count == our_items < java_items
+    assert item_count(parts.index) == our_items < java_items
     parts.open_derived()
     last = parts.entries()[-1][0]
     parts.dispatcher.dispatch_range(last, parts.end)
@@ -199,7 +203,7 @@ def test_messages_without_keys_make_no_index_file(parts):
     parts.append(5)
     parts.append(properties=b"KEYS\x01 \x02UNIQ_KEY\x01")
     parts.run()
-    assert parts.index.item_count == 0
+    assert item_count(parts.index) == 0
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -239,5 +239,5 @@ def test_the_log_tells_its_place(tmp_path: Path):
     assert (parts.log.min_offset, parts.log.max_offset) == (0, 0)
     append(parts, b"abc")
     assert bytes_at(parts.log.files, 88, 3) == b"abc"
-    assert parts.log.file_size == LOG_FILE_BYTES
+    assert parts.log.files.file_size == LOG_FILE_BYTES
     assert isinstance(parts.files.files[0].array, np.ndarray)
