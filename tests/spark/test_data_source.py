@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from rocketstore.pipeline import session
+from support.batch_stores import BATCHES, open_batches, put
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 
@@ -99,6 +100,19 @@ def test_every_table_is_what_its_reader_gives(spark, basic, table):
 
     found = rows_of(load(spark, basic, table=table))
     assert sorted_rows(found) == sorted_rows(read_table(basic, table=table))
+
+
+def test_entries_of_batch_queues_lead_to_the_records_of_their_messages(spark, tmp_path):
+    with open_batches(tmp_path) as store:
+        put(store, "a", "b", "c")
+        put(store, "d", "e")
+        page = store.get(BATCHES, 0, 0)
+    found = {}
+    for row in rows_of(load(spark, tmp_path, table="batchqueue")):
+        for number in range(row["baseOffset"], row["baseOffset"] + row["messageCount"]):
+            found[row["topic"], row["queueId"], number] = row["physicalOffset"]
+    assert found == {(BATCHES, 0, one.queue_offset): one.physical_offset for one in page.messages}
+    assert len(found) == 5
 
 
 def test_what_waits_is_counted_in_sql(spark, tmp_path):

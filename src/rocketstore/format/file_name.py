@@ -16,6 +16,7 @@ from rocketstore.format import checked
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
 CONSUME_QUEUE_EXT_DIRECTORY: Final = "consumequeue_ext"
+BATCH_CONSUME_QUEUE_DIRECTORY: Final = "batchconsumequeue"
 INDEX_DIRECTORY: Final = "index"
 CONFIG_DIRECTORY: Final = "config"
 CHECKPOINT_FILE_NAME: Final = "checkpoint"

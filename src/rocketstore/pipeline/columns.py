@@ -35,6 +35,10 @@ _DDL: Final = {
         topic STRING, queueId INT, queueOffset BIGINT, physicalOffset BIGINT, size INT,
         tagsCode BIGINT, brokerName STRING
     """,
+    "batchqueue": """
+        topic STRING, queueId INT, baseOffset BIGINT, messageCount INT, physicalOffset BIGINT,
+        size INT, tagsCode BIGINT, storeTimestamp TIMESTAMP, brokerName STRING
+    """,
     "index": """
         keyHash INT, physicalOffset BIGINT, storeTimestamp TIMESTAMP, itemNumber INT,
         previousItem INT, slot INT, file STRING, brokerName STRING

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.pipeline.files import FileEntry
+
     Numbers = npt.NDArray[np.int64]
 
 ALL_OFFSETS: Final = range(2**62)  # of a queue to its end, wherever that will be
@@ -68,16 +70,20 @@ def stored_rows(
                 yield first, np.frombuffer(raw, dtype=kind, count=count)
 
 
+def files_of(location: str, directory: str, key: QueueKey) -> list[tuple[int, FileEntry]]:
+    """Return a queue's files below a directory of its store, each with its first byte."""
+    files, root = files_at(location)
+    return offset_files(files.list(f"{root}/{directory}/{key.topic}/{key.queue_id}"))
+
+
 class QueueFiles:
     """The files of one queue, in order; between two of them entries may be missing."""
 
     def __init__(self, location: str, key: QueueKey) -> None:
         self.location, self.key = location, key
-        files, root = files_at(location)
-        directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
         self.files = [
             QueueFile(entry.path, base // ENTRY_SIZE_BYTES, entry.size // ENTRY_SIZE_BYTES)
-            for base, entry in offset_files(files.list(directory))
+            for base, entry in files_of(location, CONSUME_QUEUE_DIRECTORY, key)
         ]
 
     @property
@@ -168,21 +174,24 @@ def _written_count(file: OpenFile, count: int) -> int:
 # --- which are chosen ---------------------------------------------------------------------------
 
 
-def list_queues(location: str) -> list[QueueKey]:
+def list_queues(location: str, directory: str = CONSUME_QUEUE_DIRECTORY) -> list[QueueKey]:
     """Return the queues that have a directory, by topic and number."""
     files, root = files_at(location)
     return sorted(
         QueueKey(topic.name, queue_id)
-        for topic in files.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}")
+        for topic in files.list(f"{root}/{directory}")
         if topic.is_directory
         for entry in files.list(topic.path)
         if entry.is_directory and (queue_id := parse_queue_id(entry.name)) is not None
     )
 
 
-def chosen_queues(store: StorePlace, options: ReadOptions) -> list[QueueKey]:
+def chosen_queues(
+    store: StorePlace, options: ReadOptions, directory: str = CONSUME_QUEUE_DIRECTORY
+) -> list[QueueKey]:
     """Return the queues that the options choose and that have a directory."""
-    return [key for key in list_queues(store.location) if is_chosen(options, store, key)]
+    listed = list_queues(store.location, directory)
+    return [key for key in listed if is_chosen(options, store, key)]
 
 
 def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:

@@ -1,11 +1,11 @@
 """The tables of the data source: how each is planned and read.
 
 ``messages`` and ``commitlog`` are intact records, ``damage`` and ``segments`` the rest of a log.
-``consumequeue`` and ``index`` are entries as they are stored: fillers are rows, and so are entries
-whose record has expired; what was never written is not. A key is in the index only as its hash, and
-a time as seconds since its file's begin. ``queues``, ``topics`` and ``consumers`` are what a few
-entries and the broker's JSON say, some small reads for each queue; ``bytes`` is a sum over all
-entries, so it is counted only for a query whose columns name it.
+``consumequeue``, ``batchqueue`` and ``index`` are entries as they are stored: fillers are rows, and
+so are entries whose record has expired; what was never written is not. A key is in the index only
+as its hash, and a time as seconds since its file's begin. ``queues``, ``topics`` and ``consumers``
+are what a few entries and the broker's JSON say, some small reads for each queue; ``bytes`` is a
+sum over all entries, so it is counted only for a query whose columns name it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import numpy as np
 
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format import index_file, metadata_json
-from rocketstore.format.file_name import INDEX_DIRECTORY
+from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
+from rocketstore.format.batch_queue_entry import FIELDS as BATCH_FIELDS
+from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES, written_mask
 from rocketstore.pipeline import planning, queues, waiting_tables
@@ -28,7 +30,7 @@ from rocketstore.pipeline.files import FileEntry, files_at, read_part
 from rocketstore.pipeline.log_read import chosen_records, read_split
 from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.pipeline.projection import batch_of, record_batches, rows_batch
-from rocketstore.pipeline.queues import QueueFiles, chosen_queues, chosen_stores
+from rocketstore.pipeline.queues import QueueFiles, chosen_queues, chosen_stores, files_of
 from rocketstore.pipeline.stores import (
     StorePlace,
     find_stores,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.options import ReadOptions
 
+BATCH_DTYPE: Final = np.dtype([(field.name, f">{field.code}") for field in BATCH_FIELDS])
 QUEUES_PER_TASK: Final = 256  # some requests each: enough work for a task, few enough to spread
 
 
@@ -175,6 +178,38 @@ def _entries(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iter
                 "physicalOffset": entries["physical_offset"].astype(np.int64),
                 "size": entries["record_size"].astype(np.int32),
                 "tagsCode": entries["tags_code"].astype(np.int64),
+                "brokerName": part.store.broker_name,
+            }
+            if len(entries):
+                yield batch_of(values, schema, len(entries))
+
+
+def _plan_batches(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
+    pieces = [
+        RowsTask(store, file.path, 0, range(file.size // BATCH_ENTRY_SIZE_BYTES), key)
+        for store in chosen_stores(options)
+        for key in chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY)
+        for _, file in files_of(store.location, BATCH_CONSUME_QUEUE_DIRECTORY, key)
+    ]
+    return _cut_rows(pieces, BATCH_DTYPE, options)
+
+
+def _batches(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
+    """Yield the written entries of batch queues (`BatchEntry.is_written`)."""
+    for part in task:
+        for _first, found in part.chunks(BATCH_DTYPE):
+            is_written = written_mask(found)
+            is_written &= (found["base_offset"] >= 0) & (found["message_count"] > 0)
+            entries = found[is_written]
+            values = {
+                "topic": part.of.topic,
+                "queueId": part.of.queue_id,
+                "baseOffset": entries["base_offset"].astype(np.int64),
+                "messageCount": entries["message_count"].astype(np.int32),
+                "physicalOffset": entries["physical_offset"].astype(np.int64),
+                "size": entries["record_size"].astype(np.int32),
+                "tagsCode": entries["tags_code"].astype(np.int64),
+                "storeTimestamp": entries["store_timestamp_ms"].astype(np.int64),
                 "brokerName": part.store.broker_name,
             }
             if len(entries):
@@ -360,6 +395,7 @@ READERS: Final = {  # of each table of `columns.TABLES`
     "damage": Table(planning.plan_log, _damage),
     "segments": Table(find_stores, _segments),
     "consumequeue": Table(_plan_entries, _entries),
+    "batchqueue": Table(_plan_batches, _batches),
     "index": Table(_plan_items, _items),
     "queues": Table(_plan_queues, _queues),
     "topics": Table(_plan_topics, _topics),

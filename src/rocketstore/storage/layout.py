@@ -16,6 +16,7 @@ from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ConfigError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
+    BATCH_CONSUME_QUEUE_DIRECTORY,
     CHECKPOINT_FILE_NAME,
     CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
@@ -44,7 +45,7 @@ class StoreLayout:
         self.read_only_directories = read_only
         self.consume_queue = root / CONSUME_QUEUE_DIRECTORY
         self.consume_queue_ext = root / CONSUME_QUEUE_EXT_DIRECTORY
-        self.batch_consume_queue = root / "batchconsumequeue"
+        self.batch_consume_queue = root / BATCH_CONSUME_QUEUE_DIRECTORY
         self.index = root / INDEX_DIRECTORY
         self.checkpoint = root / CHECKPOINT_FILE_NAME
         self.abort = root / ABORT_FILE_NAME

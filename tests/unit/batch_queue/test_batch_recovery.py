@@ -16,6 +16,7 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
     BatchEntry,
+    decode_batch_entry,
     encode_batch_entry,
 )
 from rocketstore.storage.files.disk import Disk
@@ -24,6 +25,7 @@ from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.store import BaseStore
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
 from support.memory import memory_directory
+from support.pipeline_tables import read_table
 from support.small_store import START_MS, Clock
 from support.vectors import vector
 
@@ -102,6 +104,21 @@ def test_a_store_of_5_is_read_and_its_queue_built_again_is_the_same(root, with_q
             assert not store.problems
     assert queue_bytes(root)[: 7 * ENTRY] == vector("batch-queue/entries")
     assert not any(queue_bytes(root)[7 * ENTRY :])
+
+
+@pytest.mark.parametrize("split", ["100", "1g"])
+def test_spark_s_table_has_the_entries_that_5_wrote(root, split):
+    genuine(root, with_queue=True)
+    raw = vector("batch-queue/entries")
+    java = [decode_batch_entry(raw, at) for at in range(0, len(raw), ENTRY)]
+    rows = read_table(root, table="batchqueue", maxSplitBytes=split, subscribe=BATCHES)
+    assert [
+        (row["topic"], row["queueId"], row["physicalOffset"], row["size"], row["tagsCode"],
+         round(row["storeTimestamp"].timestamp() * 1000), row["baseOffset"], row["messageCount"])
+        for row in rows
+    ] == [(BATCHES, 0, *one[:6]) for one in java if one.is_written]  # fmt: skip
+    assert len(rows) > 1
+    assert read_table(root, table="batchqueue", subscribe="other") == []
 
 
 def test_a_store_of_5_goes_on_where_it_ended(root):
