@@ -33,7 +33,7 @@ _DDL: Final = {
     "commitlog": _RECORD.replace("body BINARY, ", ""),
     "consumequeue": """
         topic STRING, queueId INT, queueOffset BIGINT, physicalOffset BIGINT, size INT,
-        tagsCode BIGINT, brokerName STRING
+        tagsCode BIGINT, extensionAddress BIGINT, brokerName STRING
     """,
     "batchqueue": """
         topic STRING, queueId INT, baseOffset BIGINT, messageCount INT, physicalOffset BIGINT,
@@ -81,7 +81,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 NULLABLE: Final = frozenset({
     "tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp",
     "lastStoreTimestamp", "foundTimestamp", "readQueueNums", "writeQueueNums", "perm",
-    "dueTimestamp", "realTopic", "realQueueId", "producerGroup",
+    "dueTimestamp", "realTopic", "realQueueId", "producerGroup", "tagsCode", "extensionAddress",
 })  # fmt: skip
 """Columns of any table whose rows can be without a value."""
 

@@ -13,19 +13,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, parse_queue_id
+from rocketstore.format.file_name import (
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    parse_queue_id,
+)
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
     FILLER,
+    MAX_EXT_ADDRESS,
     QueueEntry,
     decode_entry,
     equal_mask,
     written_mask,
 )
-from rocketstore.pipeline.files import OpenFile, files_at, opened
+from rocketstore.pipeline.files import OpenFile, files_at, opened, read_part
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace, ReadOptions
 from rocketstore.pipeline.stores import Segment, StorePlace, find_stores, offset_files
+from rocketstore.queue_extension.tags_codes import resolved
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -85,6 +91,13 @@ class QueueFiles:
             QueueFile(entry.path, base // ENTRY_SIZE_BYTES, entry.size // ENTRY_SIZE_BYTES)
             for base, entry in files_of(location, CONSUME_QUEUE_DIRECTORY, key)
         ]
+
+    def tags_codes(self, codes: Numbers) -> Numbers:
+        """Return the tags codes that entries mean; an address without a unit stays as it is."""
+        if not (codes <= MAX_EXT_ADDRESS).any():
+            return codes
+        extension = files_of(self.location, CONSUME_QUEUE_EXT_DIRECTORY, self.key)
+        return tags_codes(self.location, extension, codes)
 
     @property
     def first_offset(self) -> int:
@@ -169,6 +182,26 @@ def _entry_at(file: OpenFile, number: int) -> QueueEntry | None:
 
 def _written_count(file: OpenFile, count: int) -> int:
     return bisect_left(range(count), 1, key=lambda number: _entry_at(file, number) is None)
+
+
+def tags_codes(
+    location: str, extension: Sequence[tuple[int, FileEntry]], codes: Numbers
+) -> Numbers:
+    """Return the tags codes that entries mean; an address without a unit stays as it is."""
+
+    def read(position: int, size: int) -> bytes | None:
+        for base, file in extension:
+            if base <= position < base + file.size:
+                try:
+                    return read_part(
+                        location, file.path, position - base, min(size, base + file.size - position)
+                    )
+                except StoreError as error:
+                    if not isinstance(error.__cause__, FileNotFoundError):
+                        raise
+        return None
+
+    return resolved(codes, read)
 
 
 # --- which are chosen ---------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format import index_file, metadata_json
@@ -24,7 +25,12 @@ from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.format.batch_queue_entry import FIELDS as BATCH_FIELDS
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES, written_mask
+from rocketstore.format.queue_entry import (
+    ENTRY_DTYPE,
+    ENTRY_SIZE_BYTES,
+    MAX_EXT_ADDRESS,
+    written_mask,
+)
 from rocketstore.pipeline import planning, queues, waiting_tables
 from rocketstore.pipeline.files import FileEntry, files_at, read_part
 from rocketstore.pipeline.log_read import chosen_records, read_split
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.options import ReadOptions
 
+pa: Any = pyarrow
 BATCH_DTYPE: Final = np.dtype([(field.name, f">{field.code}") for field in BATCH_FIELDS])
 QUEUES_PER_TASK: Final = 256  # some requests each: enough work for a task, few enough to spread
 
@@ -171,13 +178,17 @@ def _entries(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iter
         for first, found in part.chunks(ENTRY_DTYPE):
             is_written = written_mask(found)
             entries = found[is_written]
+            stored = entries["tags_code"].astype(np.int64)
+            queue = QueueFiles(part.store.location, part.of)
+            codes = queue.tags_codes(stored) if "tagsCode" in schema.names else stored
             values = {
                 "topic": part.of.topic,
                 "queueId": part.of.queue_id,
                 "queueOffset": first + np.flatnonzero(is_written),
                 "physicalOffset": entries["physical_offset"].astype(np.int64),
                 "size": entries["record_size"].astype(np.int32),
-                "tagsCode": entries["tags_code"].astype(np.int64),
+                "tagsCode": pa.array(codes, mask=codes <= MAX_EXT_ADDRESS),
+                "extensionAddress": pa.array(stored, mask=stored > MAX_EXT_ADDRESS),
                 "brokerName": part.store.broker_name,
             }
             if len(entries):

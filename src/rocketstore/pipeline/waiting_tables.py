@@ -140,10 +140,9 @@ def _due_ms(store: StorePlace, columns: RecordColumns) -> Any:
         for first, entries in queue.entries(int(numbers.min()), int(numbers.max()) + 1):
             chosen = np.flatnonzero((numbers >= first) & (numbers < first + len(entries)))
             found = entries[numbers[chosen] - first]
-            is_own = (found["physical_offset"] == places[chosen]) & (
-                found["tags_code"] > MAX_EXT_ADDRESS
-            )
-            due[rows[chosen[is_own]]] = found["tags_code"][is_own]
+            codes = queue.tags_codes(found["tags_code"].astype(np.int64))
+            is_own = (found["physical_offset"] == places[chosen]) & (codes > MAX_EXT_ADDRESS)
+            due[rows[chosen[is_own]]] = codes[is_own]
     return due
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import zlib
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -132,11 +133,38 @@ def test_consumequeue_holds_the_entries_that_java_read(name):
     for row in rows:
         key = (row["topic"], row["queueId"], row["queueOffset"])
         assert key not in found
-        found[key] = [row["physicalOffset"], row["size"], row["tagsCode"]]
+        code = row["tagsCode"] if row["extensionAddress"] is None else row["extensionAddress"]
+        found[key] = [row["physicalOffset"], row["size"], code]
     for topic, queues in manifest["consumeQueues"].items():
         for queue_id, queue in queues.items():
             for number, entry in enumerate(queue["entries"], queue["minOffset"]):
                 assert found[topic, int(queue_id), number] == entry
+
+
+def test_tags_codes_are_those_of_java_s_extensions_and_null_where_one_is_damaged(tmp_path):
+    golden, manifest = golden_store("cqext")
+    java = {
+        ("ExtTopic", int(queue), unit[0]): unit[2]
+        for queue, found in manifest["consumeQueues"]["ExtTopic"].items()
+        for unit in found["ext"]
+    }
+
+    def codes(**options):
+        return {
+            (row["topic"], row["queueId"], row["queueOffset"]): row["tagsCode"]
+            for row in read_table(root, table="consumequeue", **options)
+            if row["extensionAddress"] is not None
+        }
+
+    root = shutil.copytree(golden, tmp_path / "store")
+    assert codes() == codes(maxSplitBytes=60) == java
+    assert len(set(java.values())) > 1
+    (first,) = (root / "consumequeue_ext" / "ExtTopic" / "0").glob("0*0")
+    with first.open("r+b") as file:
+        file.write(bytes(20))
+    assert codes() == java | {("ExtTopic", 0, 0): None}
+    shutil.rmtree(root / "consumequeue_ext")
+    assert codes() == dict.fromkeys(java)
 
 
 @pytest.mark.parametrize("name", ["basic", "broker", "transactions", "multidispatch"])

@@ -22,6 +22,7 @@ from rocketstore.transaction.ledger import final_of, read_ledger
 from rocketstore.transaction.records import times_checked
 from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 from rocketstore.verification.waiting import TRANSACTION_GROUP as GROUP
+from support.extended_store import open_extended, units_of
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
 from support.small_store import CONFIG, Clock, open_store, overwrite
@@ -113,6 +114,19 @@ def test_an_entry_that_does_not_lead_to_its_record_gives_no_due_time(tmp_path):
     assert rows[3]["dueTimestamp"] is None
     assert rows[3]["realTopic"] == "DelayTopic"
     assert rows[2]["dueTimestamp"] is not None
+
+
+def test_a_due_time_that_stands_in_an_extension_is_found_there(tmp_path):
+    with open_extended(tmp_path, Clock()) as store:
+        for _ in range(3):
+            store.put(Message(topic="orders", body=b"b", properties={"DELAY": "2"}))
+        store.wait_dispatched()
+        due = [unit.tags_code for unit in units_of(store, DELAY_TOPIC, 1)]
+    rows = read_table(tmp_path, table="delays")
+    assert [in_ms(row["dueTimestamp"]) for row in rows] == due
+    shutil.rmtree(tmp_path / "consumequeue_ext")
+    rows = read_table(tmp_path, table="delays")
+    assert [row["dueTimestamp"] for row in rows] == [None] * 3
 
 
 def test_damage_among_what_waits_is_an_error_or_passed_over(tmp_path):

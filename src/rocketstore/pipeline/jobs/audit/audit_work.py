@@ -23,16 +23,15 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     file_name,
     is_directory_name,
-    parse_file_name,
 )
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, ENTRY_SIZE_BYTES
+from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
 from rocketstore.pipeline.jobs.execution import row_batch
-from rocketstore.pipeline.stores import StoreFile
-from rocketstore.queue_extension.tags_codes import resolved
+from rocketstore.pipeline.stores import StoreFile, offset_files
 from rocketstore.units import QueueKey
 from rocketstore.verification import expectation, index_rules, queue_rules, runs
 from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
@@ -172,20 +171,8 @@ class QueueSource:
 
     def tags_codes(self, codes: Int64Array) -> Int64Array:
         """Return the tags codes that entries mean, some of which stand in the extension."""
-        files = [
-            StoreFile(base, one.size, one.path)
-            for one in self._files.list(self._extension)
-            if not one.is_directory and (base := parse_file_name(one.name)) is not None
-        ]
-
-        def read(position: int, size: int) -> bytes | None:
-            file = next((one for one in files if one.base <= position < one.stop), None)
-            if file is None:
-                return None
-            with opened(self._location, file.path) as source:
-                return source.read(position - file.base, min(size, file.stop - position))
-
-        return resolved(codes, read)
+        extension = offset_files(self._files.list(self._extension))
+        return queues.tags_codes(self._location, extension, codes)
 
 
 class _LogReader:
