@@ -24,6 +24,7 @@ from rocketstore.metrics.sources import Sources
 from rocketstore.replication import replication_of
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.store import BaseStore
+from rocketstore.topic_file import TopicFile
 from rocketstore.transaction.checks import TransactionChecks
 from rocketstore.transaction.transactions import EndResult, HalfMessage, Transactions
 
@@ -73,12 +74,13 @@ class MessageStore(BaseStore):
         )
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)
+        self._topics = TopicFile(self.layout, clock=parts.clock, disk=parts.disk)
         self._memory: MemoryTopics | None = None
         if parts.config.memory_topic_enable and parts.config.broker_role is not BrokerRole.SLAVE:
             from rocketstore.memory import MemoryTopics  # noqa: PLC0415 - few need it
 
             # Before the services, which then see those topics like any other.
-            self._memory = MemoryTopics(self, clock=parts.clock, disk=parts.disk)
+            self._memory = MemoryTopics(self, self._topics, clock=parts.clock)
             self._memory.attach()
             if self._memory.names:
                 self.consumer_offsets.forget(self._memory.names)
@@ -155,7 +157,7 @@ class MessageStore(BaseStore):
         if self._batch_topics is None:
             from rocketstore.batch_queue.topics import BatchTopics  # noqa: PLC0415 - few need it
 
-            self._batch_topics = BatchTopics(self, self._parts)
+            self._batch_topics = BatchTopics(self, self._parts, self._topics)
         return self._batch_topics
 
     @property

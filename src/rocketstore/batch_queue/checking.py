@@ -29,6 +29,7 @@ from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.store import BaseStore
+from rocketstore.topic_file import TopicFile
 from rocketstore.units import QueueKey
 from rocketstore.verification.findings import file_finding, finding
 from rocketstore.verification.queue_numbers import QueueNumbers
@@ -153,7 +154,8 @@ def repair_batch_queues(
         finally:
             lock.release()
         with BaseStore.open(root, config, disk=disk, clock=lambda: now_ms, threads=False) as store:
-            BatchTopics(store, store._parts)  # noqa: SLF001 - what a store makes of its own parts
+            file = TopicFile(layout, clock=lambda: now_ms, disk=disk)
+            BatchTopics(store, store._parts, file)  # noqa: SLF001 - what a store makes of its parts
     return findings, actions
 
 

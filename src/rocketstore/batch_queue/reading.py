@@ -4,25 +4,23 @@ Any message of a batch may be the first of a page, or its last. What cannot be r
 lost, or its body breaks off) is stepped over and counted, as a lost entry of a ConsumeQueue is.
 Raw records are given whole, from the one that holds the offset on, as a broker of 5.x sends them.
 
-Law: a call that names no batch topic goes where it went before.
-
 How derived: DefaultMessageStore.getMessage of 5.3.1 over BatchConsumeQueue (spec B13).
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.batch_queue.inner_messages import inner_place, unwrapped
 from rocketstore.format.queue_entry import QueueEntry
-from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
+from rocketstore.native.page import MESSAGES, RECORDS
 from rocketstore.storage.reading.pages import PageLimits, page_without_entry, parse_tags
-from rocketstore.storage.results import GetMessageStatus, GetRawResult, GetResult, GetViewsResult
+from rocketstore.storage.results import GetMessageStatus
+from rocketstore.topic_routes import TopicRoutes
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from rocketstore.batch_queue.entries import BatchEntries
     from rocketstore.format.batch_queue_entry import BatchEntry
@@ -34,18 +32,8 @@ if TYPE_CHECKING:
 LOOKED_AT: Final = 347
 """Most entries that one get looks at: 16,000 bytes of them, as in 5.x."""
 
-_PAGES: Final = (
-    ("get", MESSAGES, GetResult),
-    ("get_raw", RECORDS, GetRawResult),
-    ("get_views", VIEWS, GetViewsResult),
-)
-_ASKED_BY_TOPIC: Final = (
-    "min_offset", "max_offset", "message_count", "queue_entries", "offset_at",
-    "earliest_timestamp", "store_timestamp",
-)  # fmt: skip
 
-
-class BatchReads:
+class BatchReads(TopicRoutes):
     """The batch queues of a store that is read; `queues` may grow, `names` are their topics."""
 
     def __init__(
@@ -55,6 +43,7 @@ class BatchReads:
         queues: Mapping[QueueKey, BatchEntries],
         names: frozenset[str],
     ) -> None:
+        super().__init__(reader)
         self._reader = reader
         self._log = log
         self.queues = queues
@@ -217,40 +206,3 @@ class BatchReads:
             return None
         entry = queue.at(queue.place_of(offset))
         return None if entry is None else entry.store_timestamp_ms
-
-    # --- routes ---------------------------------------------------------------------------------
-
-    def attach_reads(self) -> None:
-        """Let the reader's calls that name a batch topic come here."""
-        reader: Any = self._reader
-        for name in _ASKED_BY_TOPIC:
-            setattr(reader, name, self.routed(name, "topic", lambda topic: topic))
-        for name, kind, result in _PAGES:
-            page = functools.partial(self._page, (kind, result))
-            setattr(reader, name, self.routed(name, "topic", lambda topic: topic, page))
-        without = reader.queues
-        reader.queues = lambda: sorted({*without(), *self.queues})
-
-    def routed(
-        self,
-        name: str,
-        first: str,
-        topic_of: Callable[[Any], Any],
-        own: Callable[..., Any] | None = None,
-    ) -> Callable[..., Any]:
-        """Return a call of the reader that comes here where its first argument says so."""
-        without, own = getattr(self._reader, name), own or getattr(self, name)
-        reader: Any = self._reader
-
-        @functools.wraps(without)
-        def call(*arguments: Any, **named: Any) -> Any:
-            topic = topic_of(arguments[0] if arguments else named.get(first))
-            if (
-                type(topic) is str
-                and topic in self.names
-                and not getattr(reader, "is_closed", False)
-            ):
-                return own(*arguments, **named)
-            return without(*arguments, **named)
-
-        return call

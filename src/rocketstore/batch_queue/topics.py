@@ -13,7 +13,6 @@ which this follows (spec F9); see docs/decisions/0029-batch-queues.md.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,16 +27,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BATCH_ENTRY_SIZE_BYTES
 from rocketstore.format.client_batch import decode_client_batch, encode_client_batch
 from rocketstore.format.file_name import is_directory_name
-from rocketstore.format.metadata_json import (
-    BATCH_QUEUES,
-    QUEUE_TYPE,
-    TOPICS_FILE,
-    TopicConfig,
-    TopicTable,
-    decode_table,
-    dumps,
-    loads,
-)
+from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE
 from rocketstore.format.properties import (
     INNER_BASE,
     INNER_MULTI_DISPATCH,
@@ -63,11 +53,8 @@ from rocketstore.message import (
 )
 from rocketstore.native.log_end import QueueCounter, Record
 from rocketstore.storage.files.pread_files import file_lengths
-from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 from rocketstore.storage.log.commit_log import QueueMovedError
 from rocketstore.storage.log.prepared import (
-    PreparedMessage,
-    batch_messages,
     body_bytes,
     record_of,
     storable_block,
@@ -83,10 +70,11 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.log.prepared import PreparedMessage
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.store import BaseStore
+    from rocketstore.topic_file import TopicFile
 
-_TABLE: Final = "topicConfigTable"
 _IS_BATCH: Final = INNER_BATCH | NEED_UNWRAP
 
 _log: Final = get_logger(__name__)
@@ -95,13 +83,13 @@ _log: Final = get_logger(__name__)
 class BatchTopics(BatchReads):
     """The batch topics of an open store."""
 
-    def __init__(self, store: BaseStore, parts: StoreParts) -> None:
+    def __init__(self, store: BaseStore, parts: StoreParts, file: TopicFile) -> None:
         self._store = store
+        self._file = file
         self._parts = parts
         self._table = parts.queues
         self._root = parts.layout.batch_consume_queue
         self._file_size = file_size(parts.layout, parts.config, parts.sizes)
-        self._creating = threading.Lock()
         self._mapped: dict[QueueKey, MappedBatchQueue] = {}
         super().__init__(store, parts.log, self._mapped, parts.queues.batch_topics)
         self._load()
@@ -188,10 +176,7 @@ class BatchTopics(BatchReads):
         """
         check_topic(topic)
         check_queue_id(queue_count)
-        path = self._parts.layout.config / TOPICS_FILE
-        with self._creating:
-            table = read_with_backup(path, _decoded) or {}
-            topics = table.get(_TABLE, {})
+        with self._file.changing:
             if topic in self.names:
                 return
             counters = self._parts.log.counters
@@ -201,24 +186,19 @@ class BatchTopics(BatchReads):
                     f"{topic} cannot become a batch topic: it has messages",
                     hint="choose another name; what a topic's queues hold cannot be changed",
                 )
-            entry = topics.get(topic) or {}
-            if (entry.get("attributes") or {}).get(QUEUE_TYPE) or entry.get("memory"):
-                raise StoreError(f"{topic} cannot become a batch topic: {path} says another kind")
             if topic.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_", "%RETRY%", "%DLQ%", "%LMQ%")):
                 raise StoreError(f"{topic} cannot be a batch topic: the store itself puts there")
-            fresh = TopicConfig(
-                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
-            )
-            entry = entry or msgspec.to_builtins(fresh)
-            attributes = {**(entry.get("attributes") or {}), QUEUE_TYPE: BATCH_QUEUES}
-            entry = dict(sorted({**entry, "attributes": attributes}.items()))
-            version = table.get("dataVersion") or {}
-            now_ms = self._parts.clock()
-            version = {**version, "counter": version.get("counter", 0) + 1, "timestamp": now_ms}
-            table = {**table, "dataVersion": version, _TABLE: {**topics, topic: entry}}
-            content = dumps(table).encode()
-            self._make_directory(topic)
-            write_atomically(path, content, disk=self._parts.disk, decode=_decoded)
+
+            def marks(known: Mapping[str, Any]) -> Mapping[str, Any]:
+                attributes = known.get("attributes") or {}
+                if attributes.get(QUEUE_TYPE) or known.get("memory"):
+                    raise StoreError(
+                        f"{topic} cannot become a batch topic: {self._file.path} says another kind"
+                    )
+                self._make_directory(topic)
+                return {"attributes": {**attributes, QUEUE_TYPE: BATCH_QUEUES}}
+
+            self._file.mark(topic, queue_count, marks)
             self.names = self._table.batch_topics = self._table.batch_topics | {topic}
 
     # --- puts -----------------------------------------------------------------------------------
@@ -342,16 +322,11 @@ class BatchTopics(BatchReads):
     def _attach(self) -> None:
         """Let the store's calls that name a batch topic come here; a closed store has none."""
         store: Any = self._store
-        self.attach_reads()
         self._put: Callable[..., PutResult] = store.put
         self._put_prepared: Callable[..., PutResult] = store.put_prepared
         self._put_record: Callable[..., PutResult] = store.put_record
-        store.put = self.routed("put", "message", _topic_of)
-        store.put_prepared = self.routed("put_prepared", "prepared", _topic_of)
-        store.put_record = self.routed("put_record", "topic", lambda topic: topic)
-        store.put_client_batch = self.routed("put_client_batch", "topic", lambda topic: topic)
-        batch = self.routed("put_batch", "messages", lambda messages: messages[0].topic)
-        store.put_batch = lambda messages, queue_id=0: batch(batch_messages(messages), queue_id)
+        self.attach_reads(lambda: self.queues)
+        self.attach_puts()
 
 
 def file_size(layout: StoreLayout, config: StoreConfig, sizes: StoreSizes) -> int:
@@ -368,14 +343,3 @@ def file_size(layout: StoreLayout, config: StoreConfig, sizes: StoreSizes) -> in
     if usual is not None:
         return usual.size_bytes
     return sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES * entry
-
-
-def _decoded(content: bytes) -> dict[str, Any]:
-    """Return everything that stands in ``topics.json``; raises `FormatError`."""
-    decode_table(content, TopicTable)  # judges the types
-    loaded: dict[str, Any] = loads(content)
-    return loaded
-
-
-def _topic_of(message: object) -> object:
-    return message.topic if isinstance(message, Message | PreparedMessage) else None

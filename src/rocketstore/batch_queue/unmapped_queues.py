@@ -104,5 +104,5 @@ def with_batches(store: ReadOnlyStore) -> ReadOnlyStore:
             for queue in queues.values()
             if (entry := queue.at(queue.stop_place - 1)) is not None
         )
-        BatchReads(store, log, queues, names).attach_reads()
+        BatchReads(store, log, queues, names).attach_reads(lambda: queues)
     return store

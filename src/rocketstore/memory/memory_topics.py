@@ -10,26 +10,15 @@ pull processor in seed 001 (spec B22).
 
 from __future__ import annotations
 
-import functools
-import threading
 from bisect import bisect_left
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import psutil
 
 from rocketstore.errors import RefusedMessageError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.java_hash import tags_code
-from rocketstore.format.metadata_json import (
-    TOPICS_FILE,
-    TopicConfig,
-    TopicTable,
-    decode_table,
-    dumps,
-    loads,
-)
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import QueueEntry
 from rocketstore.format.refusals import (
@@ -39,39 +28,32 @@ from rocketstore.format.refusals import (
     encoded_born_host,
 )
 from rocketstore.memory.memory_store import FIRST_ADDRESS, MemoryStore
-from rocketstore.message import Message
 from rocketstore.native.log_end import Record
-from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
-from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.native.page import RECORDS
 from rocketstore.storage.log.prepared import (
-    PreparedMessage,
-    batch_messages,
     body_bytes,
     client_messages,
     record_of,
     storable_block,
 )
-from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
+from rocketstore.topic_file import topics_of
+from rocketstore.topic_routes import TopicRoutes
 from rocketstore.units import QueueKey
 from rocketstore.verification.extra_queues import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rocketstore.storage.files.disk import Disk
+    from rocketstore.message import Message
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.log.prepared import PreparedMessage
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.store import BaseStore
+    from rocketstore.topic_file import TopicFile
 
 AVAILABLE_SHARE: Final = 0.75
 """Part of the memory available at the start that messages may take, unless a limit is set (B22)."""
 
-_PAGES: Final = (
-    ("get", MESSAGES, GetResult),
-    ("get_raw", RECORDS, GetRawResult),
-    ("get_views", VIEWS, GetViewsResult),
-)
-_TABLE: Final = "topicConfigTable"
 _CGROUP: Final = Path("/proc/self/cgroup")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
@@ -91,20 +73,17 @@ def available_bytes() -> int:
     return max(0, min(available, limit - used))
 
 
-class MemoryTopics:
+class MemoryTopics(TopicRoutes):
     """The memory topics of an open store, and their messages."""
 
-    def __init__(self, store: BaseStore, *, clock: Callable[[], int], disk: Disk) -> None:
+    def __init__(self, store: BaseStore, file: TopicFile, *, clock: Callable[[], int]) -> None:
+        super().__init__(store)
         config = store.config
         limit = config.memory_topic_max_bytes or int(available_bytes() * AVAILABLE_SHARE)
         self.messages = MemoryStore(config, limit_bytes=limit, clock=clock)
         self._store = store
-        self._clock = clock
-        self._disk = disk
-        self._path = store.layout.config / TOPICS_FILE
-        self._creating = threading.Lock()
-        self._table = read_with_backup(self._path, _decoded) or {}
-        self.names = _marked(self._table)
+        self._file = file
+        self.names = _marked(file.topics())
 
     def create(self, topic: str, queue_count: int = 1) -> None:
         """Make a topic a memory topic, also for later opens: ``topics.json`` says so.
@@ -123,19 +102,8 @@ class MemoryTopics:
                 f"{topic} cannot become a memory topic: it has messages on the disk",
                 hint="choose another name; those messages could not be read any more",
             )
-        with self._creating:
-            topics, now_ms = self._table.get(_TABLE, {}), self._clock()
-            fresh = TopicConfig(
-                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
-            )
-            entry = topics.get(topic) or msgspec.to_builtins(fresh)
-            entry = dict(sorted({**entry, "memory": True}.items()))
-            version = self._table.get("dataVersion") or {}
-            version = {**version, "counter": version.get("counter", 0) + 1, "timestamp": now_ms}
-            table = {**self._table, "dataVersion": version, _TABLE: {**topics, topic: entry}}
-            content = dumps(table).encode()
-            write_atomically(self._path, content, disk=self._disk, decode=_decoded)
-            self._table = table
+        with self._file.changing:
+            self._file.mark(topic, queue_count, lambda _known: {"memory": True})
             self.names |= {topic}
 
     def _disk_queues(self) -> list[QueueKey]:
@@ -289,51 +257,13 @@ class MemoryTopics:
     def attach(self) -> None:
         """Let the store's calls that name a memory topic come here; a closed store has none."""
         store: Any = self._store
-        for name in (
-            "put_client_batch", "put_record", "min_offset", "max_offset", "next_queue_offset",
-            "message_count", "queue_entries", "offset_at", "earliest_timestamp", "store_timestamp",
-        ):  # fmt: skip
-            setattr(store, name, self._routed(name, "topic", lambda topic: topic))
-        for name, kind, result in _PAGES:
-            in_memory = functools.partial(self._page, (kind, result))
-            setattr(store, name, self._routed(name, "topic", lambda topic: topic, in_memory))
-        store.put = self._routed("put", "message", _topic_of)
-        store.put_prepared = self._routed("put_prepared", "prepared", _topic_of)
-        batch = self._routed("put_batch", "messages", lambda messages: messages[0].topic)
-        store.put_batch = functools.wraps(store.put_batch)(
-            lambda messages, queue_id=0: batch(batch_messages(messages), queue_id)
-        )
+        self.attach_puts()
+        self.attach_reads(self.messages.keys)
+        self._route("next_queue_offset")
         acknowledged = store.acknowledged
         store.acknowledged = lambda result: (
             result if result.physical_offset >= FIRST_ADDRESS else acknowledged(result)
         )
-        on_disk = store.queues
-        store.queues = lambda: sorted({*on_disk(), *self.messages.keys()})
-
-    def _routed(
-        self,
-        name: str,
-        first: str,
-        topic_of: Callable[[Any], Any],
-        in_memory: Callable[..., Any] | None = None,
-    ) -> Callable[..., Any]:
-        on_disk, in_memory = getattr(self._store, name), in_memory or getattr(self, name)
-
-        @functools.wraps(on_disk)
-        def call(*arguments: Any, **named: Any) -> Any:
-            topic = topic_of(arguments[0] if arguments else named.get(first))
-            if type(topic) is str and topic in self.names and not self._store.is_closed:
-                return in_memory(*arguments, **named)
-            return on_disk(*arguments, **named)
-
-        return call
-
-
-def _decoded(content: bytes) -> dict[str, Any]:
-    """Return everything that stands in ``topics.json``; raises `FormatError`."""
-    decode_table(content, TopicTable)  # judges the types
-    loaded: dict[str, Any] = loads(content)
-    return loaded
 
 
 def _is_fit(name: str) -> bool:
@@ -343,15 +273,11 @@ def _is_fit(name: str) -> bool:
     return True
 
 
-def _marked(table: dict[str, Any]) -> frozenset[str]:
-    marked = [name for name, one in table.get(_TABLE, {}).items() if one.get("memory") is True]
+def _marked(topics: dict[str, Any]) -> frozenset[str]:
+    marked = [name for name, one in topics.items() if one.get("memory") is True]
     return frozenset(filter(_is_fit, marked))
 
 
 def memory_topics_of(layout: StoreLayout) -> frozenset[str]:
     """Return the memory topics of a store; raises `FormatError` where ``topics.json`` is broken."""
-    return _marked(read_with_backup(layout.config / TOPICS_FILE, _decoded) or {})
-
-
-def _topic_of(message: object) -> object:
-    return message.topic if isinstance(message, Message | PreparedMessage) else None
+    return _marked(topics_of(layout))

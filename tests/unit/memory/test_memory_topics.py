@@ -494,3 +494,15 @@ def test_groups_consume_a_memory_topic_and_futures_are_resolved(root: Path) -> N
             assert result.status is OK
         consumer.join(60)
         assert taken == [b"000000", b"000001", b"000002"]
+
+
+def test_a_topic_of_one_kind_is_made_beside_those_of_the_other(root: Path) -> None:
+    """Both kinds stand in one file: what one room wrote there stays when the other one writes."""
+    config = StoreConfig.small(memory_topic_enable=True)
+    with MessageStore.open(root, config) as store:
+        store.memory_topics.create("quick")
+        store.batch_topics.create("batches")
+        store.memory_topics.create("quicker")
+    with MessageStore.open(root, config) as store:
+        assert store.memory_topics.names == {"quick", "quicker"}
+        assert store.batch_topics.names == {"batches"}
