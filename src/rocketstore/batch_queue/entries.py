@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.files.pread_files import PreadFiles
+
     BatchEntryArray: TypeAlias = npt.NDArray[np.void]
 
 BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
@@ -39,16 +42,21 @@ BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
 class BatchEntries(ABC):
     """The entries of one queue by their place in it, from `first_place` up to `stop_place`."""
 
-    first_place: int
+    files: MappedFileQueue | PreadFiles
     stop_place: int
 
     def __init__(self, log_min_offset: Callable[[], int]) -> None:
         self._log_min_offset = log_min_offset
 
     @property
-    @abstractmethod
+    def first_place(self) -> int:
+        """Place of the first entry on disk."""
+        return max(self.files.min_offset, 0) // BATCH_ENTRY_SIZE_BYTES
+
+    @property
     def entries_per_file(self) -> int:
-        """How many entries one file holds."""
+        """How many entries one file holds; 1 where there is no file to tell."""
+        return max(1, self.files.file_size // BATCH_ENTRY_SIZE_BYTES)
 
     @abstractmethod
     def read(self, place: int, count: int) -> bytes:

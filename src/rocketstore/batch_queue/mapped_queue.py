@@ -34,22 +34,14 @@ _log = get_logger(__name__)
 class MappedBatchQueue(BatchEntries):
     """The entries of one queue below `directory`, which need not exist."""
 
+    files: MappedFileQueue
+
     def __init__(
         self, directory: Path, file_size: int, *, disk: Disk, log_min_offset: Callable[[], int]
     ) -> None:
         super().__init__(log_min_offset)
         self.files = MappedFileQueue(directory, file_size, disk=disk)
         self.stop_place = 0
-
-    @property
-    def first_place(self) -> int:  # type: ignore[override] # it moves with the files
-        """Place of the first entry on disk."""
-        return max(self.files.min_offset, 0) // BATCH_ENTRY_SIZE_BYTES
-
-    @property
-    def entries_per_file(self) -> int:
-        """How many entries one file holds."""
-        return self.files.file_size // BATCH_ENTRY_SIZE_BYTES
 
     def read(self, place: int, count: int) -> bytes:
         """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
@@ -106,10 +98,9 @@ class MappedBatchQueue(BatchEntries):
         last = self.files.last()
         self.stop_place = place if last is not None else 0
         if last is not None:
-            at = position - last.base
-            if self._has_data(place):
-                last.zero_tail(at)
-            last.set_end(min(at, last.size))
+            at = min(position - last.base, last.size)
+            last.clear_tail(at)
+            last.set_end(at)
             last.close_descriptor()
 
     # --- writing --------------------------------------------------------------------------------

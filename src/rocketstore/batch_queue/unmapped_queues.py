@@ -30,17 +30,14 @@ _AT_A_TIME: Final = 1024
 class PreadBatchQueue(BatchEntries):
     """The entries of one queue; `stop_place` is where the written ones end now."""
 
+    files: PreadFiles
+
     def __init__(
         self, directory: Path, open_files: OpenFiles, log_min_offset: Callable[[], int]
     ) -> None:
         super().__init__(log_min_offset)
         self.files = PreadFiles((directory,), open_files=open_files)
         self._seen_stop = 0
-
-    @property
-    def first_place(self) -> int:  # type: ignore[override] # it moves with the files
-        """Place of the first entry on disk."""
-        return max(self.files.min_offset, 0) // BATCH_ENTRY_SIZE_BYTES
 
     @property
     def stop_place(self) -> int:  # type: ignore[override] # it moves with the writer
@@ -54,11 +51,6 @@ class PreadBatchQueue(BatchEntries):
                 break
         self._seen_stop = stop
         return stop
-
-    @property
-    def entries_per_file(self) -> int:
-        """How many entries one file holds."""
-        return max(1, self.files.file_size // BATCH_ENTRY_SIZE_BYTES)
 
     def read(self, place: int, count: int) -> bytes:
         """Return up to `count` entries from a place on, of one file; nothing where it is gone."""

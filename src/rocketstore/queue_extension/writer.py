@@ -37,7 +37,6 @@ from rocketstore.format.queue_extension import (
 from rocketstore.queue_extension.units import UnitReader
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import OpenFiles, file_lengths
-from rocketstore.storage.files.whole_file import has_data
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -192,10 +191,7 @@ class QueueExtension(UnitReader):
         self.files.truncate_after(end, now_ms=now_ms)
         file = self.files.find(end)
         if file is not None:
-            with file.descriptor() as descriptor:
-                has_rest = has_data(descriptor, end - file.base, file.size)
-            if has_rest:
-                file.zero_tail(end - file.base)
+            file.clear_tail(end - file.base)
         for file in self.files.files:
             # Another process may have written what it holds, and given it its name.
             file.flushed_position, file.has_durable_name = 0, False

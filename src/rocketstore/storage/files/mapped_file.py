@@ -24,7 +24,7 @@ import numpy as np
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.disk import Disk, system_error, system_errors
-from rocketstore.storage.files.whole_file import make_file
+from rocketstore.storage.files.whole_file import has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
@@ -230,6 +230,14 @@ class MappedFile:
         with self.descriptor() as descriptor:
             self._disk.zero_range(descriptor, self.path, position, self.size)
         self.sync()
+
+    def clear_tail(self, position: int) -> bool:
+        """Do that where a byte is not zero yet; return whether one was not."""
+        with self.descriptor() as descriptor:
+            is_written = has_data(descriptor, position, self.size)
+        if is_written:
+            self.zero_tail(position)
+        return is_written
 
     # --- durability -----------------------------------------------------------------------------
 

@@ -29,7 +29,6 @@ from rocketstore.format.queue_entry import (
     equal_mask,
 )
 from rocketstore.native.row import QueueColumn
-from rocketstore.storage.files.whole_file import has_data
 from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch
 
 if TYPE_CHECKING:
@@ -273,12 +272,7 @@ class ConsumeQueue(QueueSearch):
             changed |= self.files.truncate_after(kept_stop, now_ms=now_ms)
         file = self.files.find(kept_stop)
         if file is not None:
-            start = kept_stop - file.base
-            with file.descriptor() as descriptor:
-                is_zeroed = has_data(descriptor, start, file.size)
-            if is_zeroed:
-                file.zero_tail(start)
-                changed = True
+            changed |= file.clear_tail(kept_stop - file.base)
             file.close_descriptor()
         for file in self.files.files:
             if position < file.base + file.size and file.base <= kept_stop:
