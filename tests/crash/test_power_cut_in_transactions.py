@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,30 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import CheckAnswer, EndStatus, Message, MessageStore
-from rocketstore.config import FlushDiskType
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.listing import open_transactions
 from rocketstore.units import QueueKey
-from support.configured_store import small_config
-from support.fault_settings import power_cut_seeds
-from support.memory import memory_directory
-from support.power_cut import PowerCutError, abandon
-from support.shadow_disk import ShadowDisk
+from support.power_cut_trial import BATCHES, Trial, batch_name, run_trials
 from support.transaction_stores import all_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore import StoredMessage
+    from support.shadow_disk import ShadowDisk
 
-LIVES = 3
-MOST_CALLS = 150
 ORDERS = QueueKey("orders", 0)
 GROUP = "billing"
 COMMITTED, ROLLED_BACK = "committed", "rolled back"
-SEEDS_PER_TEST = 25
-SEEDS = power_cut_seeds()
-BATCHES = [SEEDS[first : first + SEEDS_PER_TEST] for first in range(0, len(SEEDS), SEEDS_PER_TEST)]
 
 
 @dataclass
@@ -48,53 +38,14 @@ class Begun:
     safe_end: str | None = None
 
 
-class Trial:
-    """One seed decides everything."""
+class Endings(Trial):
+    """Transactions begin, are asked about, and end."""
+
+    most_calls = 150
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.config = small_config(
-            transaction_time_out=0,
-            transaction_check_max=1_000,
-            flush_disk_type=list(FlushDiskType)[seed % 2],
-        )
-        self.now_ms = 1_700_000_000_000
+        super().__init__(seed, transaction_time_out=0, transaction_check_max=1_000)
         self.begun: dict[str, Begun] = {}
-        self.count = 0
-
-    def open(self, root: Path, disk: ShadowDisk | None = None) -> MessageStore:
-        return MessageStore.open(
-            root, self.config, clock=lambda: self.now_ms, disk=disk, threads=False
-        )
-
-    def live(self, root: Path, after: Path) -> None:
-        """Work on a shadow disk until the power goes; `after` is what it leaves."""
-        chance = self.chance
-        disk, calls_left = ShadowDisk(root), chance.randrange(MOST_CALLS)
-
-        def count(_call: str, _path: Path) -> None:
-            nonlocal calls_left
-            calls_left -= 1
-            if calls_left < 0:
-                raise PowerCutError
-
-        disk.hook = count
-        store = None
-        try:
-            store = self.open(root, disk)
-            for _ in range(chance.randrange(5, 60)):
-                self.act(store, disk)
-        except PowerCutError:
-            pass
-        if store is not None:
-            self.note_safe(store)
-            abandon(store)
-        disk.hook = lambda _call, _path: None
-        disk.cut(after, chance)
-        for label in [label for label, one in self.begun.items() if not one.is_safe]:
-            del self.begun[label]  # it may be gone, and its offsets may be another's
-        for one in self.begun.values():
-            one.ended = None if one.safe_end is None else one.ended
 
     def act(self, store: MessageStore, disk: ShadowDisk) -> None:
         self.now_ms += self.chance.choice((0, 1, 300, 900))
@@ -162,7 +113,13 @@ class Trial:
             if one.ended is not None and one.ended[1] <= flushed:
                 one.safe_end = one.ended[0]
 
-    def look(self, root: Path) -> None:
+    def forget_unsafe(self) -> None:
+        for label in [label for label, one in self.begun.items() if not one.is_safe]:
+            del self.begun[label]  # it may be gone, and its offsets may be another's
+        for one in self.begun.values():
+            one.ended = None if one.safe_end is None else one.ended
+
+    def check_end(self, root: Path) -> None:
         """Count what was delivered, and end what is open."""
         with self.open(root) as store:
             delivered = Counter(one.body.decode() for one in all_of(store, ORDERS))
@@ -187,20 +144,6 @@ def _moves_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "LONGEST", 3)
 
 
-@pytest.mark.parametrize("seeds", BATCHES, ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}")
+@pytest.mark.parametrize("seeds", BATCHES, ids=batch_name)
 def test_each_transaction_that_outlives_the_power_ends_once(seeds: range) -> None:
-    for seed in seeds:
-        with memory_directory() as directory:
-            trial = Trial(seed)
-            root = directory / "life-0"
-            root.mkdir()
-            try:
-                for life in range(LIVES):
-                    after = directory / f"life-{life + 1}"
-                    after.mkdir()
-                    trial.live(root, after)
-                    root = after
-                trial.look(root)
-            except BaseException as error:
-                error.add_note(f"replay: ROCKETSTORE_POWER_CUT_SEEDS={seed}:{seed + 1}")
-                raise
+    run_trials(Endings, seeds)

@@ -1,0 +1,115 @@
+"""A service of a store works on a shadow disk until the power goes, several lives long.
+
+One seed decides everything: what is done, when the clock moves, and where the power goes. A test
+says what the service does (`act`), what is safe on the disk by then (`note_safe`), and what a cut
+makes uncertain (`forget_unsafe`).
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from rocketstore import MessageStore
+from rocketstore.config import FlushDiskType
+from support.configured_store import small_config
+from support.fault_settings import power_cut_seeds
+from support.memory import memory_directory
+from support.power_cut import PowerCutError, abandon
+from support.shadow_disk import ShadowDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+LIVES = 3
+SEEDS_PER_TEST = 25
+_SEEDS = power_cut_seeds()
+BATCHES = [
+    _SEEDS[first : first + SEEDS_PER_TEST] for first in range(0, len(_SEEDS), SEEDS_PER_TEST)
+]
+
+
+def batch_name(seeds: range) -> str:
+    """Name a batch of seeds in a test's name."""
+    return f"seeds-{seeds[0]}-to-{seeds[-1]}"
+
+
+class Trial(ABC):
+    """The lives of one seed."""
+
+    most_calls: int
+    """Most calls of the disk in a life."""
+
+    def __init__(self, seed: int, **settings: Any) -> None:
+        self.chance = random.Random(seed)
+        self.config = small_config(flush_disk_type=list(FlushDiskType)[seed % 2], **settings)
+        self.now_ms = 1_700_000_000_000
+        self.count = 0
+
+    @abstractmethod
+    def act(self, store: MessageStore, disk: ShadowDisk) -> None:
+        """Do one thing."""
+
+    @abstractmethod
+    def note_safe(self, store: MessageStore) -> None:
+        """Note what is on the disk for good."""
+
+    @abstractmethod
+    def forget_unsafe(self) -> None:
+        """Forget what may be gone."""
+
+    @abstractmethod
+    def check_end(self, root: Path) -> None:
+        """See what outlived all of it."""
+
+    def open(self, root: Path, disk: ShadowDisk | None = None) -> MessageStore:
+        return MessageStore.open(
+            root, self.config, clock=lambda: self.now_ms, disk=disk, threads=False
+        )
+
+    def live(self, root: Path, after: Path) -> None:
+        """Work on a shadow disk until the power goes; `after` is what it leaves."""
+        chance = self.chance
+        disk, calls_left = ShadowDisk(root), chance.randrange(self.most_calls)
+
+        def count(_call: str, _path: Path) -> None:
+            nonlocal calls_left
+            calls_left -= 1
+            if calls_left < 0:
+                raise PowerCutError
+
+        disk.hook = count
+        store = None
+        try:
+            store = self.open(root, disk)
+            for _ in range(chance.randrange(5, 60)):
+                self.act(store, disk)
+        except PowerCutError:
+            pass
+        if store is not None:
+            self.note_safe(store)
+            abandon(store)
+        disk.hook = lambda _call, _path: None
+        disk.cut(after, chance)
+        self.forget_unsafe()
+
+
+def run_trials(kind: type[Trial], seeds: Iterable[int]) -> None:
+    """Run the trial of each seed; a failure says how to run it again."""
+    for seed in seeds:
+        with memory_directory() as directory:
+            trial = kind(seed)
+            root = directory / "life-0"
+            root.mkdir()
+            try:
+                for life in range(LIVES):
+                    after = directory / f"life-{life + 1}"
+                    after.mkdir()
+                    trial.live(root, after)
+                    root = after
+                trial.check_end(root)
+            except BaseException as error:
+                error.add_note(f"replay: ROCKETSTORE_POWER_CUT_SEEDS={seed}:{seed + 1}")
+                raise
