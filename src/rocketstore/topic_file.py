@@ -59,7 +59,7 @@ class TopicFile:
         queue_count: int,
         marks: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
-        """Say more of a topic, which is made with so many queues where there is none.
+        """Say more of a topic; one that is new is made with so many queues.
 
         `marks` gets what is said of it, nothing of a new one, and returns what is to be said.
         """

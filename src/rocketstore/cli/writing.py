@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def open_for_writing(
     path: Path, settings: StoreSettings | None, topic: str | None = None
 ) -> BaseStore:
-    """Open a store to put into `topic`, without services; it is made when there is none.
+    """Open a store to put into `topic`, without services; make it where there is no store.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Read the units of one queue's extension, with ``pread``, beside whoever writes it.
+"""Read the units of one queue's extension, with ``pread``, beside a process that writes it.
 
 Law: a unit is derived from its record and less believed than it: where none stands, nothing is
 said, and the record is asked.

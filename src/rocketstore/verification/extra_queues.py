@@ -200,7 +200,7 @@ def without_numbers(properties: bytes) -> bytes:
 class ExtraQueues:
     """Gives records their numbers in extra queues, under the append lock of their log.
 
-    Law: numbers have no gap and are given once, whoever puts into the same queue meanwhile, by its
+    Law: numbers have no gap and are given once, while others put into the same queue too, by its
     name or as an extra one (K-L4): there is one counter for each queue, which recovery sets to the
     queue's end (K-L2), and an append advances it only when its record is in the log.
 

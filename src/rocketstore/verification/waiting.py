@@ -85,7 +85,7 @@ def identity_of(born_ms: int, body_crc: int, properties: Mapping[str, str]) -> I
 
 
 def ended_by(tags: str | None, body: bytes) -> int | None:
-    """Return the half message that an op record of this tag and body ends; None if it is none."""
+    """Return the half message that an op record of this tag and body ends, else None."""
     return whole_number(body[:32].decode("ascii", "replace")) if tags == ENDED_TAG else None
 
 

@@ -93,7 +93,7 @@ def test_numbers_go_on_beside_direct_puts_into_the_same_queue(store):
     assert [one.topic for one in read(store, "copies", 3)] == [TOPIC, "copies"] * 2
 
 
-def test_numbers_have_no_gap_and_none_twice_whoever_puts_at_once(tmp_path):
+def test_numbers_have_no_gap_and_none_twice_when_many_put_at_once(tmp_path):
     each = 150
 
     def put_all(names):
