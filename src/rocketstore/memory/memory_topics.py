@@ -19,6 +19,7 @@ import psutil
 from rocketstore.errors import RefusedMessageError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.java_hash import tags_code
+from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import QueueEntry
 from rocketstore.format.refusals import (
@@ -42,7 +43,7 @@ from rocketstore.units import QueueKey
 from rocketstore.verification.extra_queues import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocketstore.message import Message
     from rocketstore.storage.layout import StoreLayout
@@ -91,7 +92,7 @@ class MemoryTopics(TopicRoutes):
         Raises
         ------
         StoreError
-            The topic has messages on the disk, or is one of the store's own.
+            The topic has messages on the disk, is a batch topic, or one of the store's own.
         """
         check_topic(topic)
         check_queue_id(queue_count)
@@ -102,8 +103,18 @@ class MemoryTopics(TopicRoutes):
                 f"{topic} cannot become a memory topic: it has messages on the disk",
                 hint="choose another name; those messages could not be read any more",
             )
+
+        def marks(known: Mapping[str, Any]) -> Mapping[str, Any]:
+            if (known.get("attributes") or {}).get(QUEUE_TYPE) == BATCH_QUEUES:
+                raise StoreError(
+                    f"{topic} cannot become a memory topic: {self._file.path} says that it is a "
+                    "batch topic",
+                    hint="choose another name; its batches could not be read any more",
+                )
+            return {"memory": True}
+
         with self._file.changing:
-            self._file.mark(topic, queue_count, lambda _known: {"memory": True})
+            self._file.mark(topic, queue_count, marks)
             self.names |= {topic}
 
     def _disk_queues(self) -> list[QueueKey]:

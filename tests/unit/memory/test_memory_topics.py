@@ -506,3 +506,15 @@ def test_a_topic_of_one_kind_is_made_beside_those_of_the_other(root: Path) -> No
     with MessageStore.open(root, config) as store:
         assert store.memory_topics.names == {"quick", "quicker"}
         assert store.batch_topics.names == {"batches"}
+
+
+def test_a_batch_topic_does_not_become_a_memory_topic(root: Path) -> None:
+    """Its batches could not be read any more."""
+    with MessageStore.open(root, StoreConfig.small(memory_topic_enable=True)) as store:
+        store.batch_topics.create("batches")
+        store.put_batch([Message(topic="batches", body=b"one")])
+        with pytest.raises(StoreError, match="is a batch topic"):
+            store.memory_topics.create("batches")
+        assert store.memory_topics.names == frozenset()
+        store.wait_dispatched()
+        assert [one.body for one in store.get("batches", 0, 0).messages] == [b"one"]
