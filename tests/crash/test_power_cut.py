@@ -24,13 +24,13 @@ SEEDS = power_cut_seeds()
 BATCHES = [SEEDS[first : first + SEEDS_PER_TEST] for first in range(0, len(SEEDS), SEEDS_PER_TEST)]
 
 
-def run(directory: Path, seed: int, **options: Forgets) -> None:
+def run(directory: Path, seed: int, forgets: Forgets | None = None, *, pool: bool = False) -> None:
     directory.mkdir()
-    trial = Trial(directory, seed, **options)
+    trial = Trial(directory, seed, forgets=forgets, has_pool=pool)
     try:
         trial.run()
     except BaseException as error:
-        command = "pytest tests/crash/test_power_cut.py -k promised"
+        command = f"pytest tests/crash/test_power_cut.py -k {'pool' if pool else 'promised'}"
         error.add_note(f"{trial.flush.value}, life {trial.life}: {'; '.join(trial.history)}")
         error.add_note(f"replay: ROCKETSTORE_POWER_CUT_SEEDS={seed}:{seed + 1} {command}")
         raise
@@ -40,6 +40,14 @@ def run(directory: Path, seed: int, **options: Forgets) -> None:
 def test_what_was_promised_outlives_the_power(tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
         run(tmp_path / str(seed), seed)
+
+
+@pytest.mark.parametrize("seeds", BATCHES[1:3] or BATCHES, ids=lambda seeds: f"from-{seeds[0]}")
+def test_with_a_transient_pool_what_was_flushed_outlives_the_power(
+    tmp_path: Path, seeds: range
+) -> None:
+    for seed in seeds:
+        run(tmp_path / str(seed), seed, pool=True)
 
 
 def below(directory: str) -> Forgets:

@@ -70,7 +70,7 @@ class Endings(Trial):
         half = store.begin(Message(topic="orders", body=label.encode()), producer_group=GROUP)
         assert half.put.is_stored
         place = half.queue_offset, half.physical_offset
-        self.begun[label] = Begun(place, store.max_physical_offset)
+        self.begun[label] = Begun(place, store.appended_physical_offset)
 
     def end(self, store: MessageStore) -> None:
         waiting = [one for one in self.begun.values() if one.ended is None]
@@ -85,7 +85,7 @@ class Endings(Trial):
             assert before, "ended by nobody"
         else:
             assert result.put is not None, result
-            one.ended = end, store.max_physical_offset
+            one.ended = end, store.appended_physical_offset
 
     def check(self, store: MessageStore) -> None:
         def on_check(half: StoredMessage) -> CheckAnswer:
@@ -104,7 +104,7 @@ class Endings(Trial):
         store.check_transactions(on_check)
         store.transaction_checks.turn(self.now_ms + 1)
         for one, end in answers:
-            one.ended = end, store.max_physical_offset
+            one.ended = end, store.appended_physical_offset
 
     def note_safe(self, store: MessageStore) -> None:
         flushed = store.flushed_physical_offset

@@ -122,6 +122,8 @@ class Trial:
         Decides everything.
     forgets
         Syncs that are only pretended, as in `ShadowDisk`.
+    has_pool
+        Puts go to a transient store pool, which is there with ASYNC_FLUSH only.
     """
 
     def __init__(
@@ -129,12 +131,20 @@ class Trial:
         directory: Path,
         seed: int,
         *,
-        forgets: Callable[[str, Path], bool] = lambda _call, _path: False,
+        forgets: Callable[[str, Path], bool] | None = None,
+        has_pool: bool = False,
     ) -> None:
         self.chance = random.Random(seed)
         self.directory = directory
-        self.flush = list(FlushDiskType)[seed % 2]
+        self.flush = FlushDiskType.ASYNC_FLUSH if has_pool else list(FlushDiskType)[seed % 2]
         self.is_extended = seed % 3 == 0
+        self.settings = {
+            "max_message_size": 20_000,
+            "enable_consume_queue_ext": self.is_extended,
+            "mapped_file_size_consume_queue_ext": EXT_FILE_BYTES,
+            "transient_store_pool_enable": has_pool,
+            "transient_store_pool_size": 1 + seed % 2,
+        }
         self.promises = Promises()
         self.now_ms = START_MS
         self.run_number = seed
@@ -142,7 +152,7 @@ class Trial:
         self.life = 0
         self.table = 0
         self.tables_possible = {0}
-        self._forgets = forgets
+        self._forgets = forgets or (lambda _call, _path: False)
         self.history: list[str] = []
 
     @property
@@ -189,7 +199,8 @@ class Trial:
                     store.close()
                     self.history.append("closed in order")
                     store = self._open(root, disk)
-                elif action < 0.04:
+                elif action < (0.04 if store.transient_pool is None else 0.07):
+                    self._forget_what_is_in_memory_only(store)
                     abandon(store)
                     self.history.append("the process died")
                     store = self._open(root, disk, after_crash=True)
@@ -197,6 +208,7 @@ class Trial:
         except PowerCutError:
             pass
         if store is not None:
+            self._forget_what_is_in_memory_only(store)
             end = store._parts.log.max_offset
             flushed = store._parts.log.flushed_offset
             self.promises.promise_before(flushed)
@@ -206,17 +218,19 @@ class Trial:
         disk.cut(after, chance)
         self.promises.pending.clear()
 
+    def _forget_what_is_in_memory_only(self, store: MessageStore) -> None:
+        """A death takes what a pool has not committed; nobody may ever find it."""
+        for label, place in list(self.promises.pending.items()):
+            if place.physical_offset >= store.max_physical_offset and not in_file(store, place):
+                del self.promises.pending[label]
+                self.promises.tried.remove(label)
+
     def _open(self, root: Path, disk: ShadowDisk, *, after_crash: bool = False) -> MessageStore:
         self.now_ms += self.chance.choice((0, 5, 5000, 100_000))
         self._check_table(root)
         store = MessageStore.open(
             root,
-            small_files(
-                self.flush,
-                max_message_size=20_000,
-                enable_consume_queue_ext=self.is_extended,
-                mapped_file_size_consume_queue_ext=EXT_FILE_BYTES,
-            ),
+            small_files(self.flush, **self.settings),
             clock=lambda: self.now_ms,
             disk=disk,
             threads=False,
@@ -234,7 +248,7 @@ class Trial:
         chance = self.chance
         self.now_ms += chance.choice((0, 1, 300, 1500, 1500, 4000, 11_000, 61_000))
         actions = (
-            (self._put, 10),
+            (self._put if store.transient_pool is None else self._fill_buffers, 10),
             (self._consume, 2),
             (self._flush_by_the_clock, 3),
             (self._flush, 1),
@@ -247,7 +261,13 @@ class Trial:
             act(store)
         if chance.random() < 0.1:
             disk.write_back(chance)
+        if store.transient_pool is not None and chance.random() < 0.2:
+            store.transient_pool.take_turn()
         self.promises.promise_before(store.flushed_physical_offset)
+
+    def _fill_buffers(self, store: MessageStore) -> None:
+        for _ in range(self.chance.choice((1, 1, 1, 15))):
+            self._put(store)
 
     def _put(self, store: MessageStore) -> None:
         self.step += 1
@@ -279,6 +299,7 @@ class Trial:
             for message in all_messages(store, queue):
                 label = Label.parse(message.properties[LABEL])
                 seen[label] = Place(message.physical_offset, queue, message.queue_offset)
+                assert in_file(store, seen[label]), f"{label} was seen while it was in memory only"
         if self.is_sync:
             for label, place in seen.items():
                 self.promises.promise(label, place)
@@ -362,6 +383,15 @@ class Trial:
 
 def _decode_offsets(content: bytes) -> ConsumerOffsets:
     return decode_table(content, ConsumerOffsets)
+
+
+def in_file(store: MessageStore, place: Place) -> bool:
+    """Return whether a file of the log, not only a buffer, has a record at a place."""
+    (directory,) = store.layout.commit_log_directories
+    start, position = divmod(place.physical_offset, LOG_FILE_BYTES)
+    with (directory / f"{start * LOG_FILE_BYTES:020}").open("rb") as file:
+        file.seek(position)
+        return any(file.read(4))
 
 
 def abandon(store: MessageStore) -> None:

@@ -44,7 +44,11 @@ class Trial(ABC):
 
     def __init__(self, seed: int, **settings: Any) -> None:
         self.chance = random.Random(seed)
-        self.config = small_config(flush_disk_type=list(FlushDiskType)[seed % 2], **settings)
+        self.config = small_config(
+            flush_disk_type=list(FlushDiskType)[seed % 2],
+            transient_store_pool_enable=seed % 3 == 0,  # which SYNC_FLUSH does not have
+            **settings,
+        )
         self.now_ms = 1_700_000_000_000
         self.count = 0
 
@@ -86,6 +90,8 @@ class Trial(ABC):
             store = self.open(root, disk)
             for _ in range(chance.randrange(5, 60)):
                 self.act(store, disk)
+                if store.transient_pool is not None and chance.random() < 0.3:
+                    store.transient_pool.take_turn()
         except PowerCutError:
             pass
         if store is not None:
