@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import SystemRefusedError
+from rocketstore.storage.audit.repair import repair_store
+from rocketstore.storage.audit.verify import verify_store
+from support.failing_calls import FailingCalls, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,3 +93,57 @@ def test_bytes_that_the_disk_cannot_read_are_an_error(
         assert "dmesg" in str(it.value)
         monkeypatch.undo()
         assert ASKED[name](store)  # nothing wrong is remembered
+
+
+def opened(root: Path, policy: RecoveryPolicy) -> None:
+    with MessageStore.open(root, CONFIG, policy=policy, threads=False) as store:
+        list(store.queue_entries("t", 0))
+
+
+WHOLE_STORE: dict[str, Callable[[Path], object]] = {
+    "salvage": lambda root: opened(root, RecoveryPolicy.SALVAGE),
+    "compatible": lambda root: opened(root, RecoveryPolicy.COMPATIBLE),
+    "verify": lambda root: verify_store(root, CONFIG),
+    "repair": lambda root: repair_store(root, config=CONFIG, now_ms=1),
+}
+
+
+@pytest.mark.parametrize("call", ["pread", "preadv"])
+@pytest.mark.parametrize("way", WHOLE_STORE)
+def test_no_read_of_a_damaged_store_fails_without_file_and_offset(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, way: str, call: str
+) -> None:
+    (root / "abort").touch()
+    log = root / LOG / f"{0:020}"
+    log.write_bytes(log.read_bytes()[:150] + b"\xff" * 20 + log.read_bytes()[170:])
+    number, is_hit = 0, True
+    while is_hit:
+        copy = tmp_path_factory.mktemp("copy") / "store"
+        shutil.copytree(root, copy)
+        with FailingCalls(copy, Fault(call, number, errno.EIO, lasting=False)) as calls:
+            try:
+                WHOLE_STORE[way](copy)
+            except SystemRefusedError as error:
+                assert re.search(rf"cannot read {copy}\S+ (at|past) offset \d+:", str(error))  # noqa: PT017 - a call that is not made is no fault
+            else:
+                assert not calls.hits
+        is_hit = bool(calls.hits)
+        shutil.rmtree(copy)
+        number += 1
+    assert number > 3 or call == "preadv"
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "known-ends", "config/topics.json"])
+def test_a_small_file_that_the_disk_cannot_read_is_not_taken_for_absent(
+    root: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    genuine = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == root / name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return genuine(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(SystemRefusedError, match=rf"cannot read {root / name} from offset 0 on"):
+        MessageStore.open(root, CONFIG, threads=False)

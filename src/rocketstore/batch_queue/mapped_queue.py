@@ -87,7 +87,7 @@ class MappedBatchQueue(BatchEntries):
             at = max(position - file.base, 0)
             if at < file.size:
                 with file.descriptor() as descriptor:
-                    if has_data(descriptor, at, file.size):
+                    if has_data(descriptor, file.path, at, file.size):
                         return True
         return False
 

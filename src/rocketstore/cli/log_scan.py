@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.native.decode import decode
 from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_window
+from rocketstore.storage.files.disk import Disk, fill
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles
 from rocketstore.storage.layout import StoreLayout
@@ -306,15 +306,5 @@ def _blank_rows(batch: ScanBatch, file: LogFile) -> Iterator[tuple[int, dict[str
 def _read(file: LogFile) -> npt.NDArray[np.uint8]:
     """Return the bytes of a file, by read calls: a map of a file that is cut short kills."""
     content = np.zeros(file.size, dtype=np.uint8)
-    view = content.data
-    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        position = 0
-        while position < file.size:
-            count = os.preadv(descriptor, [view[position:]], position)
-            if count == 0:
-                break
-            position += count
-    finally:
-        os.close(descriptor)
-    return content[:position]
+    with Disk().opened(file.path, writable=False) as descriptor:
+        return content[: fill(descriptor, file.path, 0, content.data)]

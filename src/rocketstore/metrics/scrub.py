@@ -22,6 +22,7 @@ import msgspec
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.scan.scanner import DamageReason, scan_window
+from rocketstore.storage.files.disk import Disk, fill
 from rocketstore.verification.damage_map import MAX_DAMAGED_RANGES, DamagedRange, DamageMap
 
 if TYPE_CHECKING:
@@ -198,17 +199,10 @@ class _FileBytes:
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` with the bytes from `position` on; return how many there were."""
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            total = 0
-            while total < len(view) and (
-                got := os.preadv(descriptor, [view[total:]], position + total)
-            ):
-                total += got
+        with Disk().opened(self._path, writable=False) as descriptor:
+            total = fill(descriptor, self._path, position, view)
             if hasattr(os, "posix_fadvise"):
                 # Nobody asked for these bytes: they must not push others out of the page cache,
                 # and the next pass has to ask the disk again.
                 os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
         return total

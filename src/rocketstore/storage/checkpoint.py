@@ -31,7 +31,7 @@ from rocketstore.format.checkpoint import (
     encode_times,
 )
 from rocketstore.format.index_file import IndexHeader  # noqa: TC001 - field of a Struct
-from rocketstore.storage.files.disk import NO_SPACE_ERRORS
+from rocketstore.storage.files.disk import NO_SPACE_ERRORS, read_whole
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.units import QueueKey  # noqa: TC001 - field of a Struct
 
@@ -103,7 +103,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Zeros are always safe: recovery then starts at the first file.
     """
     try:
-        return decode_checkpoint(path.read_bytes())
+        return decode_checkpoint(read_whole(path))
     except (FileNotFoundError, TruncatedRecordError):
         return Checkpoint()
 
@@ -166,11 +166,11 @@ def read_known_ends(root: Path) -> KnownEnds | None:
     It is JSON of a checksum and what it is of.
     """
     try:
-        encoded = (root / KNOWN_ENDS_FILE_NAME).read_bytes()
+        encoded = read_whole(root / KNOWN_ENDS_FILE_NAME)
         checksum, content = msgspec.json.decode(encoded, type=tuple[int, msgspec.Raw])
         if zlib.crc32(content) == checksum:
             return msgspec.json.decode(content, type=KnownEnds)
-    except (OSError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError):
         pass
     return None
 

@@ -19,6 +19,7 @@ from rocketstore.config.files import FileObservation, ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError, StoreReadOnlyError
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.index.pread_index import PreadIndex, listed_index_files
 from rocketstore.storage.layout import StoreLayout
@@ -142,7 +143,7 @@ class ReadOnlyStore(Reader):
     def checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint, None where there is none."""
         try:
-            return decode_checkpoint(self.layout.checkpoint.read_bytes())
+            return decode_checkpoint(read_whole(self.layout.checkpoint))
         except FileNotFoundError:
             return None
 

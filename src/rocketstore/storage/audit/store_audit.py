@@ -33,7 +33,7 @@ from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directo
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.queue_extension.units import UnitReader
-from rocketstore.storage.files.disk import Disk, system_errors
+from rocketstore.storage.files.disk import Disk, fill, read_at
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -52,7 +52,6 @@ from rocketstore.verification.queue_rules import QueueView, entries_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
-    from typing import BinaryIO
 
     import numpy.typing as npt
 
@@ -99,15 +98,11 @@ class ReadLogFile:
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` with the bytes from `position` on; return how many there were."""
-        total = 0
-        with (
-            system_errors(f"cannot read {self.path} past offset {position}"),
-            contextlib.suppress(FileNotFoundError),  # deleted by retention meanwhile
-            Disk().opened(self.path, writable=False) as descriptor,
-        ):
-            while got := os.preadv(descriptor, [view[total:]], position + total):
-                total += got
-        return total
+        try:
+            with Disk().opened(self.path, writable=False) as descriptor:
+                return fill(descriptor, self.path, position, view)
+        except FileNotFoundError:  # deleted by retention meanwhile
+            return 0
 
     @property
     def array(self) -> ByteArray:
@@ -349,8 +344,8 @@ class IndexAudit:
                 reason = f"length: expected {layout.size_bytes} bytes, found {length}"
                 self._findings.append(finding("index-length", name, reason))
                 continue
-            with path.open("rb") as file:
-                read = functools.partial(_read_at, file)
+            with Disk().opened(path, writable=False) as descriptor:
+                read = functools.partial(_read_at, descriptor, path)
                 self._files.append(
                     index_rules.check_index_file(name, read, layout, is_live=is_live, take=take)
                 )
@@ -401,6 +396,5 @@ class IndexAudit:
         )
 
 
-def _read_at(file: BinaryIO, position: int, size: int) -> ByteArray:
-    file.seek(position)
-    return np.frombuffer(file.read(size), np.uint8)
+def _read_at(descriptor: int, path: Path, position: int, size: int) -> ByteArray:
+    return np.frombuffer(read_at(descriptor, path, position, size), np.uint8)

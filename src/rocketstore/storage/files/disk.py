@@ -81,6 +81,33 @@ def system_errors(what: str) -> Iterator[None]:
         raise system_error(what, error) from error
 
 
+def read_at(descriptor: int, path: Path, position: int, size: int) -> bytes:
+    """Return up to `size` bytes of a file; what the disk cannot read is never taken for absent."""
+    try:
+        return os.pread(descriptor, size, position)
+    except OSError as error:
+        raise system_error(f"cannot read {path} at offset {position}", error) from error
+
+
+def fill(descriptor: int, path: Path, position: int, view: memoryview) -> int:
+    """Fill `view` with the bytes from `position` on; return how many there were."""
+    total = 0
+    with system_errors(f"cannot read {path} past offset {position}"):
+        while got := os.preadv(descriptor, [view[total:]], position + total):
+            total += got
+    return total
+
+
+def read_whole(path: Path) -> bytes:
+    """Return the bytes of a small file; raises `FileNotFoundError` where there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise system_error(f"cannot read {path} from offset 0 on", error) from error
+
+
 def no_space_error(path: Path, size: int) -> StoreFullError:
     """Return the error that says that `size` more bytes for `path` found no room."""
     return StoreFullError(f"no room for {path}: {size} bytes needed", hint=_HINTS[errno.ENOSPC])

@@ -28,7 +28,7 @@ from rocketstore.format.file_name import (
     LOCK_LENGTH_BYTES,
     LOCK_START,
 )
-from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.disk import read_at, system_errors
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
@@ -82,7 +82,7 @@ class StoreLock:
             try:
                 status = os.fstat(file.fileno())
                 _lock(file.fileno(), path)
-                if os.pread(file.fileno(), len(LOCK_CONTENT), 0) != LOCK_CONTENT:
+                if read_at(file.fileno(), path, 0, len(LOCK_CONTENT)) != LOCK_CONTENT:
                     os.pwrite(file.fileno(), LOCK_CONTENT, 0)  # as 4.9 does at every start
                     os.fsync(file.fileno())
             except BaseException:

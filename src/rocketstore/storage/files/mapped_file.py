@@ -23,7 +23,7 @@ import numpy as np
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
-from rocketstore.storage.files.disk import Disk, system_error, system_errors
+from rocketstore.storage.files.disk import Disk, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
@@ -184,12 +184,7 @@ class MappedFile:
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""
         with self._lock:  # so that nobody closes it; lending one would take longer than the call
-            descriptor = self._opened()
-            try:
-                return os.pread(descriptor, size, position)
-            except OSError as error:
-                what = f"cannot read {self.path} at offset {position}"
-                raise system_error(what, error) from error
+            return read_at(self._opened(), self.path, position, size)
 
     def reserve(self, stop: int) -> None:
         """Make sure that bytes before position `stop` have room on the disk.
@@ -211,7 +206,7 @@ class MappedFile:
             start = self.backed_position - self.backed_position % OS_PAGE_SIZE_BYTES
             stop = min(max(stop, self.backed_position + _PROBE_AHEAD_BYTES), self.size)
             for page in range(start, stop, MiB):
-                held = os.pread(descriptor, min(MiB, stop - page), page)
+                held = read_at(descriptor, self.path, page, min(MiB, stop - page))
                 self._disk.write_at(descriptor, self.path, page, held)
         self.backed_position = stop
 
@@ -234,7 +229,7 @@ class MappedFile:
     def clear_tail(self, position: int) -> bool:
         """Do that where a byte is not zero yet; return whether one was not."""
         with self.descriptor() as descriptor:
-            is_written = has_data(descriptor, position, self.size)
+            is_written = has_data(descriptor, self.path, position, self.size)
         if is_written:
             self.zero_tail(position)
         return is_written

@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.file_name import parse_file_name
-from rocketstore.storage.files.disk import system_error, system_errors
+from rocketstore.storage.files.disk import read_at, system_error, system_errors
 from rocketstore.units import ByteRange
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 
@@ -76,11 +76,11 @@ class OpenFiles:
         except OSError as error:
             raise system_error(f"cannot open {path} for reading", error) from error
         try:
-            return os.pread(file.fd, size, position)
+            return read_at(file.fd, path, position, size)
         except OSError as error:
             if error.errno == errno.ESTALE:  # deleted, on a file system of another machine
                 return None
-            raise system_error(f"cannot read {path} at offset {position}", error) from error
+            raise
 
     def close(self) -> None:
         """Let go of all files; reads that are under way finish."""

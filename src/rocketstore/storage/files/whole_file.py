@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
+from rocketstore.storage.files.disk import read_at, read_whole
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except FileNotFoundError:
         return b""
 
@@ -170,21 +171,21 @@ def _read(path: Path) -> bytes:
 # --- what a file holds --------------------------------------------------------------------------
 
 
-def has_data(descriptor: int, start: int, stop: int) -> bool:
+def has_data(descriptor: int, path: Path, start: int, stop: int) -> bool:
     """Whether a byte of a range is not zero."""
-    return any(True for _ in _nonzero_pieces(descriptor, start, stop))
+    return any(True for _ in _nonzero_pieces(descriptor, path, start, stop))
 
 
 def holds_data(path: Path) -> bool:
     """Whether a file holds any byte that is not zero."""
     with path.open("rb", buffering=0) as file:
-        return has_data(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        return has_data(file.fileno(), path, 0, os.fstat(file.fileno()).st_size)
 
 
-def nonzero_extent(descriptor: int, start: int, stop: int) -> tuple[int, int] | None:
+def nonzero_extent(descriptor: int, path: Path, start: int, stop: int) -> tuple[int, int] | None:
     """Return the first byte of a range that is not zero, and one past the last; None without."""
     first = past = None
-    for position, piece in _nonzero_pieces(descriptor, start, stop):
+    for position, piece in _nonzero_pieces(descriptor, path, start, stop):
         if first is None:
             first = position + len(piece) - len(piece.lstrip(b"\0"))
         past = position + len(piece.rstrip(b"\0"))
@@ -196,11 +197,13 @@ def data_stop(descriptor: int, size: int) -> int:
     return max((stop for _, stop in _data_extents(descriptor, 0, size)), default=0)
 
 
-def _nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+def _nonzero_pieces(
+    descriptor: int, path: Path, start: int, stop: int
+) -> Iterator[tuple[int, bytes]]:
     for begin, end in _data_extents(descriptor, start, stop):
         position = begin
         while position < end:
-            piece = os.pread(descriptor, min(MiB, end - position), position)
+            piece = read_at(descriptor, path, position, min(MiB, end - position))
             if not piece:
                 return
             if piece != _ZEROS[: len(piece)]:  # one memcmp, where counting would take tenfold

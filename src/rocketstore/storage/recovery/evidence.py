@@ -12,11 +12,11 @@ name. ``repair/<time>`` is the time of the repair in UTC.
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
+from rocketstore.storage.files.disk import read_at
 from rocketstore.storage.files.whole_file import has_data, nonzero_extent, replace_whole
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 from rocketstore.verification.findings import Finding, Severity
@@ -55,7 +55,7 @@ class Evidence:
         Returns how many bytes, up to the last that was not zero; 0 means nothing changed.
         """
         with self._disk.opened(path, writable=True) as descriptor:
-            extent = nonzero_extent(descriptor, start, stop)
+            extent = nonzero_extent(descriptor, path, start, stop)
             if extent is None:
                 return 0
             # A record begins with zeros of its length: keep them with it.
@@ -110,7 +110,7 @@ class Evidence:
     def _copy(self, path: Path, target: Path, start: int, stop: int) -> None:
         with self._disk.opened(path, writable=False) as descriptor:
             pieces = (
-                os.pread(descriptor, min(MiB, stop - position), position)
+                read_at(descriptor, path, position, min(MiB, stop - position))
                 for position in range(start, stop, MiB)
             )
             replace_whole(target, pieces, self._disk)
@@ -138,7 +138,7 @@ def cut_log(
         if file.base == end and file is log.files[0]:
             continue  # an empty log keeps its first file
         with file.descriptor() as descriptor:
-            is_written = has_data(descriptor, 0, file.size)
+            is_written = has_data(descriptor, file.path, 0, file.size)
         if is_written:
             evidence.take_file(file.path)
             reason = "the whole file lies past the log's end"

@@ -19,6 +19,7 @@ import numpy as np
 from rocketstore.format.index_file import FIRST_ITEM, is_index_file_name, item_array
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_array, equal_mask
 from rocketstore.format.record import FIXED_SIZE
+from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.recovery.log_survey import store_time_of
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.index_rules import HeaderWitness, right_times
@@ -185,7 +186,7 @@ class LostFiles:
         known = self._known_queues.get(queue.key)
         given = 0 if known is None else known.next
         for file in reversed(queue.files.files):
-            rows = entry_array(file.path.read_bytes() if file.base >= position else b"")
+            rows = entry_array(read_whole(file.path) if file.base >= position else b"")
             is_given = equal_mask(rows, KEPT_PLACE)
             is_given |= self._may_be_record(rows["physical_offset"], rows["record_size"])
             if is_given.any():
