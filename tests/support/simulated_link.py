@@ -1,23 +1,32 @@
 """Both sides of replication in one thread, over a link that loses its end at any byte.
 
-Logs are in memory: the master's is a real one that becomes visible record by record. Time passes
-when the simulation says so. Everything follows from one seed.
+Logs are in memory: the master's is a real one that becomes visible record by record, and its puts
+wait for the slave as those of a SYNC_MASTER do. Time passes when the simulation says so, also for
+who waits. Everything follows from one seed.
 """
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import functools
 import random
-from typing import TYPE_CHECKING
+from collections import Counter
+from math import inf
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
+from rocketstore.replication.master import MasterService, _Connection
 from rocketstore.replication.master_session import MasterSession
-from rocketstore.replication.protocol import HELLO, Limits, PeerError, Welcome
+from rocketstore.replication.protocol import FRAME, HELLO, Limits, PeerError
 from rocketstore.replication.slave_session import SlaveSession
 from support.memory import memory_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
     from rocketstore.replication.protocol import Session
 
@@ -25,6 +34,22 @@ FILE_BYTES = 4096
 LIMITS = Limits(
     heartbeat_ms=50, silence_ms=200, transfer_bytes=700, longest_record_bytes=FILE_BYTES
 )
+PUT_TIMEOUT_MS = 120
+CONFIG = StoreConfig(ha_slave_fallbehind_max=2 * FILE_BYTES)
+
+STRANGERS = (
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"\x7f" * 8,
+    bytes(8),  # asks for the log, and takes none of it
+    FRAME.pack(0, 2**31 - 1),
+    FRAME.pack(HELLO, 44) + bytes(44),
+)
+"""What a peer may say that is none."""
+
+
+class KilledError(Exception):
+    """The process that this happens in is no more."""
 
 
 @functools.cache
@@ -51,6 +76,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.data = bytearray()
         self.begin = 0
+        self.is_to_be_killed = False
 
     @property
     def end(self) -> int:
@@ -66,6 +92,12 @@ class MemoryLog:
             self.begin = offset
         assert offset == self.end, "only at the end"
         assert offset // FILE_BYTES == (offset + len(records) - 1) // FILE_BYTES, "of one file"
+        if self.is_to_be_killed:  # half-way: the next opening cuts the log back to whole records
+            self.is_to_be_killed = False
+            ends = real_log()[1]
+            at = bisect.bisect_right(ends, offset + len(records) // 2) - 1
+            self.data += records[: max(ends[at] - offset, 0)]
+            raise KilledError
         self.data += records
 
 
@@ -75,6 +107,35 @@ class MasterOf49(MasterSession):
     def _take(self, number: int) -> None:
         if number != HELLO:
             super()._take(number)
+
+
+class Connected(_Connection):
+    """A connection of a master's without socket and thread."""
+
+    def __init__(self, session: MasterSession) -> None:
+        self.host = "peer"
+        self.session = session
+        bell: Any = SimpleNamespace(ring=lambda: None)
+        self.link: Any = SimpleNamespace(bell=bell, close=lambda: None)
+
+
+class WaitingBell:
+    """Has the simulation go on while somebody waits."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.is_rung = False
+
+    def ring(self) -> None:
+        self.is_rung = True
+
+    def wait(self, timeout_s: float = -1) -> bool:
+        simulation = self.simulation
+        until_ms = inf if timeout_s < 0 else simulation.now_ms + round(timeout_s * 1000)
+        while not self.is_rung and simulation.now_ms < until_ms:
+            simulation.step(until_ms)
+        was_rung, self.is_rung = self.is_rung, False
+        return was_rung
 
 
 class Simulation:
@@ -87,11 +148,25 @@ class Simulation:
         self.limits = LIMITS
         self.acknowledged = -1
         self.refusals: list[PeerError] = []
+        self.seen: Counter[Any] = Counter()
+        self._until_ms = inf
         self._master_kind = MasterOf49 if master_of_4_9 else MasterSession
         self._bytes, self._ends = real_log()
         self._put_count = 0
+        self._service = self._new_service()
         self._sessions: list[Session] = []
         self._wires = [bytearray(), bytearray()]
+        self._stuck_until_ms = [0, 0]
+
+    def _new_service(self) -> MasterService:
+        store: Any = SimpleNamespace(config=CONFIG, replicated_log=self.master)
+        return MasterService(store)
+
+    def use_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let who waits do so in the time of the simulation."""
+        clock = SimpleNamespace(monotonic=lambda: self.now_ms / 1000)
+        monkeypatch.setattr("rocketstore.storage.threads.time", clock)
+        monkeypatch.setattr("rocketstore.storage.threads.Bell", lambda: WaitingBell(self))
 
     # --- what may happen ------------------------------------------------------------------------
 
@@ -101,29 +176,103 @@ class Simulation:
         end = self._ends[self._put_count - 1]
         self.master.data += self._bytes[len(self.master.data) : end]
 
+    def put_and_wait(self) -> None:
+        """Have a producer wait for the slave, no longer than it may."""
+        self.put()
+        end, began_ms = self.master.end, self.now_ms
+        try:
+            status = self._service.wait_replicated(end, PUT_TIMEOUT_MS / 1000)
+        except KilledError:  # the master: nobody hears of the put
+            return
+        assert self.now_ms - began_ms <= PUT_TIMEOUT_MS, "a put waited for too long"
+        if status is PutMessageStatus.PUT_OK:
+            assert self.slave.end >= end, "acknowledged to its producer, and not on the slave"
+        self.seen[status.name] += 1
+
     def connect(self) -> None:
-        """Begin a connection; one that is there is cut, with what is on its way."""
+        """Begin a connection; one that is there is cut, with what is on its way.
+
+        A master may notice that only later.
+        """
         self._wires = [bytearray(), bytearray()]
-        log = self.master
-        master = self._master_kind(
-            log,
+        self._stuck_until_ms = [0, 0]
+        master = self._listen()
+        # As long as a slave's process lives it has one number.
+        slave = SlaveSession(
+            self.slave,
             self.limits,
-            welcome=lambda: Welcome(FILE_BYTES, log.begin, log.end, -1, 0),
+            identity=self.seen["slave killed"],
+            from_last_file=False,
             now_ms=self.now_ms,
         )
-        slave = SlaveSession(
-            self.slave, self.limits, identity=7, from_last_file=False, now_ms=self.now_ms
-        )
         self._sessions = [master, slave]
+
+    def _listen(self) -> MasterSession:
+        """Return the master's side of a new connection; of those before it keeps one at most."""
+        service = self._service
+        service.log = self.master  # type: ignore[assignment] # a test may have brought its own
+        session = self._master_kind(
+            self.master,
+            self.limits,
+            welcome=service.welcome,
+            on_acknowledged=service.acknowledged.tell,
+            now_ms=self.now_ms,
+        )
+        kept = service._connections[-1:] if self.random.random() < 0.5 else ()
+        service._connections = (*kept, Connected(session))
+        return session
+
+    def kill_slave(self) -> None:
+        """End the slave's process, now or in its next append."""
+        self.seen["slave killed"] += 1
+        if self.random.random() < 0.5:
+            self.slave.is_to_be_killed = True
+        else:
+            self.connect()
+
+    def kill_master(self) -> None:
+        """End the master's process, and with it the put that waits."""
+        self.seen["master killed"] += 1
+        self._service = self._new_service()
+        self.connect()
+        if self._until_ms < inf:
+            raise KilledError
+
+    def stick(self) -> None:
+        """Have one side neither say nor hear anything for a while."""
+        self.seen["stuck"] += 1
+        self._stuck_until_ms[self.random.randrange(2)] = self.now_ms + self.random.randrange(400)
+
+    def meet_a_stranger(self) -> None:
+        """Have one side hear what no slave and no master says, on a connection of its own."""
+        self.seen["stranger"] += 1
+        said = self.random.choice((*STRANGERS, self.random.randbytes(40)))
+        if self.random.random() < 0.5:
+            with contextlib.suppress(PeerError):
+                stranger = self._listen()
+                stranger.receive(said, self.now_ms)
+                stranger.outgoing(self.now_ms)
+            return
+        self.connect()
+        before = bytes(self.slave.data)
+        with contextlib.suppress(PeerError):
+            wrong = self._sessions[1]
+            wrong.receive(said, self.now_ms)
+            wrong.receive(FRAME.pack(self.slave.end, 24) + bytes(24), self.now_ms)
+        assert self.slave.data == before
+        self.connect()
 
     def send(self) -> None:
         """Have one side say what it has to say."""
         side = self.random.randrange(2)
-        self._guarded(lambda: self._say(side))
+        if self.now_ms >= self._stuck_until_ms[side]:
+            self._guarded(lambda: self._say(side))
 
     def deliver(self) -> None:
         """Have some of the bytes on their way arrive."""
         side = self.random.randrange(2)
+        if self.now_ms < self._stuck_until_ms[1 - side]:
+            return
         size = self.random.choice((1, 7, 12, 300, 5000))
         data = bytes(self._wires[side][:size])
         del self._wires[side][:size]
@@ -131,28 +280,30 @@ class Simulation:
             self._guarded(lambda: self._sessions[1 - side].receive(data, self.now_ms))
 
     def wait(self) -> None:
-        """Let time pass, now and then too much of it."""
-        self.now_ms += self.random.choice((1, 10, 60, 60, 250))
-
-    def inject(self) -> None:
-        """Have bytes arrive that nobody sent."""
-        side = self.random.randrange(2)
-        junk = self.random.randbytes(self.random.choice((1, 8, 40)))
-        self._guarded(lambda: self._sessions[side].receive(junk, self.now_ms))
-        self.connect()
+        """Let time pass, now and then too much of it, but not for who waits no longer."""
+        self.now_ms += int(
+            min(self.random.choice((1, 10, 60, 60, 250)), self._until_ms - self.now_ms)
+        )
 
     # --- the run --------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
-        """Do so many random things, checking after each."""
+        """Do so many random things, and what puts wait for."""
         self.connect()
-        weights = {
-            self.send: 40, self.deliver: 50, self.put: 4, self.wait: 4, self.connect: 1,
-        }  # fmt: skip
         for _ in range(steps):
-            [happens] = self.random.choices([*weights], [*weights.values()])
-            happens()
-            self.check()
+            self.step(inf)
+
+    def step(self, until_ms: float) -> None:
+        """Do a random thing and check; while a put waits, until a time at most."""
+        self._until_ms = until_ms
+        weights = {
+            self.send: 400, self.deliver: 500, self.wait: 40, self.connect: 6, self.kill_slave: 3,
+            self.kill_master: 3, self.stick: 3, self.meet_a_stranger: 3,
+            self.put: 30, self.put_and_wait: 10 if until_ms == inf else 0,
+        }  # fmt: skip
+        [happens] = self.random.choices([*weights], [*weights.values()])
+        happens()
+        self.check()
 
     def finish(self) -> None:
         """Let both come to rest with nothing in their way."""
@@ -193,4 +344,6 @@ class Simulation:
             step()
         except PeerError as error:
             self.refusals.append(error)
+            self.connect()
+        except KilledError:  # the slave's
             self.connect()
