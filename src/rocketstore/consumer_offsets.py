@@ -39,11 +39,9 @@ from rocketstore.storage.threads import Periodic
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from rocketstore.config import StoreConfig
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
-
-SAVE_INTERVAL_S: Final = 5.0
-"""Pause between saves, ``flushConsumerOffsetInterval``: so much is consumed again after a kill."""
 
 _TABLE: Final = "offsetTable"
 _LIGHT: Final = "lmqOffsetTable"
@@ -54,15 +52,18 @@ _log: Final = get_logger(__name__)
 class ConsumerOffsetTable:
     """The offsets of all groups; any thread may ask and set.
 
-    `flush` makes the store's messages durable; `lmq` is ``enableLmq``.
+    `flush` makes the store's messages durable. What is consumed between two saves
+    (``flushConsumerOffsetInterval``) is consumed again after a kill.
     """
 
     def __init__(
-        self, layout: StoreLayout, *, flush: Callable[[], object], disk: Disk, lmq: bool = False
+        self, layout: StoreLayout, config: StoreConfig, *, flush: Callable[[], object], disk: Disk
     ) -> None:
+        lmq = config.enable_lmq
         self.path = layout.config / (LMQ_CONSUMER_OFFSETS_FILE if lmq else CONSUMER_OFFSETS_FILE)
         self._others = layout.config / CONSUMER_OFFSETS_FILE
         self._lmq = lmq
+        self._interval_s = config.flush_consumer_offset_interval / 1000
         self._flush = flush
         self._disk = disk
         self._loaded: dict[str, Any] | None = None
@@ -137,7 +138,7 @@ class ConsumerOffsetTable:
     def _run(self) -> None:
         with self._saving:
             if self._thread is None:
-                thread = Periodic("rocketstore-consumer-offsets", self.save, SAVE_INTERVAL_S)
+                thread = Periodic("rocketstore-consumer-offsets", self.save, self._interval_s)
                 thread.start()
                 self._thread = thread
 

@@ -70,7 +70,7 @@ class MessageStore(BaseStore):
             self.transient_pool = TransientPoolService(parts, self._services)
             self.attached.append(self.transient_pool)
         self.consumer_offsets = ConsumerOffsetTable(
-            self.layout, flush=self.flush, disk=parts.disk, lmq=parts.config.enable_lmq
+            self.layout, parts.config, flush=self.flush, disk=parts.disk
         )
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)

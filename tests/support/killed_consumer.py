@@ -15,16 +15,14 @@ from typing import Final
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import rocketstore.consumer_offsets
 from rocketstore import Message, MessageStore
 from support.configured_store import small_config
 
 TOPIC: Final = "orders"
 GROUP: Final = "billing"
 QUEUES: Final = 3
-SAVE_INTERVAL_S: Final = 0.01
+SAVE_INTERVAL_MS: Final = 10
 """Offsets are saved so often that kills come in the middle of it."""
-
 
 AHEAD: Final = 100
 """Messages that may wait for the consumers."""
@@ -37,8 +35,8 @@ def say(*words: object) -> None:
 
 def main(root: str, first: int) -> None:
     """Put numbers from `first` on, and consume with two threads, for ever."""
-    rocketstore.consumer_offsets.SAVE_INTERVAL_S = SAVE_INTERVAL_S  # type: ignore[misc]
-    store = MessageStore.open(root, small_config())
+    config = small_config(flush_consumer_offset_interval=SAVE_INTERVAL_MS)
+    store = MessageStore.open(root, config)
     room = threading.Semaphore(AHEAD)
 
     def consume() -> None:

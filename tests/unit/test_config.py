@@ -65,7 +65,8 @@ transientStorePoolEnable=false transientStorePoolSize=5 fastFailIfNoBufferInStor
 enableDLegerCommitLog=false enableScheduleMessageStats=true enableLmq=false
 enableMultiDispatch=false maxLmqConsumeQueueNum=20000 enableScheduleAsyncDeliver=false
 scheduleAsyncDeliverMaxPendingLimit=2000 scheduleAsyncDeliverMaxResendNum2Blocked=3
-transactionCheckInterval=60000 transactionTimeOut=6000 transactionCheckMax=15
+flushConsumerOffsetInterval=5000 transactionCheckInterval=60000 transactionTimeOut=6000
+transactionCheckMax=15
 enableCalcFilterBitMap=false expectConsumerNumUseFilter=32 maxErrorRateOfBloomFilter=20
 """
 # Those whose default depends on other things: the root, the files, or a text with blanks.

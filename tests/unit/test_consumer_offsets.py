@@ -6,16 +6,18 @@ import shutil
 
 import pytest
 
-from rocketstore import FlushFailedError, FormatError, Message, MessageStore
+from rocketstore import FlushFailedError, FormatError, Message, MessageStore, StoreConfig
 from rocketstore.consumer_offsets import ConsumerOffsetTable
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.threads import Periodic
 from support.golden_stores import golden_store
+from support.replicas import wait_until
 
 
 def table_at(root, *, flush=lambda: None):
-    return ConsumerOffsetTable(StoreLayout.of(root), flush=flush, disk=Disk())
+    return ConsumerOffsetTable(StoreLayout.of(root), StoreConfig(), flush=flush, disk=Disk())
 
 
 def saved(root):
@@ -112,6 +114,21 @@ def test_a_store_saves_at_its_close_and_keeps_no_thread_for_an_unused_table(tmp_
         assert store.consumer_offsets._thread.is_running
     table = decode_table(saved(tmp_path), ConsumerOffsets)
     assert [(group, str(key), offset) for group, key, offset in table.places()] == [("g", "T/0", 1)]
+
+
+def test_offsets_are_saved_at_the_interval_of_the_setting(tmp_path, monkeypatch):
+    pauses_s = []
+
+    def periodic(name, job, interval_s):
+        pauses_s.append(interval_s)
+        return Periodic(name, job, interval_s)
+
+    monkeypatch.setattr("rocketstore.consumer_offsets.Periodic", periodic)
+    settings = StoreConfig.small(flush_consumer_offset_interval=2)
+    with MessageStore.open(tmp_path, settings) as store:
+        store.consumer_offsets.set("T", "g", 0, 1)
+        wait_until((tmp_path / "config" / "consumerOffset.json").exists, "it is saved")
+    assert pauses_s == [0.002]
 
 
 def test_a_store_that_was_left_as_by_a_crash_saves_nothing(tmp_path):

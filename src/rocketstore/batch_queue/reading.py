@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.batch_queue.inner_messages import inner_place, unwrapped
 from rocketstore.format.queue_entry import QueueEntry
 from rocketstore.native.page import MESSAGES, RECORDS
-from rocketstore.storage.reading.pages import PageLimits, page_without_entry, parse_tags
+from rocketstore.storage.reading.pages import PageLimits, parse_tags
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.topic_routes import TopicRoutes
 from rocketstore.units import QueueKey
@@ -70,7 +70,8 @@ class BatchReads(TopicRoutes):
         if queue is None or not minimum <= offset < maximum:
             # Only the limits are asked of the queue.
             known: Any = queue
-            return result(*page_without_entry(kind, known, topic, offset, minimum, maximum))
+            page = self._reader._without_entry  # noqa: SLF001 - as every topic answers
+            return result(*page(kind, known, topic, offset, minimum, maximum))
         most = min(max(1, max_messages), self._limits.memory_count)
         taken: Any
         if kind == MESSAGES:

@@ -114,7 +114,6 @@ def _follow(store: Path, config: StoreConfig, told: Told, *, renew: bool) -> boo
     unfit: list[PeerError] = []
 
     def note(error: Exception) -> None:
-        complain(str(error))
         if renew and isinstance(error, PeerError) and error.trouble in NEEDS_NEW_LOG:
             unfit.append(error)
             told.bell.ring()

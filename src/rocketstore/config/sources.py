@@ -50,7 +50,7 @@ _BROKER: Final = """
     traceTopicEnable sendMessageThreadPoolNums putMessageFutureThreadPoolNums
     pullMessageThreadPoolNums processReplyMessageThreadPoolNums queryMessageThreadPoolNums
     adminBrokerThreadPoolNums clientManageThreadPoolNums consumerManageThreadPoolNums
-    heartbeatThreadPoolNums endTransactionThreadPoolNums flushConsumerOffsetInterval
+    heartbeatThreadPoolNums endTransactionThreadPoolNums
     flushConsumerOffsetHistoryInterval rejectTransactionMessage fetchNamesrvAddrByAddressServer
     sendThreadPoolQueueCapacity putThreadPoolQueueCapacity pullThreadPoolQueueCapacity
     replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
@@ -83,7 +83,7 @@ _WITHOUT_EFFECT: Final = """
     useReentrantLockWhenPutMessage putMsgIndexHightWater debugLockEnable diskFallRecorded
     defaultQueryMaxNum enableScheduleMessageStats
     enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
-    scheduleAsyncDeliverMaxResendNum2Blocked offsetCheckInSlave duplicationEnable
+    scheduleAsyncDeliverMaxResendNum2Blocked duplicationEnable
 """
 
 BROKER_KEYS: Final = frozenset(_BROKER.split())

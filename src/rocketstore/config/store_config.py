@@ -258,6 +258,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     messages in queue entries."""
     flush_delay_offset_interval: Annotated[int, Option("ms", 1)] = 10_000
     """How often it is written down how far delayed messages are delivered."""
+    flush_consumer_offset_interval: Annotated[int, Option("ms", 1)] = 5_000
+    """How often it is written down how far groups are: so much is consumed again after a kill."""
     transaction_check_interval: Annotated[int, Option("ms", 1)] = 60_000
     """Pause between two checks of open transactions."""
     transaction_time_out: Annotated[int, Option("ms", 0)] = 6_000
@@ -299,6 +301,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     """Most bytes of one transfer; a slave of 4.9 takes 4 MiB at most."""
     ha_slave_fallbehind_max: Annotated[int, Option("bytes", 1)] = 256 * MiB
     """A slave that lacks as much counts as none: SLAVE_NOT_AVAILABLE."""
+    offset_check_in_slave: bool = False
+    """Let a SLAVE send readers back to its end; else they wait for what its master has already."""
     slave_timeout: Annotated[int, Option("ms", 1)] = 3000
     """Longest wait of a SYNC_MASTER's put for its replicas, then FLUSH_SLAVE_TIMEOUT."""
     in_sync_replicas: Annotated[int, Option("count", 1, ours=True)] = 1

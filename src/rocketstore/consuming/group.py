@@ -198,7 +198,7 @@ class Group:
         offset = window.next_offset
         tags = self.subscription.tags if key.topic in self.subscription.topics else None
         page = self.store.get(*key, offset, PAGE_MESSAGES, tags)
-        if page.status in _MOVED:
+        if page.status in _MOVED and page.next_offset != offset:
             _log.warning(
                 "consume.offset_moved", group=self.name, queue=str(key), status=page.status.name,
                 offset=offset, min_offset=page.min_offset, max_offset=page.max_offset,

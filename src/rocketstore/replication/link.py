@@ -8,6 +8,7 @@ silent; what goes out meanwhile is one piece of `Session.outgoing`, never a queu
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import ssl
@@ -93,7 +94,7 @@ class Link:
         self._wait_until(_WRITE, self._clock() + timeout_ms)
         code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            raise OSError(code, f"cannot connect to {self.name}")
+            raise OSError(code, os.strerror(code), self.name)
 
     def shake_hands(self, tls: ssl.SSLContext, timeout_ms: int, *, is_master: bool) -> None:
         """Go on in TLS; `OSError` where the other side shows no certificate that is believed."""

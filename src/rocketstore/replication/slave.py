@@ -30,6 +30,7 @@ from rocketstore.replication.slave_session import SlaveSession
 from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from rocketstore.config import StoreConfig
@@ -159,10 +160,16 @@ class SlaveService:
 def ask_master(config: StoreConfig) -> Welcome:
     """Return what the master of the settings says of its log, without following it.
 
-    `OSError` says that it cannot be reached in time, `PeerError` that it is none of ours.
+    `OSError` says which master cannot be reached in time, `PeerError` that it is none of ours.
     """
-    address = master_address(config)
-    tls = tls_context(config, is_master=False)
+    try:
+        return _asked(master_address(config), tls_context(config, is_master=False))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, reason, config.ha_master_address) from error
+
+
+def _asked(address: tuple[str, int], tls: ssl.SSLContext | None) -> Welcome:
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(
             socket.create_connection(address, CONNECT_TIMEOUT_MS / 1000)

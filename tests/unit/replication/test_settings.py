@@ -9,7 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocketstore import ConfigError, Message, MessageStore, PutMessageStatus, StoreConfig
+from rocketstore import (
+    ConfigError,
+    GetMessageStatus,
+    Message,
+    MessageStore,
+    PutMessageStatus,
+    StoreConfig,
+)
 from rocketstore.config import BrokerRole
 from rocketstore.errors import SystemRefusedError
 from rocketstore.replication.settings import limits_of
@@ -122,6 +129,24 @@ def test_a_put_waits_for_its_slave_as_long_as_it_is_said(tmp_path):
         assert waits == [(result.physical_offset + result.size, 1.234)]
         assert master.put(Message(topic="T", wait_flush=False)).status is OK
         assert len(waits) == 1
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_slave_sends_a_reader_back_only_where_it_is_told_to(tmp_path, is_told):
+    with open_master(tmp_path) as master:
+        put_many(master, 150)
+        master.wait_dispatched()
+        end = master.max_offset("orders", 0)
+    first, *_ = sorted((tmp_path / "commitlog").iterdir())
+    first.unlink()  # as retention does
+    with open_slave(tmp_path, "127.0.0.1:1", offset_check_in_slave=is_told) as slave:
+        ahead = slave.get("orders", 0, end + 9)
+        assert ahead.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
+        assert ahead.next_offset == (end if is_told else end + 9)
+        assert slave.get("unknown", 0, 9).next_offset == (0 if is_told else 9)
+        behind = slave.get("orders", 0, 0)
+        assert behind.status is GetMessageStatus.OFFSET_TOO_SMALL
+        assert behind.next_offset == slave.min_offset("orders", 0) > 0
 
 
 def test_a_slave_that_does_not_answer_and_one_that_is_too_far_behind(tmp_path):

@@ -24,6 +24,8 @@ from rocketstore.native.page import RECORDS, QueuePages
 from rocketstore.storage.results import GetMessageStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocketstore.config import StoreConfig
     from rocketstore.native.decode import LogAtHand
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -66,10 +68,13 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
     Safe to use from several threads.
     """
 
-    def __init__(self, log: LogAtHand, limits: PageLimits) -> None:
+    def __init__(
+        self, log: LogAtHand, limits: PageLimits, without_entry: Callable[..., tuple[Any, ...]]
+    ) -> None:
         super().__init__()
         self._log = log
         self.limits = limits
+        self._without_entry = without_entry
 
     def __missing__(self, question: tuple[str, int, str | None]) -> QueuePages:
         """Return it for a queue that nobody has asked for lately."""
@@ -77,7 +82,7 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         # No record can have another queue id than these.
         number = queue_id if 0 <= queue_id <= QUEUE_ID_MAX else _NO_QUEUE_ID
         pages = QueuePages(
-            self._log, topic, number, self.limits, parse_tags(tags), _STATUSES, page_without_entry
+            self._log, topic, number, self.limits, parse_tags(tags), _STATUSES, self._without_entry
         )
         while len(self) >= _QUEUES_REMEMBERED:
             self.pop(next(iter(self)), None)
@@ -85,15 +90,17 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         return pages
 
 
-def page_without_entry(
+def page_without_entry(  # noqa: PLR0913 - what a page compared, and who asks
     kind: int,
     queue: ConsumeQueue | PreadQueue | None,
     topic: str,
     offset: int,
     minimum: int,
     maximum: int,
+    *,
+    waits: bool = False,
 ) -> tuple[Any, ...]:
-    """Return the page of a get that no entry can answer.
+    """Return the page of a get that no entry can answer; one that `waits` sends nobody back.
 
     Law: of a queue that grows, `maximum` is the one that the page compared. Asked again, it may be
     past `offset`, and a reader at the end would be sent over messages that it has not seen.
@@ -116,6 +123,7 @@ def page_without_entry(
         next_file = offset + queue.entries_per_file - offset % queue.entries_per_file
         status = GetMessageStatus.OFFSET_FOUND_NULL
         following = min(max(next_file, minimum), maximum)
+    following = max(following, offset) if waits else following
     items: tuple[Any, ...] = (b"", 0) if kind == RECORDS else ([],)
     return (status, *items, following, minimum, maximum, 0)
 

@@ -16,10 +16,12 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from functools import partial
 from itertools import chain
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
+from rocketstore.config import BrokerRole
 from rocketstore.errors import FlushFailedError, StoreClosedError
 from rocketstore.format.host import decode_message_id
 from rocketstore.format.queue_entry import ENTRY_STRUCT, FILLER_SIZE, QueueEntry
@@ -27,7 +29,12 @@ from rocketstore.format.refusals import check_is_int
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at
 from rocketstore.native.lookup import KeySearch
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
-from rocketstore.storage.reading.pages import PageLimits, Pages, parse_tags
+from rocketstore.storage.reading.pages import (
+    PageLimits,
+    Pages,
+    page_without_entry,
+    parse_tags,
+)
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
 
 if TYPE_CHECKING:
@@ -93,7 +100,9 @@ class Reader:
         self._queues = queues
         self._records = LogAtHand(log)
         limits = PageLimits.from_config(config)
-        self._pages = Pages(self._records, limits)
+        waits = config.broker_role is BrokerRole.SLAVE and not config.offset_check_in_slave
+        self._without_entry = partial(page_without_entry, waits=waits)
+        self._pages = Pages(self._records, limits, self._without_entry)
         self._key_search = (
             None if index is None else KeySearch(self._records, index, limits.memory_span_bytes)
         )
