@@ -15,10 +15,12 @@ from rocketstore.errors import RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import encode_host
 from rocketstore.format.record import decode_record, host_flags
-from rocketstore.message import Message, StoredMessage
+from rocketstore.message import TRANSACTION_MASK, Message, StoredMessage
 from rocketstore.message_store import MessageStore
+from rocketstore.native.log_end import Record
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.results import PutResult
+from support.extended_store import golden_bit_maps
 from support.golden_stores import golden_store
 from support.log_parts import SettableClock
 
@@ -35,14 +37,24 @@ SMALL = StoreConfig(
 class Replay:
     """Puts the messages of a golden store again."""
 
-    def __init__(self, root: Path, golden: Path, records: list[dict[str, Any]]) -> None:
+    def __init__(self, root: Path, case: str) -> None:
+        golden, facts = golden_store(case)
+        records = facts["records"]
         self.messages = [
             golden_message(golden, record["phy"]) for record in records if record["type"] == "msg"
         ]
         self.clock = SettableClock(0)
         # Of no effect on what names no further queues.
         config = msgspec.structs.replace(SMALL, enable_multi_dispatch=True, enable_lmq=True)
+        if has_units := case == "cqext":
+            config = msgspec.structs.replace(
+                config, enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=4096
+            )
         self.store = MessageStore.open(root, config, clock=self.clock, threads=False)
+        if has_units:
+            bit_maps = golden_bit_maps()
+            extensions: Any = self.store._parts.queues.make_extension
+            extensions.bit_map_of = lambda _topic, properties: bit_maps[properties]
 
     def put_all(self, puts: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], PutResult]]:
         """Yield each put of the manifest that stored something, with our result of the same."""
@@ -65,6 +77,9 @@ class Replay:
         self.store._writer._born_hosts.clear()
 
     def _put(self, message: StoredMessage) -> PutResult:
+        # What waits or has waited, and what only a store of old had prepared or rolled back.
+        if "REAL_TOPIC" in message.properties or message.sys_flag & TRANSACTION_MASK:
+            return self.store.put_record(message.topic, message.queue_id, record_of(message))
         prepared = PreparedMessage(
             message.topic,
             message.raw_body,
@@ -94,6 +109,20 @@ class Replay:
         )
 
 
+def record_of(message: StoredMessage) -> Record:
+    """Return what a service of the store puts: delay, commit or check."""
+    return Record(
+        message.raw_body,
+        message.raw_properties,
+        encode_host(message.born_host),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_transaction_offset,
+    )
+
+
 def golden_message(golden: Path, physical_offset: int) -> StoredMessage:
     """Return what stands in the genuine store's log; the manifest has no large bodies."""
     base = physical_offset - physical_offset % LOG_FILE_BYTES
@@ -106,10 +135,16 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("case", ["basic", "ipv6", "batch", "expired/base", "multidispatch"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "basic", "ipv6", "batch", "expired/base", "multidispatch", "transactions", "cqext",
+        "broker",
+    ],
+)  # fmt: skip
 def test_the_same_puts_leave_the_same_log_queues_and_results(tmp_path, case):
     golden, facts = golden_store(case)
-    replay = Replay(tmp_path, golden, facts["records"])
+    replay = Replay(tmp_path, case)
     puts = facts.get("puts") or single_puts(facts["records"])
     for theirs, ours in replay.put_all(puts):
         assert ours.physical_offset == theirs["wroteOffset"]
@@ -120,6 +155,7 @@ def test_the_same_puts_leave_the_same_log_queues_and_results(tmp_path, case):
     replay.store.close()
     assert_same_files(tmp_path, golden, "commitlog")
     assert_same_files(tmp_path, golden, "consumequeue")
+    assert_same_files(tmp_path, golden, "consumequeue_ext")
 
 
 def single_puts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -64,9 +64,14 @@ def queue_files(root: Path) -> dict[str, bytes]:
 
 
 def golden_log(root: Path) -> dict[bytes, bytes]:
-    """Make a store of the log of ``cqext`` alone; return the bit maps by properties."""
-    golden, manifest = golden_store("cqext")
-    shutil.copytree(golden / "commitlog", root / "commitlog")
+    """Make a store of the log of ``cqext`` alone; return its bit maps."""
+    shutil.copytree(golden_store("cqext")[0] / "commitlog", root / "commitlog")
+    return golden_bit_maps()
+
+
+def golden_bit_maps() -> dict[bytes, bytes]:
+    """Return the bit maps of ``cqext``, by properties."""
+    _, manifest = golden_store("cqext")
     stored = {
         (record["queueId"], record["queueOffset"]): record["propertiesRaw"].encode()
         for record in manifest["records"]

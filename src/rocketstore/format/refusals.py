@@ -77,13 +77,13 @@ def encoded_born_host(host: str) -> bytes:
 
 
 def refuse_transaction(sys_flag: int) -> None:
-    """Raise where a message has transaction bits, which need a transaction service."""
+    """Raise where a message has transaction bits: stored so, nobody would end it."""
     if not isinstance(sys_flag, int):
         raise RefusedMessageError(f"sysFlag is a number, not {sys_flag!r:.40}")
     if sys_flag & TRANSACTION_MASK:
         raise RefusedMessageError(
             f"sysFlag {sys_flag:#x} has transaction bits (mask 0xC)",
-            hint="this store reads transactional messages but does not take them yet",
+            hint="begin a transaction with MessageStore.begin, and end it with commit or rollback",
         )
 
 
