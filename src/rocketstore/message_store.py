@@ -19,6 +19,7 @@ from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
 from rocketstore.errors import ConfigError
 from rocketstore.metrics.endpoint import MetricsService
+from rocketstore.metrics.runtime import broker_info
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.metrics.sources import Sources
 from rocketstore.replication import replication_of
@@ -192,10 +193,16 @@ class MessageStore(BaseStore):
         if self._memory is not None:
             memory = self._memory.runtime_info()
             own |= {key: str(one) for key, one in memory.items()}
-        if self.transient_pool is not None:
-            own |= {key: str(one) for key, one in self.transient_pool.runtime_info().items()}
         delays = {} if self.delays is None else self.delays.runtime_info()
-        return super().runtime_info() | own | delays
+        since_ms = self._parts.log.end.locked_since_ms
+        info = super().runtime_info() | broker_info(
+            self,
+            free_buffers=None
+            if self.transient_pool is None
+            else self.transient_pool.pool.free_count,
+            locked_ms=max(self._parts.clock() - since_ms, 0) if since_ms else 0,
+        )
+        return info | own | delays
 
     def put_async(self, message: Message, queue_id: int = 0) -> Future[PutResult]:
         """Append a message and return a future of what `put` returns or raises.

@@ -91,16 +91,14 @@ class MetricsService:
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415
 
-            from rocketstore.metrics.families import (  # noqa: PLC0415 - an extra needs it
-                ExporterCollector,
-                StoreCollector,
-            )
+            from rocketstore.metrics.exporter import ExporterCollector  # noqa: PLC0415 - an extra
+            from rocketstore.metrics.families import StoreCollector  # noqa: PLC0415 - likewise
         except ImportError as error:
             raise UnsupportedEnvironmentError(
                 f"metricsPort={self._sources.store.config.metrics_port} needs prometheus-client",
                 hint="pip install 'rocketstore[metrics]', or set metricsPort=0",
             ) from error
-        collectors = StoreCollector(self._sources), ExporterCollector(self._sources.store)
+        collectors = StoreCollector(self._sources), ExporterCollector(self._sources)
         pages = {}
         for path, collector in zip(PATHS, collectors, strict=True):
             registry = CollectorRegistry()

@@ -1,7 +1,7 @@
 """The numbers of an open store as Prometheus has them, taken when somebody asks.
 
 ``/metrics`` has the names of a 5.x broker where there is one, and ``rocketstore_…`` for what only
-this store says; ``/metrics/exporter`` those of rocketmq-exporter for 4.x, so that its boards work.
+this store says.
 
 Law: no second bookkeeping. Every value comes from the store's own statistics, offsets and runtime
 information; a collector only names and scales them.
@@ -9,9 +9,7 @@ information; a collector only names and scales them.
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
-from importlib.metadata import version
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +21,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from rocketstore.errors import FormatError
 from rocketstore.metrics.sources import SYNC_LIMITS_S
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.verification.file_rules import FileProblem
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from rocketstore.metrics.sources import Sources
-    from rocketstore.storage.store import BaseStore
     from rocketstore.verification.damage_map import DamageMap
 
 PUT_BUCKETS_S: Final = (
@@ -41,35 +37,6 @@ PUT_BUCKETS_S: Final = (
 """Upper limits of the put times of 4.9, `statistics.BUCKET_NAMES`."""
 
 SYNC_BUCKETS_S: Final = (*(f"{limit:.4f}" for limit in SYNC_LIMITS_S), "+Inf")
-
-_PREFIX: Final = "rocketmq_brokeruntime_"
-_PUT_TIMES: Final = (
-    "0ms", "0to10ms", "10to50ms", "50to100ms", "100to200ms", "200to500ms", "500to1s",
-    "1to2s", "2to3s", "3to4s", "4to5s", "5to10s", "10stomore",
-)  # fmt: skip
-_PLAIN: Final = {
-    "put_message_size_total": "putMessageSizeTotal",
-    "put_message_average_size": "putMessageAverageSize",
-    "putmessage_times_total": "putMessageTimesTotal",
-    "putmessage_entire_time_max": "putMessageEntireTimeMax",
-    "getmessage_entire_time_max": "getMessageEntireTimeMax",
-    "dispatch_maxbuffer": "dispatchMaxBuffer",
-    "commitlog_disk_ratio": "commitLogDiskRatio",
-    "consumequeue_disk_ratio": "consumeQueueDiskRatio",
-    "commitlog_maxoffset": "commitLogMaxOffset",
-    "commitlog_minoffset": "commitLogMinOffset",
-    "start_accept_sendrequest_time": "bootTimestamp",
-}
-_RATES: Final = {
-    "put_tps": "putTps",
-    "getfound_tps": "getFoundTps",
-    "getmiss_tps": "getMissTps",
-    "gettotal_tps": "getTotalTps",
-    "gettransfered_tps": "getTransferedTps",
-}
-_SPANS: Final = ("10", "60", "600")
-DEFAULT_CLUSTER: Final = "DefaultCluster"
-"""``brokerClusterName`` of a broker that sets none; a store knows of no other."""
 
 
 class StoreCollector(Collector):
@@ -84,9 +51,10 @@ class StoreCollector(Collector):
         info = self._store.runtime_info()
         yield from self._traffic()
         yield from self._log_state()
+        yield from self._pool(info)
         yield from self._health(info)
         yield from self._scrub(info)
-        yield self._lag()
+        yield from self._lag()
 
     def _traffic(self) -> Iterator[Metric]:
         statistics = self._store.statistics
@@ -140,6 +108,21 @@ class StoreCollector(Collector):
         ):
             yield GaugeMetricFamily(name, help_text, value=value)
 
+    def _pool(self, info: Mapping[str, str]) -> Iterator[Metric]:
+        store = self._store
+        if not store.config.has_transient_pool:
+            return
+        yield GaugeMetricFamily(
+            "rocketstore_transient_pool_free_buffers",
+            "Buffers of the transient store pool that are free for the next files.",
+            value=float(info["remainTransientStoreBufferNumbs"]),
+        )
+        yield GaugeMetricFamily(
+            "rocketstore_transient_pool_uncommitted_bytes",
+            "Bytes put that are in memory only: a kill takes them.",
+            value=store.appended_physical_offset - store.max_physical_offset,
+        )
+
     def _health(self, info: Mapping[str, str]) -> Iterator[Metric]:
         bits = self._store.running_flags.bits
         flags = GaugeMetricFamily(
@@ -171,23 +154,31 @@ class StoreCollector(Collector):
             value=float(info["storeTimeStepsBack"]),
         )
 
-    def _lag(self) -> Metric:
+    def _lag(self) -> Iterator[Metric]:
+        labels = ["topic", "consumer_group"]
         lags = GaugeMetricFamily(
             "rocketmq_consumer_lag_messages",
             "Messages of a topic that a group has not consumed.",
-            labels=["topic", "consumer_group"],
+            labels=labels,
         )
-        try:
-            offsets = self._sources.offsets()
-        except FormatError:  # consumers are told; the other numbers are no less true
-            return lags
-        for name, queues in sorted(offsets.items()):
-            topic, _, group = name.partition("@")
-            ends = (
-                (self._store.max_offset(topic, queue_id), at) for queue_id, at in queues.items()
+        ages = GaugeMetricFamily(
+            "rocketmq_consumer_lag_latency",
+            "Age in ms of the oldest message of a topic that a group has not consumed.",
+            labels=labels,
+        )
+        store, now_ms = self._store, self._sources.now_ms()
+        for (topic, group), places in self._sources.places_of_groups():
+            behind = [one for one in places if one.lag]
+            lags.add_metric([topic, group], sum(one.lag for one in behind))
+            times = (
+                store.store_timestamp(
+                    topic, one.queue_id, max(one.first, store.min_offset(topic, one.queue_id))
+                )
+                for one in behind
             )
-            lags.add_metric([topic, group], sum(max(0, end - at) for end, at in ends))
-        return lags
+            oldest_ms = min((one for one in times if one is not None), default=now_ms)
+            ages.add_metric([topic, group], max(now_ms - oldest_ms, 0))
+        yield from (lags, ages)
 
     def _scrub(self, info: Mapping[str, str]) -> Iterator[Metric]:
         known = self._sources.damage_map()
@@ -249,42 +240,3 @@ def _histogram(
     family = HistogramMetricFamily(name, help_text)
     family.add_metric([], buckets, sum_value=total)
     return family
-
-
-class ExporterCollector(Collector):
-    """What ``/metrics/exporter`` says of a store: gauges, as rocketmq-exporter has them."""
-
-    def __init__(self, store: BaseStore) -> None:
-        self._store = store
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield ``rocketmq_brokeruntime_…``."""
-        store, info = self._store, self._store.runtime_info()
-        own = version("rocketstore")
-        labels = {
-            "cluster": DEFAULT_CLUSTER,
-            "brokerIP": store.config.store_host,
-            "brokerHost": socket.gethostname(),
-            "des": f"rocketstore {own}",
-            "boottime": info["bootTimestamp"],
-            "broker_version": own,
-        }
-        for name, value in self._values(info):
-            family = GaugeMetricFamily(_PREFIX + name, name, labels=list(labels))
-            family.add_metric(list(labels.values()), value)
-            yield family
-
-    def _values(self, info: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-        store = self._store
-        last = store.max_physical_offset
-        for name, key in _PLAIN.items():
-            yield name, float(info[key])
-        for name, key in _RATES.items():
-            for span, rate in zip(_SPANS, info[key].split(), strict=True):
-                yield name + span, float(rate)
-        counts = store.statistics.put_time_histogram().values()
-        for name, number in zip(_PUT_TIMES, counts, strict=True):
-            yield f"pmdt_{name}", number
-        yield "dispatch_behind_bytes", last - store.dispatched_physical_offset
-        yield "remain_howmanydata_toflush", last - store.flushed_physical_offset
-        yield "earliest_message_timestamp", store.earliest_log_timestamp() or -1

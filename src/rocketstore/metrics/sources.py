@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rocketstore.storage.store import BaseStore
     from rocketstore.verification.damage_map import DamageMap
@@ -33,6 +35,19 @@ class SyncTimes:
         self.total_s += took_s
 
 
+class GroupPlace(NamedTuple):
+    """Where a group is in a queue: `first` is the oldest message there that it has not consumed."""
+
+    queue_id: int
+    first: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """How many messages it has not consumed."""
+        return max(self.end - self.first, 0)
+
+
 @dataclass(frozen=True)
 class Sources:
     """A store, and what its services know: damage, offsets of the groups, the time."""
@@ -42,3 +57,22 @@ class Sources:
     offsets: Callable[[], Mapping[str, Mapping[int, int]]]
     now_ms: Callable[[], int]
     syncs: SyncTimes = field(default_factory=SyncTimes)
+
+    def places_of_groups(self) -> Iterator[tuple[tuple[str, str], list[GroupPlace]]]:
+        """Yield topic and group, and where that is; nothing from a table that is broken.
+
+        Consumers are told of that one; the other numbers are no less true.
+        """
+        try:
+            offsets = self.offsets()
+        except FormatError:
+            return
+        for name, queues in sorted(offsets.items()):
+            topic, _, group = name.partition("@")
+            yield (
+                (topic, group),
+                [
+                    GroupPlace(queue_id, at, self.store.max_offset(topic, queue_id))
+                    for queue_id, at in queues.items()
+                ],
+            )

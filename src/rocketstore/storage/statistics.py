@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SAMPLE_COUNT: Final = 601
 RATE_SPANS_S: Final = (10, 60, 600)
-_BUCKET_LIMITS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+BUCKET_LIMITS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 BUCKET_NAMES: Final = (
     "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
     "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
@@ -71,7 +71,7 @@ class StoreStatistics:
         self._lock = threading.Lock()
         self._samples: deque[_Sample] = deque(maxlen=SAMPLE_COUNT)
         self._slow_puts = [0] * len(BUCKET_NAMES)
-        self._printed = dict.fromkeys(BUCKET_NAMES, 0)
+        self._printed = self.last_minute = dict.fromkeys(BUCKET_NAMES, 0)
         self._unavailable_count = 0
         self.failed_puts = 0
         self.put_time_max_ms = 0
@@ -88,7 +88,7 @@ class StoreStatistics:
         """
         with self._lock:
             # Upper limits of buckets are exclusive.
-            self._slow_puts[1 + bisect_right(_BUCKET_LIMITS_MS, elapsed_ms)] += 1
+            self._slow_puts[1 + bisect_right(BUCKET_LIMITS_MS, elapsed_ms)] += 1
             self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
         if elapsed_ms > _SLOW_PUT_MS and self.total_put().messages > message_count:
             _log.warning("put.slow", took_ms=elapsed_ms)
@@ -124,14 +124,14 @@ class StoreStatistics:
             return
         before, self._printed = self._printed, self.put_time_histogram()
         self._printed_ms = now_ms
-        put_times = {name: now - before[name] for name, now in self._printed.items()}
+        self.last_minute = {name: now - before[name] for name, now in self._printed.items()}
         _log.info(
             "store.statistics",
             put_per_s=self.rates("put")[1],
             get_found_per_s=self.rates("get_found")[1],
             get_miss_per_s=self.rates("get_miss")[1],
-            puts=sum(put_times.values()),
-            put_times={name: count for name, count in put_times.items() if count},
+            puts=sum(self.last_minute.values()),
+            put_times={name: count for name, count in self.last_minute.items() if count},
         )
 
     # --- asked by users -------------------------------------------------------------------------

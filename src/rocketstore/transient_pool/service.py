@@ -131,13 +131,6 @@ class TransientPoolService:
             with contextlib.suppress(StoreError):  # then nobody can read it yet
                 self.commit()
 
-    def runtime_info(self) -> dict[str, int]:
-        """Return what 4.9 tells of the pool (AdminBrokerProcessor.prepareRuntimeInfo)."""
-        return {
-            "remainTransientStoreBufferNumbs": self.pool.free_count,
-            "remainHowManyDataToCommit": self.uncommitted_bytes,
-        }
-
     def take_turn(self) -> float:
         """Commit if it is time or enough; return how many seconds to wait then, -1 for a put."""
         now_ms = self._clock()

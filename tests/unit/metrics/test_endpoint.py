@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ORDER = Message(topic="orders", body=b"x" * 10)
+EXPORTER = "/metrics/exporter"
 BOARD = ROOT / "docs" / "guide" / "grafana-board.json"
 
 
@@ -105,16 +106,89 @@ def test_names_of_the_exporter_say_the_same_as_runtime_info(root: Path) -> None:
     with open_served(root) as store:
         store.put(ORDER)
         store.wait_dispatched()
-        found = {name: value for (name, _), value in scrape(store, "/metrics/exporter").items()}
+        found = {name: value for (name, _), value in scrape(store, EXPORTER).items()}
         info = store.runtime_info()
     prefix = "rocketmq_brokeruntime_"
     assert found[prefix + "commitlog_maxoffset"] == float(info["commitLogMaxOffset"])
     assert found[prefix + "put_message_size_total"] == float(info["putMessageSizeTotal"])
     assert found[prefix + "putmessage_times_total"] == 1
     assert found[prefix + "dispatch_behind_bytes"] == 0
+    assert found[prefix + "earliest_message_timestamp"] == float(info["earliestMessageTimeStamp"])
+    total = found[prefix + "commitlogdir_capacity_total"]
+    assert 0 < found[prefix + "commitlogdir_capacity_free"] <= total
+    assert 0 <= found[prefix + "put_latency_99"] <= found[prefix + "put_latency_999"]
     assert sum(value for name, value in found.items() if "_pmdt_" in name) == 1
     assert {f"{prefix}put_tps{span}" for span in (10, 60, 600)} <= found.keys()
     assert len(families.PUT_BUCKETS_S) == len(BUCKET_NAMES)
+
+
+def test_topics_and_groups_have_the_names_of_the_exporter(root: Path) -> None:
+    with open_served(root) as store:
+        for topic in ("orders", "orders", "payments", "%RETRY%billing", "%DLQ%billing"):
+            store.put(Message(topic=topic, body=b""), queue_id=0)
+        store.put(ORDER, queue_id=1)
+        store.wait_dispatched()
+        for topic in ("orders", "%RETRY%billing", "%DLQ%billing"):
+            store.consumer_offsets.set(topic, "billing", 0, 0)
+        text = ask(store, EXPORTER)
+    labels = {"cluster": "DefaultCluster", "broker": socket.gethostname()}
+    found = {
+        (sample.name.removeprefix("rocketmq_"), *sorted(sample.labels.items() - labels.items()))
+        : sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.startswith("rocketmq_broker")
+    }  # fmt: skip
+    group = ("group", "billing")
+    retries, dead = ("topic", "%RETRY%billing"), ("topic", "%DLQ%billing")
+    assert found == {
+        ("producer_offset", ("topic", "orders")): 3,
+        ("producer_offset", ("topic", "payments")): 1,
+        ("topic_retry_offset", retries): 1,
+        ("topic_dlq_offset", group): 1,
+        ("group_diff", group, ("topic", "orders")): 2,
+        ("group_retrydiff", group, retries): 1,
+        ("group_dlqdiff", group, dead): 1,
+        ("consumer_offset", group, ("topic", "orders")): 2,
+        ("consumer_offset", group, retries): 1,
+        ("consumer_offset", group, dead): 1,
+    }
+
+
+def test_a_pool_s_free_buffers_and_what_a_kill_would_take_are_metrics(root: Path) -> None:
+    name = "rocketstore_transient_pool_{}".format
+    with open_served(root) as store:
+        assert not [key for key, _ in scrape(store) if key.startswith(name(""))]
+    with open_served(root, transient_store_pool_enable=True, transient_store_pool_size=3) as store:
+        assert scrape(store)[name("free_buffers"), ""] == 3
+        with store.transient_pool._committing:  # nothing is committed meanwhile
+            end = sum(store.put(ORDER).size for _ in range(2))
+            found = scrape(store)
+            assert found[name("uncommitted_bytes"), ""] == end
+            assert found[name("free_buffers"), ""] == 2
+            assert found["rocketmq_storage_size", ""] == 0
+            exported = {key: value for (key, _), value in scrape(store, EXPORTER).items()}
+            assert exported["rocketmq_brokeruntime_remain_transientstore_buffer_numbs"] == 2
+        store.flush()
+        assert scrape(store)[name("uncommitted_bytes"), ""] == 0
+        assert scrape(store)["rocketmq_storage_size", ""] == end
+
+
+def test_how_old_the_oldest_message_is_that_a_group_has_not_consumed(root: Path) -> None:
+    now_ms = 1_700_000_000_000
+    config = StoreConfig.small(metrics_port=free_port())
+    with MessageStore.open(root, config, clock=lambda: now_ms) as store:
+        for queue_id in (0, 0, 1, 1):
+            store.put(ORDER, queue_id=queue_id)
+            now_ms += 1000
+        store.wait_dispatched()
+        for queue_id, offset in ((0, 1), (1, 0)):
+            store.consumer_offsets.set("orders", "billing", queue_id, offset)
+        assert scrape(store)["rocketmq_consumer_lag_latency", "billing"] == 3000
+        store.consumer_offsets.set("orders", "billing", 0, 2)
+        assert scrape(store)["rocketmq_consumer_lag_latency", "billing"] == 2000
+        store.consumer_offsets.set("orders", "billing", 1, 2)
+        assert scrape(store)["rocketmq_consumer_lag_latency", "billing"] == 0
 
 
 def test_damage_that_is_known_is_a_metric(root: Path) -> None:
@@ -352,7 +426,7 @@ def test_the_board_is_small_and_names_only_metrics_that_there_are(root: Path) ->
     asked += [one["query"] for one in board["templating"]["list"]]
     named = {name for text in asked for name in re.findall(r"\brocket(?:mq|store)_\w+", text)}
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-    with open_served(root) as store:
+    with open_served(root, transient_store_pool_enable=True) as store:
         text = ask(store, "/metrics")
     families_there = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     there = families_there | {f"{name}_bucket" for name in families_there}

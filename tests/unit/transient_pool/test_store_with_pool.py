@@ -123,7 +123,7 @@ def test_nobody_sees_what_is_not_committed(tmp_path):
         assert store.replicated_log.read(0, 1000) == b""
         info = store.runtime_info()
         assert info["commitLogMaxOffset"] == "0"
-        assert info["remainHowManyDataToCommit"] == str(end)
+        assert info["remainHowManyDataToCommit"] == f"{end} B"
         assert info["remainTransientStoreBufferNumbs"] == "4"
         with ReadOnlyStore.open(tmp_path, small_config()) as reader:
             assert reader.max_physical_offset == 0
@@ -138,7 +138,7 @@ def test_nobody_sees_what_is_not_committed(tmp_path):
         assert store.earliest_log_timestamp() == START_MS
         assert store.replicated_log.end == end
         assert store.replicated_log.read(0, 1000) == in_files(store)[:end]
-        assert store.runtime_info()["remainHowManyDataToCommit"] == "0"
+        assert store.runtime_info()["remainHowManyDataToCommit"] == "0 B"
         assert store.flushed_physical_offset == 0
 
 

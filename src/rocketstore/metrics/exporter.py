@@ -1,0 +1,157 @@
+"""The numbers of an open store under the names of rocketmq-exporter for 4.x, so its boards work.
+
+Law: what only a broker knows (thread pools, clients, totals since midnight) is missing, not 0.
+
+How derived: RMQMetricsCollector and MetricsCollectTask of rocketmq-exporter: gauges, totals too.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rocketstore.metrics.runtime import capacity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from rocketstore.metrics.sources import Sources
+
+_PREFIX: Final = "rocketmq_brokeruntime_"
+_PUT_TIMES: Final = (
+    "0ms", "0to10ms", "10to50ms", "50to100ms", "100to200ms", "200to500ms", "500to1s",
+    "1to2s", "2to3s", "3to4s", "4to5s", "5to10s", "10stomore",
+)  # fmt: skip
+_PLAIN: Final = {
+    "put_message_size_total": "putMessageSizeTotal",
+    "put_message_average_size": "putMessageAverageSize",
+    "putmessage_times_total": "putMessageTimesTotal",
+    "putmessage_entire_time_max": "putMessageEntireTimeMax",
+    "put_latency_99": "putLatency99",
+    "put_latency_999": "putLatency999",
+    "getmessage_entire_time_max": "getMessageEntireTimeMax",
+    "dispatch_maxbuffer": "dispatchMaxBuffer",
+    "dispatch_behind_bytes": "dispatchBehindBytes",
+    "pagecache_lock_time_mills": "pageCacheLockTimeMills",
+    "remain_transientstore_buffer_numbs": "remainTransientStoreBufferNumbs",
+    "commitlog_disk_ratio": "commitLogDiskRatio",
+    "consumequeue_disk_ratio": "consumeQueueDiskRatio",
+    "commitlog_maxoffset": "commitLogMaxOffset",
+    "commitlog_minoffset": "commitLogMinOffset",
+    "earliest_message_timestamp": "earliestMessageTimeStamp",
+    "start_accept_sendrequest_time": "bootTimestamp",
+}
+_RATES: Final = {
+    "put_tps": "putTps",
+    "getfound_tps": "getFoundTps",
+    "getmiss_tps": "getMissTps",
+    "gettotal_tps": "getTotalTps",
+    "gettransfered_tps": "getTransferedTps",
+}
+_SPANS: Final = ("10", "60", "600")
+RETRY: Final = "%RETRY%"
+DEAD: Final = "%DLQ%"
+DEFAULT_CLUSTER: Final = "DefaultCluster"
+"""``brokerClusterName`` of a broker that sets none; a store knows of no other."""
+
+
+class ExporterCollector(Collector):
+    """What ``/metrics/exporter`` says of a store."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._store = sources.store
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric family with its values of this moment."""
+        info = self._store.runtime_info()
+        yield from self._runtime(info)
+        broker = {"cluster": DEFAULT_CLUSTER, "broker": socket.gethostname()}
+        of_all = broker | {"brokerIP": self._store.config.store_host}
+        for name, key in (("tps", "putTps"), ("qps", "getTransferedTps")):
+            rate = float(info[key].split()[_SPANS.index("60")])
+            yield _gauge(f"rocketmq_broker_{name}", [(of_all, rate)], of_all)
+        yield from self._topics(broker)
+        yield from self._groups(broker)
+
+    def _runtime(self, info: Mapping[str, str]) -> Iterator[Metric]:
+        own = version("rocketstore")
+        labels = {
+            "cluster": DEFAULT_CLUSTER,
+            "brokerIP": self._store.config.store_host,
+            "brokerHost": socket.gethostname(),
+            "des": f"rocketstore {own}",
+            "boottime": info["bootTimestamp"],
+            "broker_version": own,
+        }
+        for name, value in self._values(info):
+            yield _gauge(_PREFIX + name, [(labels, value)], labels)
+
+    def _values(self, info: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+        store = self._store
+        for name, key in _PLAIN.items():
+            yield name, float(info[key])
+        for name, key in _RATES.items():
+            for span, rate in zip(_SPANS, info[key].split(), strict=True):
+                yield name + span, float(rate)
+        counts = store.statistics.put_time_histogram().values()
+        for name, number in zip(_PUT_TIMES, counts, strict=True):
+            yield f"pmdt_{name}", number
+        behind = store.max_physical_offset - store.flushed_physical_offset
+        yield "remain_howmanydata_toflush", behind
+        if (found := capacity(store.layout.root)) is not None:
+            yield "commitlogdir_capacity_total", found[0]
+            yield "commitlogdir_capacity_free", found[1]
+
+    def _topics(self, broker: dict[str, str]) -> Iterator[Metric]:
+        """Yield the ends of all queues, by topic: how many messages there ever were."""
+        ends: Counter[str] = Counter()
+        for topic, queue_id in self._store.queues():
+            ends[topic] += self._store.max_offset(topic, queue_id)
+        kinds = {"": "producer_offset", RETRY: "topic_retry_offset", DEAD: "topic_dlq_offset"}
+        for prefix, kind in kinds.items():
+            # Dead letters go by the name of their group.
+            label, start = ("group", len(DEAD)) if prefix == DEAD else ("topic", 0)
+            values = [
+                (broker | {label: topic[start:]}, end)
+                for topic, end in sorted(ends.items())
+                if _prefix(topic) == prefix
+            ]
+            yield _gauge(f"rocketmq_{kind}", values, [*broker, label])
+
+    def _groups(self, broker: dict[str, str]) -> Iterator[Metric]:
+        """Yield how far the groups are; how many consumers are online only a broker knows."""
+        names = ["group", "topic"]
+        groups = [
+            ({"group": group, "topic": topic}, places)
+            for (topic, group), places in self._sources.places_of_groups()
+        ]
+        kinds = {"": "group_diff", RETRY: "group_retrydiff", DEAD: "group_dlqdiff"}
+        for prefix, kind in kinds.items():
+            diffs = [
+                (labels, sum(one.lag for one in places))
+                for labels, places in groups
+                if _prefix(labels["topic"]) == prefix
+            ]
+            yield _gauge(f"rocketmq_{kind}", diffs, names)
+        ends = [(broker | labels, sum(one.end for one in places)) for labels, places in groups]
+        yield _gauge("rocketmq_consumer_offset", ends, [*broker, *names])
+
+
+def _prefix(topic: str) -> str:
+    return next((prefix for prefix in (RETRY, DEAD) if topic.startswith(prefix)), "")
+
+
+def _gauge(
+    name: str, values: Iterable[tuple[Mapping[str, str], float]], labels: Iterable[str]
+) -> Metric:
+    names = list(labels)
+    family = GaugeMetricFamily(name, name, labels=names)
+    for one, value in values:
+        family.add_metric([one[label] for label in names], value)
+    return family
