@@ -13,9 +13,9 @@ from rocketstore import MessageStore
 from rocketstore.consumer_offsets import read_offsets
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.units import system_clock_ms
+from rocketstore.verification.extra_queues import offset_in
 from support import killed_consumer
-from support.configured_store import small_config
-from support.killed_consumer import GROUP, TOPIC
+from support.killed_consumer import CONFIG, GROUP, LIGHT, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,25 +57,28 @@ def test_killed_consumers_skip_nothing_and_get_the_rest_again(tmp_path: Path) ->
         offsets = {
             str(key): offset
             for group, key, offset in read_offsets(StoreLayout.of(root)).places()
-            if group == GROUP
+            if group in (GROUP, LIGHT)
         }
         for queue, offset in offsets.items():
             assert set(range(offset)) <= finished[queue], queue
+    assert offsets.pop(f"{LIGHT}/0")
     assert any(offsets.values())
     # In an hour everything that was given back is due.
-    config = small_config()
     clock = lambda: system_clock_ms() + HOUR_MS  # noqa: E731 - one line says more
-    with MessageStore.open(root, config, threads=False, clock=clock) as store:
+    with MessageStore.open(root, CONFIG, threads=False, clock=clock) as store:
         store.wait_dispatched()
         assert store.delays is not None
         for _ in range(3):  # it finds its place, then delivers
             store.delays.turn()
             store.wait_dispatched()
         stored = {
-            (str(key), message.queue_offset): int(message.body)
+            (str(key), offset_in(message, key)): int(message.body)
             for key in store.queues()
             for message in everything(store, key)
         }
+        light = {stored[f"{LIGHT}/0", offset] for offset in finished.pop(f"{LIGHT}/0")}
+        with store.consume(LIGHT, LIGHT, max_unacknowledged=len(stored)) as consumer:
+            assert put <= light | {int(message.body) for message in consumer}
         done = {stored[queue, offset] for queue, offsets in finished.items() for offset in offsets}
         copies = {number for (queue, _), number in stored.items() if queue.startswith("%RETRY%")}
         with store.consume(TOPIC, GROUP, max_unacknowledged=len(stored)) as consumer:

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
 from rocketstore import MessageStore
 from rocketstore.storage.results import PutMessageStatus
-from support.fault_workload import LABEL, QUEUE_COUNT, TOPICS, small_files, step_of
+from support.fault_workload import LABEL, LIGHT, QUEUE_COUNT, TOPICS, small_files, step_of
 from support.line_process import LineProcess
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ def _put_for_ever(store: MessageStore, run: int, thread: int, say: Any) -> None:
 def _read_for_ever(store: MessageStore, say: Any) -> None:
     chance = random.Random()
     while True:
-        topic, queue_id = chance.choice(TOPICS), chance.randrange(QUEUE_COUNT)
+        topic = chance.choice((*TOPICS, LIGHT.topic))
+        queue_id = 0 if topic == LIGHT.topic else chance.randrange(QUEUE_COUNT)
         offset = max(store.max_offset(topic, queue_id) - 3, 0)
         for message in store.get(topic, queue_id, offset).messages:
             say(seen=message.properties[LABEL], at=message.physical_offset)

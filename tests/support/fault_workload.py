@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.format.client_batch import encode_client_batch
-from rocketstore.format.properties import decode_properties, message_properties
+from rocketstore.format.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    WAIT,
+    decode_properties,
+    message_properties,
+)
 from rocketstore.message import Message, StoredMessage
 from rocketstore.units import KiB, QueueKey
 
@@ -27,6 +33,10 @@ if TYPE_CHECKING:
 LABEL = "label"
 TOPICS = ("orders", "payments", "a%b|c-d_E")
 QUEUE_COUNT = 3
+LIGHT = QueueKey("%LMQ%kitchen", 0)
+LISTS = ("", LIGHT.topic, "{other}", f"{{other}},{LIGHT.topic}")
+"""Further queues of single messages; the other topic gets messages of its own, too."""
+
 TAGS = (None, "created", "paid", "größe")
 SHARED_KEYS = 7
 
@@ -87,6 +97,8 @@ def small_files(flush: FlushDiskType | str, **settings: object) -> StoreConfig:
         "max_hash_slot_num": INDEX_SLOTS,
         "max_index_num": INDEX_ITEMS,
         "retention": False,
+        "enable_multi_dispatch": True,
+        "enable_lmq": True,
     }
     return StoreConfig(**{**options, **settings})  # type: ignore[arg-type]
 
@@ -103,23 +115,32 @@ def step_of(run: int, thread: int, number: int) -> Step:
     count = 1 if kind in {"put", "put_prepared"} else chance.randint(1, 12)
     waits = chance.random() < 0.9
     messages = tuple(
-        _message(Label(run, thread, number, part), queue, chance, count, waits=waits)
+        _message(
+            Label(run, thread, number, part), queue, chance, count,
+            waits=waits, is_single=kind in {"put", "put_prepared"},
+        )
         for part in range(count)
-    )
+    )  # fmt: skip
     return Step(kind, queue, messages, waits)
 
 
 def _message(
-    label: Label, queue: QueueKey, chance: random.Random, count: int, *, waits: bool
-) -> Message:
+    label: Label, queue: QueueKey, chance: random.Random, count: int, *, waits: bool,
+    is_single: bool,
+) -> Message:  # fmt: skip
     longest = chance.choice((0, 30, 300, 3000, 6000)) // (1 if count == 1 else 4)
     keys = (f"k-{label}", f"shared-{label.step % SHARED_KEYS}")[: chance.randrange(3)]
+    properties = {LABEL: str(label), "padding": "p" * chance.choice((1, 1, 40, 700))}
+    other = TOPICS[TOPICS.index(queue.topic) - 1]
+    names = LISTS[label.step % len(LISTS)].format(other=other)
+    if names and is_single:
+        properties[INNER_MULTI_DISPATCH] = names
     return Message(
         topic=queue.topic,
         body=chance.randbytes(chance.randint(0, longest)),
         tags=chance.choice(TAGS),
         keys=keys,
-        properties={LABEL: str(label), "padding": "p" * chance.choice((1, 1, 40, 700))},
+        properties=properties,
         unique_key=f"u-{label}" if chance.random() < 0.3 else None,
         flag=chance.randint(-5, 5),
         wait_flush=waits,
@@ -141,6 +162,10 @@ def check_true(records: list[LogRecord], tried: set[Label]) -> dict[Label, LogRe
         assert record.queue == step.queue, f"{label} in {record.queue}, not in {step.queue}"
         assert (record.body, record.flag) == (wanted.body, wanted.flag), f"{label} differs"
         properties = decode_properties(message_properties(wanted))
+        if INNER_MULTI_DISPATCH in properties:
+            properties.pop(WAIT, None)
+            # Whether it is right, the queues tell.
+            properties[INNER_MULTI_QUEUE_OFFSET] = record.properties[INNER_MULTI_QUEUE_OFFSET]
         assert record.properties == properties, f"{label}: {record.properties} is not {properties}"
     return found
 
@@ -158,6 +183,7 @@ def all_messages(store: MessageStore, queue: QueueKey) -> Iterator[StoredMessage
 def check_reading(store: MessageStore, found: dict[Label, LogRecord]) -> None:
     """Assert that readers get exactly what is in the log: by queue, by id, by key."""
     seen = {}
+    places = set()
     for queue in store.queues():
         numbers = []
         for message in all_messages(store, queue):
@@ -168,9 +194,11 @@ def check_reading(store: MessageStore, found: dict[Label, LogRecord]) -> None:
             )  # fmt: skip
             assert store.by_id(message.message_id) == message
             seen[label] = message
-            numbers.append(message.queue_offset)
+            numbers.append(record.places[queue])
+            places.add((label, queue))
         assert numbers == sorted(set(numbers)), queue
-    assert set(seen) == set(found), set(seen) ^ set(found)
+    wanted = {(label, queue) for label, record in found.items() for queue in record.places}
+    assert places == wanted, places ^ wanted
     for label, record in list(found.items())[::7]:
         for key in record.keys:
             hits = store.find(record.queue.topic, key, max_messages=1000)

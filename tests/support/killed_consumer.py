@@ -1,5 +1,7 @@
 """A process that puts and consumes, says on its output what it does, and is killed meanwhile.
 
+Each message is in a light queue, too, which another group consumes.
+
 Each line is written before the next step is taken: ``put N`` when a put was acknowledged, ``ack Q
 O`` or ``back Q O`` before the message at an offset of a queue is acknowledged or given back.
 """
@@ -16,13 +18,21 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rocketstore import Message, MessageStore
+from rocketstore.format.properties import INNER_MULTI_DISPATCH as NAMES
 from support.configured_store import small_config
 
 TOPIC: Final = "orders"
 GROUP: Final = "billing"
+LIGHT: Final = "%LMQ%all"
+"""A light queue, and the group that consumes it."""
+
 QUEUES: Final = 3
 SAVE_INTERVAL_MS: Final = 10
 """Offsets are saved so often that kills come in the middle of it."""
+
+CONFIG: Final = small_config(
+    enable_multi_dispatch=True, enable_lmq=True, flush_consumer_offset_interval=SAVE_INTERVAL_MS
+)
 
 AHEAD: Final = 100
 """Messages that may wait for the consumers."""
@@ -35,8 +45,7 @@ def say(*words: object) -> None:
 
 def main(root: str, first: int) -> None:
     """Put numbers from `first` on, and consume with two threads, for ever."""
-    config = small_config(flush_consumer_offset_interval=SAVE_INTERVAL_MS)
-    store = MessageStore.open(root, config)
+    store = MessageStore.open(root, CONFIG)
     room = threading.Semaphore(AHEAD)
 
     def consume() -> None:
@@ -56,12 +65,19 @@ def main(root: str, first: int) -> None:
                     done.ack()
                 room.release()
 
-    for _ in range(2):
-        threading.Thread(target=consume, daemon=True).start()
+    def consume_light() -> None:
+        with store.consume(LIGHT, LIGHT) as consumer:
+            for message in consumer:
+                say("ack", message.queue, message.queue_offset)
+                message.ack()
+
+    for work in (consume, consume, consume_light):
+        threading.Thread(target=work, daemon=True).start()
     number = first
     while True:
         room.acquire()
-        store.put(Message(topic=TOPIC, body=b"%d" % number), number % QUEUES).raise_for_status()
+        message = Message(topic=TOPIC, body=b"%d" % number, properties={NAMES: LIGHT})
+        store.put(message, number % QUEUES).raise_for_status()
         say("put", number)
         number += 1
 

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore import MessageStore
 from rocketstore.config import FlushDiskType
-from rocketstore.format.metadata_json import ConsumerOffsets, decode_table, encode_table
+from rocketstore.consumer_offsets import read_offsets
+from rocketstore.format.metadata_json import (
+    LMQ_CONSUMER_OFFSETS_FILE,
+    ConsumerOffsets,
+    decode_table,
+    encode_table,
+)
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.storage.files.whole_file import write_atomically
+from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.units import ByteRange, QueueKey
 from support.fault_workload import (
@@ -53,8 +60,8 @@ TOLERATED_BEHIND_THE_FLUSH = TOLERATED_FINDINGS | {"queue-kept"}
 (decision 0014). With SYNC_FLUSH dispatch follows the flush."""
 
 
-COUNTED = "no-topic@all"
-"""Key of the table that is rewritten: its numbers are no offsets of a queue."""
+COUNTED, LIGHT_COUNTED = "no-topic@all", "no-topic@%LMQ%all"
+"""Keys of the tables that are rewritten: their numbers are no offsets of a queue."""
 
 
 class PowerCutError(BaseException):
@@ -298,7 +305,8 @@ class Trial:
         for queue in store.queues():
             for message in all_messages(store, queue):
                 label = Label.parse(message.properties[LABEL])
-                seen[label] = Place(message.physical_offset, queue, message.queue_offset)
+                own = QueueKey(message.topic, message.queue_id)
+                seen[label] = Place(message.physical_offset, own, message.queue_offset)
                 assert in_file(store, seen[label]), f"{label} was seen while it was in memory only"
         if self.is_sync:
             for label, place in seen.items():
@@ -326,15 +334,20 @@ class Trial:
     def _write_table(self, store: MessageStore, disk: ShadowDisk) -> None:
         number = self.table + 1
         self.tables_possible = {self.table, number}
-        path = store.layout.root / "config" / "consumerOffset.json"
-        content = encode_table(ConsumerOffsets(offset_table={COUNTED: {0: number}}))
+        path = store.layout.config / LMQ_CONSUMER_OFFSETS_FILE
+        content = encode_table(
+            ConsumerOffsets(
+                offset_table={COUNTED: {0: number}}, lmq_offset_table={LIGHT_COUNTED: number}
+            )
+        )
         write_atomically(path, content.encode(), disk=disk, decode=_decode_offsets)
         self.table = number
         self.tables_possible = {number}
 
     def _check_table(self, root: Path) -> None:
-        found = read_with_backup(root / "config" / "consumerOffset.json", _decode_offsets)
-        number = 0 if found is None else found.offset_table[COUNTED][0]
+        found = {offset for *_, offset in read_offsets(StoreLayout.of(root)).places()} or {0}
+        assert len(found) == 1, f"tables of different times: {found}"
+        [number] = found
         assert number in self.tables_possible, f"table {number}, not {self.tables_possible}"
         self.table, self.tables_possible = number, {number}
 
@@ -347,7 +360,8 @@ class Trial:
         found = self._compare(store)
         first_free = {key: store.next_queue_offset(*key) for key in store.queues()}
         for label, record in found.items():
-            assert record.queue_offset < first_free[record.queue], label
+            for queue, number in record.places.items():
+                assert number < first_free[queue], f"{label} in {queue}"
         for _ in range(5):
             self._put(store)
         store.close()

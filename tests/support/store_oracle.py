@@ -57,8 +57,19 @@ class LogRecord(NamedTuple):
         return self.physical_offset + self.size
 
     @property
+    def places(self) -> dict[QueueKey, int]:
+        """Its queue offset in each of its queues: its own, and those that it lists (spec F8)."""
+        names = self.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+        numbers = self.properties.get("INNER_MULTI_QUEUE_OFFSET")
+        places = {self.queue: self.queue_offset}
+        for name, number in zip(names, numbers.split(","), strict=True) if numbers else ():
+            queue_id = 0 if name.startswith("%LMQ%") else self.queue.queue_id
+            places[QueueKey(name, queue_id)] = int(number)
+        return places
+
+    @property
     def entry(self) -> Entry:
-        """Its entry in its queue."""
+        """Its entry in its queues."""
         tags = self.properties.get("TAGS")
         return self.physical_offset, self.size, string_hash(tags) if tags else 0
 
@@ -167,7 +178,7 @@ def _code_of_unit(directory: Path, key: QueueKey, address: int) -> int:
 def check_queues(
     records: list[LogRecord], queues: dict[QueueKey, dict[int, Entry]], lost: list[ByteRange]
 ) -> None:
-    """Assert that each record has its entry, and each entry its record.
+    """Assert that each record has its entry in all its queues, and each entry its record.
 
     Parameters
     ----------
@@ -175,8 +186,8 @@ def check_queues(
         Where records may have been once: entries that point there keep places.
     """
     at = {record.physical_offset: record for record in records}
-    places = {(record.queue, record.queue_offset): record for record in records}
-    assert len(places) == len(records), _repeated(records)
+    places = {place: record for record in records for place in record.places.items()}
+    assert len(places) == sum(len(record.places) for record in records), _repeated(records)
     for (key, number), record in places.items():
         entry = queues.get(key, {}).get(number)
         assert entry == record.entry, f"{key}@{number}: entry {entry}, record {record.entry}"
@@ -185,7 +196,10 @@ def check_queues(
         gaps = [(a, b) for a, b in itertools.pairwise(numbers) if b != a + 1]
         assert not gaps, f"{key}: zeros between entries {gaps}"
         for number, entry in entries.items():
-            if (key, number) in places or entry == FILLER:
+            if (key, number) in places:
+                continue
+            if entry == FILLER:
+                assert lost, f"{key}@{number}: no record is lost, but this place is empty"
                 continue
             if entry == KEPT:
                 behind = {entries[at] for at in numbers if at > number}
@@ -200,9 +214,10 @@ def check_queues(
 def _repeated(records: list[LogRecord]) -> str:
     seen: dict[tuple[QueueKey, int], LogRecord] = {}
     for record in records:
-        before = seen.setdefault((record.queue, record.queue_offset), record)
-        if before is not record:
-            return f"two records for one place: {before} and {record}"
+        for place in record.places.items():
+            before = seen.setdefault(place, record)
+            if before is not record:
+                return f"two records for one place: {before} and {record}"
     return "no repetition"
 
 
