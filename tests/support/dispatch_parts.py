@@ -41,7 +41,6 @@ class DispatchParts:
     queue_file_bytes: int = QUEUE_FILE_BYTES
     index_layout: IndexLayout = INDEX_LAYOUT
     index_enabled: bool = True
-    multi_dispatch: bool = False
     writer_limit: int | None = None
     clock: SettableClock = field(default_factory=SettableClock)
     offsets: dict[tuple[bytes, int], int] = field(default_factory=dict)
@@ -68,7 +67,7 @@ class DispatchParts:
         self.index.load()
         self.dispatcher = Dispatcher(
             self.log, self.table, self.index, readable_limit=lambda: self.end,
-            delays_ms={1: 1000, 2: 5000}, multi_dispatch=self.multi_dispatch, lmq=True,
+            delays_ms={1: 1000, 2: 5000}, lmq=True,
         )  # fmt: skip
 
     def append(self, count: int = 1, **fields: object) -> list[int]:

@@ -9,6 +9,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+from rocketstore.verification.extra_queues import has_light_queues
 
 
 def tree(directory):
@@ -47,8 +48,7 @@ def dispatched(store, target, *, config=None, stop=None, skipped=()):
         index,
         readable_limit=lambda: log.max_offset,
         delays_ms=parse_delay_levels(config.message_delay_level),
-        multi_dispatch=config.enable_multi_dispatch,
-        lmq=config.enable_lmq,
+        lmq=has_light_queues(config),
     )
     files_stop = log.files[-1].base + log.files[-1].size if log.files else 0
     at = max(log.min_offset, 0)

@@ -16,7 +16,6 @@ from rocketstore.cli.options import (
     TopicOption,
 )
 from rocketstore.cli.output import print_rows
-from rocketstore.errors import ConfigError
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
@@ -180,20 +179,11 @@ def rebuild(
     """Make the queues again from the CommitLog of a store that nobody writes to.
 
     What was there is kept in repair/ inside the store; whatever else is wrong is repaired too.
-    Light queues need the settings that they were made with.
     """
     from rocketstore.cli.findings import print_repair
     from rocketstore.storage.audit.repair import rebuild_store
 
     config = (settings or StoreSettings()).load(store)
-    light = [] if config.enable_multi_dispatch else sorted(store.glob("consumequeue/%LMQ%*/"))
-    if light:
-        raise ConfigError(
-            f"{store} has {len(light)} light queues, {light[0].name} for one, which would be empty "
-            "afterwards: enableMultiDispatch is off",
-            key="enableMultiDispatch",
-            hint="--config broker.conf, or --set enableMultiDispatch=true --set enableLmq=true",
-        )
     now_ms = time.time_ns() // 1_000_000
     report = rebuild_store(store, what="queues", now_ms=now_ms, config=config)
     return print_repair(report, output)

@@ -267,7 +267,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     transaction_check_max: Annotated[int, Option("count", 0)] = 15
     """How often a producer is asked about a half message before it is discarded."""
     enable_multi_dispatch: bool = False
-    """Dispatch a message to the further queues that it names."""
+    """Take messages for further queues, which they name. What is in the log goes there anyway."""
     enable_lmq: bool = False
     """Let such further queues be light ones, which have one queue each."""
     max_lmq_consume_queue_num: Annotated[int, Option("count", 0)] = 20_000

@@ -2,7 +2,10 @@
 
 Each of them gives the message its next number when it is put; the numbers stand in
 INNER_MULTI_QUEUE_OFFSET, in the order of the names. A light queue (``%LMQ%…``) is queue 0 of its
-name where ``enableLmq`` is on; any other has the queue id of the message.
+name; any other has the queue id of the message.
+
+Law: a number that a record states was given, so its entry is written whatever the settings are,
+which say what a put may ask for; else it would be given again (K-L11).
 
 Law: a message that waits (for its time, for the end of its transaction), or that one group alone
 gets again, names its extra queues and has no number in them: it goes there when it is put where it
@@ -55,6 +58,11 @@ class Settings(Protocol):
         """Whether there are light ones."""
 
 
+def has_light_queues(settings: Settings) -> bool:
+    """Whether further queues named ``%LMQ%…`` are light ones: also without any of the settings."""
+    return settings.enable_lmq or not settings.enable_multi_dispatch
+
+
 def goes_on(topic: str) -> bool:
     """Whether messages of a topic go to the extra queues that they name."""
     return topic not in _KEPT_TOPICS and not topic.startswith(_OF_ONE_GROUP)
@@ -91,14 +99,14 @@ def extra_places(properties: bytes) -> list[tuple[str, int]] | None:
 
 
 def extra_queue(name: str, queue_id: int, *, lmq: bool) -> QueueKey:
-    """Return an extra queue of a message of queue `queue_id`; `lmq` is ``enableLmq``."""
+    """Return an extra queue of a message of queue `queue_id`; `lmq`: there are light ones."""
     return QueueKey(name, 0 if lmq and name.startswith(LMQ_PREFIX) else queue_id)
 
 
 def queue_places(
     properties: bytes, queue_id: int, *, lmq: bool
 ) -> list[tuple[QueueKey, int]] | None:
-    """Return the queues where `extra_places` has names; `lmq` is ``enableLmq``."""
+    """Return the queues where `extra_places` has names; `lmq`: there are light ones."""
     places = extra_places(properties)
     if places is None:
         return None
@@ -132,16 +140,14 @@ def asked_queues(
     a message that is acknowledged and never arrives where it asks would be lost.
     """
     names = named(properties)
-    if not settings.enable_multi_dispatch:
-        if names and refuses:
-            raise RefusedMessageError(
-                f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",
-                hint="open the store with enableMultiDispatch, which is off",
-            )
-        return []
+    if names and refuses and not settings.enable_multi_dispatch:
+        raise RefusedMessageError(
+            f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",
+            hint="open the store with enableMultiDispatch, which is off",
+        )
     queues: dict[QueueKey, None] = {}
     for name in names:
-        queue = extra_queue(name, own.queue_id, lmq=settings.enable_lmq)
+        queue = extra_queue(name, own.queue_id, lmq=has_light_queues(settings))
         fault = _fault(queue, own, queues)
         if fault is None:
             queues[queue] = None
@@ -224,8 +230,6 @@ class ExtraQueues:
         """Return a record without numbers, and the extra queues that it goes to with `own`."""
         properties = decode_properties(record.properties)
         queues = asked_queues(properties, own, self._settings, refuses=refuses)
-        if not self._settings.enable_multi_dispatch:
-            return record, []
         is_on_its_way = goes_on(own.topic) and record.places > 0
         return _described(record, without_numbers(record.properties)), queues * is_on_its_way
 

@@ -5,13 +5,12 @@ import shutil
 import pytest
 
 from rocketstore import Message
-from rocketstore.cli.application import run
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
-from rocketstore.storage.log.prepared import PreparedMessage
 from support.audit_runs import audited
-from support.configured_store import START_MS, Clock, open_small, small_config
+from support.configured_store import LOG_FILE_BYTES, START_MS, open_small, small_config
 from support.said import capture_logs
+from support.synthetic_log import SyntheticLog
 
 ON = {"enable_multi_dispatch": True, "enable_lmq": True}
 NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
@@ -20,17 +19,15 @@ TOPIC = "orders"
 
 def foreign_store(root, names, numbers):
     """Return a store of four messages, the second with a list, whose queues are to be made."""
-    clock = Clock()
-    with open_small(root, clock) as store:  # with the setting off a record is stored as it is
-        for number in range(4):
-            clock.now_ms += 1
-            block = f"{NAMES}\x01{names}" + (
-                "" if numbers is None else f"\x02{NUMBERS}\x01{numbers}"
-            )
-            properties = block.encode() if number == 1 else b""
-            record = PreparedMessage(TOPIC, b"%d" % number, properties).record
-            assert store.put_record(TOPIC, 0, record).is_stored
-    shutil.rmtree(root / "consumequeue")
+    block = f"{NAMES}\x01{names}" + ("" if numbers is None else f"\x02{NUMBERS}\x01{numbers}")
+    log = SyntheticLog()
+    for number in range(4):
+        log.add(
+            topic=TOPIC.encode(), queue_offset=number, body=b"%d" % number,
+            properties=block.encode() if number == 1 else b"", store_timestamp=START_MS + number,
+        )  # fmt: skip
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / f"{0:020d}").write_bytes(log.data.ljust(LOG_FILE_BYTES, b"\0"))
     return root
 
 
@@ -101,16 +98,3 @@ def test_queues_that_are_made_again_are_what_they_were(tmp_path, gone, is_clean)
     assert queue_files(root) == before
     assert verify_store(root, config, now_ms=START_MS).findings == []
     assert list(audited(root, config).findings) == []
-
-
-def test_a_rebuild_that_would_empty_light_queues_asks_for_their_settings(tmp_path, capsys):
-    with open_small(tmp_path, **ON) as store:
-        store.put(Message(topic=TOPIC, properties={NAMES: "%LMQ%a,copies"}))
-        store.wait_dispatched()
-    before = queue_files(tmp_path)
-    assert run(["queue", "rebuild", str(tmp_path)]) == 2
-    assert "%LMQ%a for one" in capsys.readouterr().err
-    assert queue_files(tmp_path) == before
-    on = ["--set", "enableMultiDispatch=true", "--set", "enableLmq=true"]
-    assert run(["queue", "rebuild", str(tmp_path), *on]) == 1
-    assert queue_files(tmp_path) == before

@@ -252,13 +252,13 @@ def test_delays_of_a_java_store_are_those_of_the_setting(tmp_path, settings, del
 @pytest.mark.parametrize(
     ("settings", "extra"),
     [
-        ({}, []),
+        ({}, [("%LMQ%a", 0), ("Other", 3)]),
         ({"enable_multi_dispatch": True}, [("%LMQ%a", 3), ("Other", 3)]),
         ({"enable_multi_dispatch": True, "enable_lmq": True}, [("%LMQ%a", 0), ("Other", 3)]),
     ],
     ids=str,
 )
-def test_a_record_for_several_queues_is_in_all_of_them_when_the_settings_say_so(
+def test_a_record_for_several_queues_is_in_all_of_them_whatever_the_settings_say(
     tmp_path, settings, extra
 ):
     names = b"INNER_MULTI_DISPATCH\x01%LMQ%a,Other\x02INNER_MULTI_QUEUE_OFFSET\x010,0"

@@ -24,6 +24,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.events import get_logger
+from rocketstore.format.properties import INNER_MULTI_QUEUE_OFFSET
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.native.dispatch import RowDispatch
 from rocketstore.scan import kernels
@@ -222,15 +223,15 @@ class Dispatcher:
     """Fills `table` and `index` from a log's files; `DispatchService` runs it in a thread.
 
     `readable_limit` returns the physical offset up to which records may be dispatched. The delays
-    of the delay topic's levels are known before recovery dispatches (K-S1). `multi_dispatch` and
-    `lmq` are ``enableMultiDispatch`` and ``enableLmq``; `forged` has the physical offsets of
-    records whose queue offset a repair found to be impossible.
+    of the delay topic's levels are known before recovery dispatches (K-S1). `lmq` says whether
+    there are light queues; `forged` has the physical offsets of records whose queue offset a repair
+    found to be impossible.
 
     Everything before `dispatched_offset` is dispatched; `stepped_over` has the first ranges that
     could not be read, the counts have all of them.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts it joins, and three settings by name
+    def __init__(  # noqa: PLR0913 - the parts it joins, and two settings by name
         self,
         log_files: MappedFileQueue,
         table: ConsumeQueueTable,
@@ -238,7 +239,6 @@ class Dispatcher:
         *,
         readable_limit: Callable[[], int],
         delays_ms: Mapping[int, int],
-        multi_dispatch: bool = False,
         lmq: bool = False,
         forged: frozenset[int] = frozenset(),
     ) -> None:
@@ -248,13 +248,12 @@ class Dispatcher:
         self._files = log_files
         self._table = table
         self._readable_limit = readable_limit
-        self._multi_dispatch = multi_dispatch
         self._cols = new_columns(BATCH_RECORDS)
         self._check_crc = False
         self._ahead_from = _NOWHERE
         self._decisions = EntryDecisions(log_files, table, lmq=lmq, forged=forged)
         delays = delay_array(delays_ms)
-        self._loop = RowDispatch(self._decisions, table.rows, index, delays, multi_dispatch)
+        self._loop = RowDispatch(self._decisions, table.rows, index, delays, True)  # noqa: FBT003
         self._stepped_over_bytes = 0
         self._stepped_over_ranges = 0
 
@@ -432,7 +431,8 @@ class Dispatcher:
         decisions, arrivals = self._decisions, []
         for number, row in enumerate(columns.cols[:done].tolist()):
             places = [(decisions.key_of(number), row[Column.QUEUE_OFFSET])]
-            if self._multi_dispatch:
+            properties = columns.properties(number)
+            if INNER_MULTI_QUEUE_OFFSET.encode() in properties:
                 places += decisions.extra_places(number) or ()
             for key, offset in places:
                 queue = self._table.get(key) or self._table.batch_queues.get(key)
@@ -447,7 +447,7 @@ class Dispatcher:
                             code,
                             row[Column.STORE_TIMESTAMP],
                             row[Column.PHYSICAL_OFFSET],
-                            columns.properties(number),
+                            properties,
                         )
                     )
         self.board.announce(arrivals)

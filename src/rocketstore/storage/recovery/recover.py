@@ -38,6 +38,7 @@ from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import compatible_end, compatible_queue_end
 from rocketstore.units import ByteRange, MiB
+from rocketstore.verification.extra_queues import has_light_queues
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import log_findings
@@ -124,8 +125,7 @@ class RecoveryParts:
             self.index,
             readable_limit=readable_limit,
             delays_ms=parse_delay_levels(config.message_delay_level),
-            multi_dispatch=config.enable_multi_dispatch,
-            lmq=config.enable_lmq,
+            lmq=has_light_queues(config),
             forged=forged,
         )
 

@@ -58,7 +58,7 @@ def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name,
     dispatcher = Dispatcher(
         log, table, index, readable_limit=lambda: end,
         delays_ms=parse_delay_levels(StoreConfig().message_delay_level),
-        multi_dispatch=name == "multidispatch", lmq=True,
+        lmq=True,
     )  # fmt: skip
     dispatcher.start_at(log.min_offset)
     dispatcher.run_once()
@@ -263,14 +263,15 @@ def test_entries_of_the_delay_topic_keep_the_deliver_time(parts):
     assert codes == [stored + 5000, stored + 5000, tags_code("t")]
 
 
-def test_extra_queues_are_entered_only_when_multi_dispatch_is_on(tmp_path):
-    properties = b"INNER_MULTI_DISPATCH\x01%LMQ%a,Other\x02INNER_MULTI_QUEUE_OFFSET\x010,0"
-    for is_on in (False, True):
-        parts = DispatchParts(tmp_path / str(is_on), multi_dispatch=is_on)
-        parts.append(queue_id=3, properties=properties)
-        parts.run()
-        extra = [QueueKey("%LMQ%a", 0), QueueKey("Other", 3)] if is_on else []
-        assert parts.table.keys() == sorted([*extra, QueueKey("TopicTest", 3)])
+@pytest.mark.parametrize("has_numbers", [False, True])
+def test_extra_queues_are_entered_where_a_record_states_its_number_there(parts, has_numbers):
+    properties = b"INNER_MULTI_DISPATCH\x01%LMQ%a,Other"
+    if has_numbers:
+        properties += b"\x02INNER_MULTI_QUEUE_OFFSET\x010,0"
+    parts.append(queue_id=3, properties=properties)
+    parts.run()
+    extra = [QueueKey("%LMQ%a", 0), QueueKey("Other", 3)] if has_numbers else []
+    assert parts.table.keys() == sorted([*extra, QueueKey("TopicTest", 3)])
 
 
 # --- again, and by force --------------------------------------------------------------------------
@@ -474,8 +475,7 @@ def test_listeners_hear_of_what_was_done_before_an_error_and_of_no_record_withou
     ]  # fmt: skip
 
 
-def test_listeners_hear_of_extra_queues(tmp_path):
-    parts = DispatchParts(tmp_path, multi_dispatch=True)
+def test_listeners_hear_of_extra_queues(parts):
     heard = []
     parts.dispatcher.board.add_listener(heard.append)
     parts.append(properties=b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02INNER_MULTI_QUEUE_OFFSET\x010")
@@ -488,8 +488,7 @@ def test_listeners_hear_of_extra_queues(tmp_path):
 @pytest.mark.parametrize(
     "offsets", [b"0", b"x,0", b"9999999999999999999,0"], ids=["too few", "no number", "too large"]
 )
-def test_listeners_hear_of_no_extra_queue_that_got_no_entry(tmp_path, offsets):
-    parts = DispatchParts(tmp_path, multi_dispatch=True)
+def test_listeners_hear_of_no_extra_queue_that_got_no_entry(parts, offsets):
     heard = []
     parts.dispatcher.board.add_listener(heard.append)
     lists = b"INNER_MULTI_DISPATCH\x01%%LMQ%%a,%%LMQ%%b\x02INNER_MULTI_QUEUE_OFFSET\x01%b" % offsets

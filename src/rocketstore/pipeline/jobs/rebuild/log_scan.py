@@ -31,6 +31,7 @@ from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.verification import runs
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
+from rocketstore.verification.extra_queues import has_light_queues
 from rocketstore.verification.leftovers import Headers, KeyColumns, left_chains
 from rocketstore.verification.log_rules import Stretch, log_view
 from rocketstore.verification.queue_numbers import QueueNumbers
@@ -189,14 +190,14 @@ class _LogScan:
         self, found: ExpectedEntries, columns: RecordColumns
     ) -> npt.NDArray[np.bool_]:
         """Return which extra entries dispatch writes with these settings (spec F8)."""
-        config, queues, numbers = self._task.config, self._queues.queues, found.queue_number
-        light = LMQ_PREFIX.encode()
-        is_light = np.array([config.enable_lmq and one.topic.startswith(light) for one in queues])
+        queues, numbers = self._queues.queues, found.queue_number
+        lmq, light = has_light_queues(self._task.config), LMQ_PREFIX.encode()
+        is_light = np.array([lmq and one.topic.startswith(light) for one in queues])
         records = np.searchsorted(columns.physical_offset, found.entries["physical_offset"])
         wanted = np.where(is_light[numbers], 0, columns.queue_id[records])
         ids = np.array([queue.queue_id for queue in queues])
         is_wanted: npt.NDArray[np.bool_] = ids[numbers] == wanted
-        return is_wanted & config.enable_multi_dispatch
+        return is_wanted
 
     def blocks(self) -> Iterator[Row]:
         """Yield what was collected as rows, each of one target and piece, numbered in a row."""
