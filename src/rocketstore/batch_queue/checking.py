@@ -1,37 +1,36 @@
 """Compare batch queues with the records of the log, and build wrong ones again.
 
 Law: a check writes nothing; a repair moves what is wrong to ``repair/`` before anything is made in
-its place. Cost: one pass over the log, and 46 bytes of memory per record of a batch topic.
+its place. Cost: two passes over the log, one with checksums, and 46 bytes of memory per record of a
+batch topic.
 
 How derived: BatchConsumeQueue of 5.3.1 (spec F9): one entry per record, in the order of the log.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import defaultdict
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
-from rocketstore.batch_queue.inner_messages import entry_of
 from rocketstore.batch_queue.topics import BatchTopics, file_size
-from rocketstore.format.batch_queue_entry import (
-    BATCH_ENTRY_SIZE_BYTES,
-    decode_batch_entry,
-    encode_batch_entry,
-)
-from rocketstore.message import TRANSACTION_PREPARED
-from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.audit.store_audit import ReadLogFile, find_places
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, may_have_writer
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
 from rocketstore.storage.recovery.evidence import Evidence
+from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.store import BaseStore
 from rocketstore.topic_file import TopicFile
 from rocketstore.units import QueueKey
-from rocketstore.verification.findings import file_finding, finding
+from rocketstore.verification.batch_entries import (
+    entries_called_for,
+    queue_finding,
+    stored_entries,
+)
+from rocketstore.verification.findings import file_finding
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
@@ -40,12 +39,11 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.verification.batch_entries import BatchEntryArray
     from rocketstore.verification.findings import Finding
 
-_AGAIN: Final = "repair builds the queue again"
 
-
-def check_batch_queues(root: Path, config: StoreConfig) -> list[Finding]:
+def check_batch_queues(root: Path, config: StoreConfig, *, now_ms: int) -> list[Finding]:
     """Return what is wrong with the batch queues of a store; nothing where it has none.
 
     What a live writer has not dispatched yet is no fault. `StoreDamagedError`: a topic has queues
@@ -57,47 +55,26 @@ def check_batch_queues(root: Path, config: StoreConfig) -> list[Finding]:
         return []
     is_live = may_have_writer(layout.lock)
     # Read first: a writer adds records before their entries.
-    found = dict(_found(layout))
-    findings = [finding for _, wrong in found.values() for finding in wrong]
+    stored = dict(_stored(layout))
     log = PreadFiles(layout.log_directories, file_size=sizes.commit_log_file_bytes)
-    files = [ReadLogFile(file, sizes.commit_log_file_bytes) for file in log.files]
-    expected = _expected(files, names)
-    first = max(log.min_offset, 0)
-    for key in sorted({*found, *expected}):
-        entries, _ = found.get(key, ([], []))
-        there = [one for one in entries if decode_batch_entry(one).physical_offset >= first]
-        wanted = expected.get(key, [])
-        pairs = enumerate(zip(there, wanted, strict=False))
-        shorter = min(len(there), len(wanted))
-        same = next((place for place, (one, other) in pairs if one != other), shorter)
-        if there == wanted or (is_live and same == shorter):
-            continue
-        kind = "queue-wrong"
-        if same == len(there):
-            kind = "queue-missing"
-        elif same == len(wanted):
-            kind = "queue-beyond-log"
-        entry = decode_batch_entry((there if same == len(wanted) else wanted)[same])
-        findings.append(
-            finding(
-                kind,
-                f"{layout.batch_consume_queue.name}/{key.topic}/{key.queue_id}",
-                f"{len(there)} entries of {len(wanted)} records, of which the first {same} agree",
-                action=_AGAIN,
-                topic=key.topic,
-                queue_id=key.queue_id,
-                queue_offset=entry.base_offset,
-                physical_offset=entry.physical_offset,
-            )
+    called = _called_for(log, names, now_ms)
+    findings = [finding for _, wrong in stored.values() for finding in wrong]
+    for key in sorted({*stored, *called}):
+        entries = stored[key][0] if key in stored else stored_entries(b"")
+        found = queue_finding(
+            key, entries, stored_entries(called[key]), max(log.min_offset, 0), is_live=is_live
         )
+        findings += [] if found is None else [found]
     return findings
 
 
-def _found(layout: StoreLayout) -> Iterator[tuple[QueueKey, tuple[list[bytes], list[Finding]]]]:
+def _stored(
+    layout: StoreLayout,
+) -> Iterator[tuple[QueueKey, tuple[BatchEntryArray, list[Finding]]]]:
     """Yield each queue's entries as they stand there, and what is wrong with its files."""
-    size = BATCH_ENTRY_SIZE_BYTES
     for key in listed_queues(layout.batch_consume_queue):
-        files = PreadFiles((layout.batch_consume_queue / key.topic / str(key.queue_id),))
+        directory = layout.batch_consume_queue / key.topic / str(key.queue_id)
+        files = PreadFiles((directory,))
         wrong = [
             file_finding(
                 "queue", one.problem.kind, str(one.path.relative_to(layout.root)), one.expected,
@@ -106,28 +83,19 @@ def _found(layout: StoreLayout) -> Iterator[tuple[QueueKey, tuple[list[bytes], l
             for one in files.findings
         ]  # fmt: skip
         data = b"".join(files.read(one.base, one.size) or b"" for one in files.files)
-        count = -(-len(data.rstrip(b"\0")) // size)
-        # The last numbers of an entry may be zeros.
-        data = data.ljust(count * size, b"\0")
-        yield key, ([data[at * size : (at + 1) * size] for at in range(count)], wrong)
+        yield key, (stored_entries(data), wrong)
 
 
-def _expected(files: list[ReadLogFile], names: frozenset[str]) -> dict[QueueKey, list[bytes]]:
-    """Return the entries that the records of a log call for, as dispatch enters them."""
-    numbers, entries = QueueNumbers(), dict[QueueKey, list[bytes]]()
-    stops: dict[QueueKey, int] = {}
-    for file in files:
-        for batch in scan_window(file, base=file.base, size=file.size):
-            columns = batch.columns
-            queues = numbers.of(columns)
-            is_batch = np.array([one.name in names for one in numbers.queues] + [False])
-            is_batch = is_batch[queues] & (columns.sys_flag & TRANSACTION_PREPARED == 0)
-            for number in np.flatnonzero(is_batch).tolist():
-                key = numbers.key(int(queues[number]))
-                entry = entry_of(columns, number)
-                if entry is not None and entry.base_offset >= stops.get(key, 0):
-                    stops[key] = entry.stop_offset
-                    entries.setdefault(key, []).append(encode_batch_entry(entry))
+def _called_for(log: PreadFiles, names: frozenset[str], now_ms: int) -> dict[QueueKey, bytearray]:
+    """Return the entries that the records of a log call for, those of leftovers excepted."""
+    files = [ReadLogFile(file, log.file_size) for file in log.files]
+    survey = survey_log(files, now_ms=now_ms, data_stop=ReadLogFile.data_stop)
+    numbers, entries = QueueNumbers(names), defaultdict[QueueKey, bytearray](bytearray)
+    for chain in survey.kept:
+        (file,) = (one for one in files if one.holds(chain.start))
+        for columns in chain_records(file, chain.start, chain.stop):
+            for key, entry in entries_called_for(columns, numbers):
+                entries[key] += entry
     return entries
 
 
@@ -138,7 +106,7 @@ def repair_batch_queues(
 
     Of the store itself nothing else may be wrong any more: `repair_store` comes first.
     """
-    findings = check_batch_queues(root, config)
+    findings = check_batch_queues(root, config, now_ms=now_ms)
     topics = sorted({one.topic for one in findings if one.topic is not None})
     actions = [f"batch queues of {topic}: build them again from the log" for topic in topics]
     if topics and not dry_run:

@@ -1,4 +1,4 @@
-"""Searching the entries of one BatchConsumeQueue, mapped or read with ``pread``.
+"""Searching the entries of one BatchConsumeQueue, however its files are read.
 
 Law: entries stand in the order of their queue offsets and of the log, so both are searched for by
 bisection; where damage misleads that, the whole queue is looked through. An entry is a hint: who
@@ -12,41 +12,38 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
-    FIELDS,
     BatchEntry,
     decode_batch_entry,
 )
 from rocketstore.format.queue_entry import QueueEntry
+from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE, written_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    import numpy.typing as npt
+    from rocketstore.verification.batch_entries import BatchEntryArray
 
-    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-    from rocketstore.storage.files.pread_files import PreadFiles
 
-    BatchEntryArray: TypeAlias = npt.NDArray[np.void]
+class EntryFiles(Protocol):
+    """The files of a queue: offset of their first byte, -1 without one, and the size of one."""
 
-BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
-    [(field.name, f">{'i2' if field.code == 'h' else field.code}") for field in FIELDS]
-)
+    @property
+    def min_offset(self) -> int: ...  # noqa: D102
+    @property
+    def file_size(self) -> int: ...  # noqa: D102
 
 
 class BatchEntries(ABC):
     """The entries of one queue by their place in it, from `first_place` up to `stop_place`."""
 
-    files: MappedFileQueue | PreadFiles
+    files: EntryFiles
     stop_place: int
-
-    def __init__(self, log_min_offset: Callable[[], int]) -> None:
-        self._log_min_offset = log_min_offset
 
     @property
     def first_place(self) -> int:
@@ -87,10 +84,8 @@ class BatchEntries(ABC):
         stop = self.stop_place
         return self._of(stop - 1).stop_offset if stop > self.first_place else 0
 
-    @property
-    def min_offset(self) -> int:
-        """The first queue offset whose record has not expired; the maximum when all have."""
-        log_min = self._log_min_offset()
+    def min_offset(self, log_min: int) -> int:
+        """Return the first queue offset whose record has not expired; the maximum when all have."""
         places = range(self.first_place, self.stop_place)
         expired = bisect_left(places, log_min, key=lambda place: self._of(place).physical_offset)
         return self._of(places[expired]).base_offset if expired < len(places) else self.max_offset
@@ -118,8 +113,7 @@ class BatchEntries(ABC):
         """Return the queue offset of the first message stored at a moment or later (K-T6)."""
         places = range(self.first_place, self.stop_place)
         at = bisect_left(places, timestamp_ms, key=lambda p: self._of(p).store_timestamp_ms)
-        offset = self._of(places[at]).base_offset if at < len(places) else self.max_offset
-        return max(offset, self.min_offset)
+        return self._of(places[at]).base_offset if at < len(places) else self.max_offset
 
     def written_stop(self) -> int:
         """Return the place after the last entry of those that follow each other without a fault."""
@@ -131,18 +125,3 @@ class BatchEntries(ABC):
             stop += written_count(rows) - len(before)
             before = array[-1:]
         return stop
-
-
-def written_count(array: BatchEntryArray) -> int:
-    """Return how many entries at the beginning of an array are written, each after the one before.
-
-    Their records stand in the order of the log, and no two have a message in common.
-    """
-    fits = (array["physical_offset"] >= 0) & (array["record_size"] > 0)
-    fits &= (array["base_offset"] >= 0) & (array["message_count"] > 0)
-    stops = array["base_offset"].astype(np.int64) + array["message_count"]
-    fits[1:] &= array["base_offset"][1:] >= stops[:-1]
-    ends = array["physical_offset"].astype(np.int64) + array["record_size"]
-    fits[1:] &= array["physical_offset"][1:] >= ends[:-1]
-    wrong = np.flatnonzero(~fits)
-    return int(wrong[0]) if wrong.size else len(array)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocketstore.errors import FormatError
-from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BatchEntry
 from rocketstore.format.client_batch import decode_client_batch
-from rocketstore.format.properties import INNER_BASE, INNER_NUM, decode_properties
+from rocketstore.format.properties import decode_properties
 from rocketstore.message import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
@@ -26,47 +25,11 @@ from rocketstore.message import (
     INNER_BATCH,
     NEED_UNWRAP,
 )
-from rocketstore.scan.columns import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rocketstore.message import StoredMessage
-    from rocketstore.scan.columns import RecordColumns
 
 _OF_THE_RECORD = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | NEED_UNWRAP | INNER_BATCH
-
-
-def inner_place(sys_flag: int, queue_offset: int, properties: Mapping[str, str]) -> tuple[int, int]:
-    """Return first queue offset and number of messages of a record; (-1, 0) where it lies.
-
-    A record that holds no batch is one message.
-    """
-    if not sys_flag & INNER_BATCH:
-        return queue_offset, 1
-    base, count = properties.get(INNER_BASE, ""), properties.get(INNER_NUM, "")
-    if not (base.isascii() and base.isdigit() and count.isascii() and count.isdigit()):
-        return -1, 0
-    is_true = 0 < int(count) <= BATCH_COUNT_MAX and int(base) == queue_offset
-    return (queue_offset, int(count)) if is_true else (-1, 0)
-
-
-def entry_of(columns: RecordColumns, number: int) -> BatchEntry | None:
-    """Return the entry that a record of a batch topic calls for; None where its header lies."""
-    row = columns.cols[number].tolist()
-    properties = {}
-    if row[Column.SYS_FLAG] & INNER_BATCH:
-        properties = decode_properties(columns.properties(number))
-    base, count = inner_place(row[Column.SYS_FLAG], row[Column.QUEUE_OFFSET], properties)
-    entry = BatchEntry(
-        row[Column.PHYSICAL_OFFSET],
-        row[Column.SIZE],
-        row[Column.TAGS_CODE],
-        row[Column.STORE_TIMESTAMP],
-        base,
-        count,
-    )
-    return entry if entry.is_written else None
 
 
 def unwrapped(message: StoredMessage, count: int) -> list[StoredMessage]:

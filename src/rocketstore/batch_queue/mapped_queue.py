@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES, encode_batch_entry
-from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.whole_file import has_data
 from rocketstore.storage.queues.consume_queue import PutEntry
-from rocketstore.verification.queue_numbers import DOUBTFUL_BEGINNING
+from rocketstore.verification.batch_entries import may_follow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.format.batch_queue_entry import BatchEntry
@@ -36,10 +34,7 @@ class MappedBatchQueue(BatchEntries):
 
     files: MappedFileQueue
 
-    def __init__(
-        self, directory: Path, file_size: int, *, disk: Disk, log_min_offset: Callable[[], int]
-    ) -> None:
-        super().__init__(log_min_offset)
+    def __init__(self, directory: Path, file_size: int, *, disk: Disk) -> None:
         self.files = MappedFileQueue(directory, file_size, disk=disk)
         self.stop_place = 0
 
@@ -110,10 +105,8 @@ class MappedBatchQueue(BatchEntries):
         last = self.at(self.stop_place - 1) if self.stop_place > self.first_place else None
         if last is not None and entry.physical_offset <= last.physical_offset:
             return PutEntry.REPEATED
-        # A forged number would refuse every later message: as many as fit the log may be missing.
-        most = max(DOUBTFUL_BEGINNING, entry.physical_offset // BATCH_MESSAGE_FIXED_SIZE)
         maximum = 0 if last is None else last.stop_offset
-        if not maximum <= entry.base_offset <= maximum + most:
+        if not may_follow(entry.base_offset, maximum, entry.physical_offset):
             _log.warning(
                 "batch_queue.refused", why="its queue offset is not after those before it",
                 physical_offset=entry.physical_offset, base_offset=entry.base_offset,

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.batch_queue.inner_messages import inner_place, unwrapped
+from rocketstore.batch_queue.inner_messages import unwrapped
 from rocketstore.format.queue_entry import QueueEntry
 from rocketstore.native.page import MESSAGES, RECORDS
 from rocketstore.storage.reading.pages import PageLimits, parse_tags
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.topic_routes import TopicRoutes
 from rocketstore.units import QueueKey
+from rocketstore.verification.batch_entries import inner_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,7 +67,7 @@ class BatchReads(TopicRoutes):
         kind, result = form
         wanted = parse_tags(tags)
         queue = self.queues.get(QueueKey(topic, queue_id))
-        minimum, maximum = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        minimum, maximum = self._bounds(queue)
         if queue is None or not minimum <= offset < maximum:
             # Only the limits are asked of the queue.
             known: Any = queue
@@ -164,19 +165,23 @@ class BatchReads(TopicRoutes):
 
     # --- the rest -------------------------------------------------------------------------------
 
+    def _bounds(self, queue: BatchEntries | None) -> tuple[int, int]:
+        if queue is None:
+            return 0, 0
+        return queue.min_offset(self._log.min_offset), queue.max_offset
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that can be read, 0 for an unknown queue."""
-        queue = self.queues.get(QueueKey(topic, queue_id))
-        return 0 if queue is None else queue.min_offset
+        return self._bounds(self.queues.get(QueueKey(topic, queue_id)))[0]
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return one past the last queue offset, 0 for an unknown queue."""
-        queue = self.queues.get(QueueKey(topic, queue_id))
-        return 0 if queue is None else queue.max_offset
+        return self._bounds(self.queues.get(QueueKey(topic, queue_id)))[1]
 
     def message_count(self, topic: str, queue_id: int) -> int:
         """Return how many messages of a queue can be read, lost ones included."""
-        return max(0, self.max_offset(topic, queue_id) - self.min_offset(topic, queue_id))
+        minimum, maximum = self._bounds(self.queues.get(QueueKey(topic, queue_id)))
+        return max(0, maximum - minimum)
 
     def queue_entries(
         self, topic: str, queue_id: int, offset: int | None = None, max_entries: int | None = None
@@ -194,7 +199,7 @@ class BatchReads(TopicRoutes):
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the queue offset of the first message stored at or after a moment."""
         queue = self.queues.get(QueueKey(topic, queue_id))
-        return 0 if queue is None else queue.offset_at(timestamp_ms)
+        return 0 if queue is None else max(queue.offset_at(timestamp_ms), self._bounds(queue)[0])
 
     def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
         """Return the store time of a queue's first message, None when it has none."""
@@ -203,7 +208,8 @@ class BatchReads(TopicRoutes):
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of one queue offset, None when it has no message."""
         queue = self.queues.get(QueueKey(topic, queue_id))
-        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+        minimum, maximum = self._bounds(queue)
+        if queue is None or not minimum <= offset < maximum:
             return None
         entry = queue.at(queue.place_of(offset))
         return None if entry is None else entry.store_timestamp_ms

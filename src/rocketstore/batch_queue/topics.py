@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rocketstore.batch_queue.inner_messages import entry_of
 from rocketstore.batch_queue.mapped_queue import MappedBatchQueue
 from rocketstore.batch_queue.reading import BatchReads
 from rocketstore.config.files import commonest
@@ -63,6 +62,7 @@ from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import QueueKey
+from rocketstore.verification.batch_entries import entry_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,12 +134,7 @@ class BatchTopics(BatchReads):
 
     def _take_in(self, key: QueueKey) -> MappedBatchQueue:
         directory = self._root / key.topic / str(key.queue_id)
-        queue = MappedBatchQueue(
-            directory,
-            self._file_size,
-            disk=self._parts.disk,
-            log_min_offset=lambda: self._parts.log.min_offset,
-        )
+        queue = MappedBatchQueue(directory, self._file_size, disk=self._parts.disk)
         self._mapped[key] = self._table.batch_queues[key] = queue
         return queue
 

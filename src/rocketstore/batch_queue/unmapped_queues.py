@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rocketstore.batch_queue.entries import BATCH_ENTRY_DTYPE, BatchEntries, written_count
+from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.batch_queue.reading import BatchReads
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
 from rocketstore.units import QueueKey
+from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE, written_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.storage.read_only import ReadOnlyStore
@@ -32,10 +32,7 @@ class PreadBatchQueue(BatchEntries):
 
     files: PreadFiles
 
-    def __init__(
-        self, directory: Path, open_files: OpenFiles, log_min_offset: Callable[[], int]
-    ) -> None:
-        super().__init__(log_min_offset)
+    def __init__(self, directory: Path, open_files: OpenFiles) -> None:
         self.files = PreadFiles((directory,), open_files=open_files)
         self._seen_stop = 0
 
@@ -62,9 +59,8 @@ class PreadBatchQueue(BatchEntries):
 class PreadBatchQueues(Mapping[QueueKey, PreadBatchQueue]):
     """All batch queues below a directory."""
 
-    def __init__(self, root: Path, log_min_offset: Callable[[], int]) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._log_min_offset = log_min_offset
         self._open_files = OpenFiles()
         self._queues: dict[QueueKey, PreadBatchQueue] = {}
 
@@ -74,7 +70,7 @@ class PreadBatchQueues(Mapping[QueueKey, PreadBatchQueue]):
             directory = self._root / key.topic / str(key.queue_id)
             if not directory.is_dir():
                 raise KeyError(key)
-            queue = PreadBatchQueue(directory, self._open_files, self._log_min_offset)
+            queue = PreadBatchQueue(directory, self._open_files)
             self._queues[key] = queue
         return queue
 
@@ -90,7 +86,7 @@ def with_batches(store: ReadOnlyStore) -> ReadOnlyStore:
     names = batch_topics_in(store.layout)
     if names:
         log = store._pread_log  # noqa: SLF001 - its bytes and limits
-        queues = PreadBatchQueues(store.layout.batch_consume_queue, lambda: log.min_offset)
+        queues = PreadBatchQueues(store.layout.batch_consume_queue)
         log.batch_ends = lambda: (
             entry.physical_offset + entry.record_size
             for queue in queues.values()

@@ -122,9 +122,10 @@ def verify(
     from rocketstore.storage.audit.verify import verify_store
 
     config = (settings or StoreSettings()).load(store)
+    now_ms = time.time_ns() // 1_000_000
     with progress("verifying", total=None) as advance:
-        report = verify_store(store, config, progress=advance)
-    report.findings.extend(check_batch_queues(store, config))
+        report = verify_store(store, config, progress=advance, now_ms=now_ms)
+    report.findings.extend(check_batch_queues(store, config, now_ms=now_ms))
     return print_verification(report, output)
 
 

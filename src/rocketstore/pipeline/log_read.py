@@ -240,7 +240,7 @@ def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Number
             raise Doubt(f"entry {number} of queue {queue.key} leads to no record")
         return entry.physical_offset
 
-    end = queue.written_stop
+    end = queue.max_offset
     first = bisect_left(range(end), begin, lo=queue.first_offset, key=place_of)
     last = bisect_left(range(end), stop, lo=first, key=place_of)
     # An entry that lies leads a search beside it: its neighbours show that.

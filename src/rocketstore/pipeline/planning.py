@@ -202,12 +202,12 @@ class _Log:
     def last_record(self, key: QueueKey) -> int | None:
         """Return where the record of a queue's last entry starts; None where none does."""
         queue = QueueFiles(self.store.location, key)
-        return self._record_start(queue, queue.written_stop - 1)
+        return self._record_start(queue, queue.max_offset - 1)
 
     def span(self, key: QueueKey, wanted: range) -> ByteRange | None:
         """Return where records of a queue start, from the first to the last, if any do."""
         queue = QueueFiles(self.store.location, key)
-        maximum = queue.written_stop
+        maximum = queue.max_offset
         _check_whole(queue, maximum)
         first = self._first_kept(queue)
         start = first if wanted.start <= first else queue.next_message(wanted.start, maximum)[0]

@@ -1,4 +1,4 @@
-"""ConsumeQueues as planners read them: which are chosen, bounds and entries, by a few small reads.
+"""Queues as planners read them: which are chosen, bounds and entries, by a few small reads.
 
 Law: an entry is a hint for pruning, never an answer. A range of the log is left out only because of
 entries whose record was looked at; where a queue is missing, damaged or late, more is read.
@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.errors import ConfigError, StoreError
+from rocketstore.format.batch_queue_entry import (
+    BATCH_ENTRY_SIZE_BYTES,
+    BatchEntry,
+    decode_batch_entry,
+)
 from rocketstore.format.file_name import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     parse_queue_id,
@@ -42,6 +49,9 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.files import FileEntry
 
     Numbers = npt.NDArray[np.int64]
+
+EVERY_KIND: Final = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
+"""Where the queues that consumers read lie, of batch topics and of all others."""
 
 ALL_OFFSETS: Final = range(2**62)  # of a queue to its end, wherever that will be
 _CHUNK_ROWS: Final = 65_536
@@ -113,18 +123,13 @@ class QueueFiles:
         return None
 
     @cached_property
-    def written_stop(self) -> int:
+    def max_offset(self) -> int:
         """Queue offset after the last written entry, when it was first asked for."""
-        for file in reversed(self.files):
-            with opened(self.location, file.path) as opened_file:
-                count = _written_count(opened_file, file.entry_count)
-            if count:
-                return file.first + count
-        return self.first_offset
+        return _written_stop(self.location, self.files, _entry_at)
 
     def min_offset(self, log_min: int) -> int:
         """Return the first queue offset whose record the log may still have."""
-        first, stop = self.first_offset, self.written_stop
+        first, stop = self.first_offset, self.max_offset
         at = self.first_where(first, stop, lambda entry: entry.physical_offset >= log_min)
         return self.next_message(at, stop)[0]
 
@@ -156,6 +161,11 @@ class QueueFiles:
             (rows,) = (written_mask(entries) & ~equal_mask(entries, FILLER)).nonzero()
             yield first + rows, entries if len(rows) == len(entries) else entries[rows]
 
+    def byte_count(self, start: int, stop: int) -> int:
+        """Return the length of the records that the entries of a range point at."""
+        found = (entries for _, entries in self.messages(start, stop))
+        return sum(int(entries["record_size"].sum(dtype="int64")) for entries in found)
+
     def entries(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield chunks of a range as stored, each with the queue offset of its first entry."""
         for file in self.files:
@@ -180,8 +190,67 @@ def _entry_at(file: OpenFile, number: int) -> QueueEntry | None:
     return entry if entry is not None and entry.is_written else None
 
 
-def _written_count(file: OpenFile, count: int) -> int:
-    return bisect_left(range(count), 1, key=lambda number: _entry_at(file, number) is None)
+def _written_stop(
+    location: str, files: Sequence[QueueFile], entry_at: Callable[[OpenFile, int], object]
+) -> int:
+    """Return the place after the last written entry; `entry_at` returns one of a file, or None."""
+    for file in reversed(files):
+        with opened(location, file.path) as source:
+            count = bisect_left(range(file.entry_count), 1, key=lambda n: not entry_at(source, n))
+        if count:
+            return file.first + count
+    return files[0].first if files else 0
+
+
+class _Listed(NamedTuple):
+    min_offset: int
+    file_size: int
+
+
+class BatchQueueFiles(BatchEntries):
+    """The files of one queue of a batch topic; tables ask of it what they ask of `QueueFiles`."""
+
+    def __init__(self, location: str, key: QueueKey) -> None:
+        size = BATCH_ENTRY_SIZE_BYTES
+        self.location = location
+        listed = files_of(location, BATCH_CONSUME_QUEUE_DIRECTORY, key)
+        self._parts = [
+            QueueFile(file.path, base // size, file.size // size) for base, file in listed
+        ]
+        self.files = _Listed(listed[0][0], listed[0][1].size) if listed else _Listed(-1, 0)
+        self.stop_place = _written_stop(location, self._parts, _batch_entry_at)
+
+    def read(self, place: int, count: int) -> bytes:
+        """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
+        for path, first, entry_count in self._parts:
+            if 0 <= place - first < entry_count:
+                count = min(count, first + entry_count - place)
+                sizes = [(place - first) * BATCH_ENTRY_SIZE_BYTES, count * BATCH_ENTRY_SIZE_BYTES]
+                return read_part(self.location, path, *sizes)
+        return b""
+
+    def byte_count(self, start: int, stop: int) -> int:
+        """Return the length of the records that have messages of a range."""
+        total = 0
+        for _, array in self.arrays():
+            ends = array["base_offset"] + array["message_count"].astype(np.int64)
+            is_inside = (ends > start) & (array["base_offset"] < stop)
+            total += int(array["record_size"][is_inside].sum(dtype="int64"))
+        return total
+
+
+def _batch_entry_at(file: OpenFile, number: int) -> BatchEntry | None:
+    size = BATCH_ENTRY_SIZE_BYTES
+    raw = file.read(number * size, size)
+    entry = decode_batch_entry(raw) if len(raw) == size else None
+    return entry if entry is not None and entry.is_written else None
+
+
+def queue_opener(location: str) -> Callable[[QueueKey], QueueFiles | BatchQueueFiles]:
+    """Return what opens a queue of a store, of either kind: a topic has queues of one."""
+    files, root = files_at(location)
+    batches = {entry.name for entry in files.list(f"{root}/{BATCH_CONSUME_QUEUE_DIRECTORY}")}
+    return lambda key: (BatchQueueFiles if key.topic in batches else QueueFiles)(location, key)
 
 
 def tags_codes(
@@ -219,12 +288,10 @@ def list_queues(location: str, directory: str = CONSUME_QUEUE_DIRECTORY) -> list
     )
 
 
-def chosen_queues(
-    store: StorePlace, options: ReadOptions, directory: str = CONSUME_QUEUE_DIRECTORY
-) -> list[QueueKey]:
-    """Return the queues that the options choose and that have a directory."""
-    listed = list_queues(store.location, directory)
-    return [key for key in listed if is_chosen(options, store, key)]
+def chosen_queues(store: StorePlace, options: ReadOptions, *directories: str) -> list[QueueKey]:
+    """Return the queues that the options choose and that lie in one of some directories."""
+    listed = {key for one in directories for key in list_queues(store.location, one)}
+    return sorted(key for key in listed if is_chosen(options, store, key))
 
 
 def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
@@ -281,7 +348,7 @@ def _check_there(
     store: StorePlace, segments: Sequence[Segment], key: QueueKey, start: int, stop: int
 ) -> None:
     queue = QueueFiles(store.location, key)
-    maximum = queue.written_stop
+    maximum = queue.max_offset
     minimum = queue.min_offset(segments[0].base) if segments else maximum
     if not queue.files:
         problem = f"there is no queue {key}"

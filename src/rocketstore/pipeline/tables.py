@@ -22,8 +22,11 @@ import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format import index_file, metadata_json
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
-from rocketstore.format.batch_queue_entry import FIELDS as BATCH_FIELDS
-from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
+from rocketstore.format.file_name import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    INDEX_DIRECTORY,
+)
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
@@ -48,6 +51,7 @@ from rocketstore.pipeline.stores import (
     store_timestamp_ms,
 )
 from rocketstore.units import QueueKey
+from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,7 +61,6 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.options import ReadOptions
 
 pa: Any = pyarrow
-BATCH_DTYPE: Final = np.dtype([(field.name, f">{field.code}") for field in BATCH_FIELDS])
 QUEUES_PER_TASK: Final = 256  # some requests each: enough work for a task, few enough to spread
 
 
@@ -155,7 +158,7 @@ def _plan_entries(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
 
 
 def _entries_of(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
-    chosen = chosen_queues(store, options)
+    chosen = chosen_queues(store, options, CONSUME_QUEUE_DIRECTORY)
     for place in sorted(options.queues or ()) if options.fail_on_data_loss else ():
         key = QueueKey(place.topic, place.queue_id)
         if place.broker in (ANY_BROKER, store.broker_name) and key not in chosen:
@@ -202,13 +205,13 @@ def _plan_batches(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
         for key in chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY)
         for _, file in files_of(store.location, BATCH_CONSUME_QUEUE_DIRECTORY, key)
     ]
-    return _cut_rows(pieces, BATCH_DTYPE, options)
+    return _cut_rows(pieces, BATCH_ENTRY_DTYPE, options)
 
 
 def _batches(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
     """Yield the written entries of batch queues (`BatchEntry.is_written`)."""
     for part in task:
-        for _first, found in part.chunks(BATCH_DTYPE):
+        for _first, found in part.chunks(BATCH_ENTRY_DTYPE):
             is_written = written_mask(found)
             is_written &= (found["base_offset"] >= 0) & (found["message_count"] > 0)
             entries = found[is_written]
@@ -308,10 +311,13 @@ class QueueBounds(NamedTuple):
 
 
 def _plan_queues(options: ReadOptions) -> list[QueueTask]:
+    found = [
+        (one, chosen_queues(one, options, *queues.EVERY_KIND)) for one in chosen_stores(options)
+    ]
     return [
-        (store, keys)
-        for store in chosen_stores(options)
-        for keys in planning.grouped(chosen_queues(store, options), QUEUES_PER_TASK, lambda _: 1)
+        (store, some)
+        for store, keys in found
+        for some in planning.grouped(keys, QUEUES_PER_TASK, lambda _: 1)
     ]
 
 
@@ -327,19 +333,17 @@ def _bounds(
     log_min = segments[0].base if segments else 0
     has_times = any(name.endswith("StoreTimestamp") for name in names)
 
-    def time_at(queue: QueueFiles, number: int) -> int | None:
+    def time_at(number: int) -> int | None:
         entry = queue.entry(number) if has_times and start < stop else None
         at = -1 if entry is None else entry.physical_offset
         return store_timestamp_ms(store.location, segment_at(segments, at), at)
 
+    queue_of = queues.queue_opener(store.location)
     for key in keys:
-        queue = QueueFiles(store.location, key)
-        start, stop = queue.min_offset(log_min), queue.written_stop
-        byte_count = sum(
-            int(entries["record_size"].sum(dtype="int64"))
-            for _, entries in (queue.messages(start, stop) if "bytes" in names else ())
-        )
-        times = time_at(queue, start), time_at(queue, stop - 1)
+        queue = queue_of(key)
+        start, stop = queue.min_offset(log_min), queue.max_offset
+        byte_count = queue.byte_count(start, stop) if "bytes" in names else 0
+        times = time_at(start), time_at(stop - 1)
         yield QueueBounds(*key, start, stop, byte_count, *times, store.broker_name)
 
 
@@ -349,7 +353,7 @@ def _plan_topics(options: ReadOptions) -> list[tuple[StorePlace, tuple[Topic, ..
     for store in chosen_stores(options):
         table = read_metadata(store, metadata_json.TOPICS_FILE, metadata_json.TopicTable)
         configured = table.topic_config_table if table is not None else {}
-        keys = chosen_queues(store, options)
+        keys = chosen_queues(store, options, *queues.EVERY_KIND)
         there = {topic: tuple(group) for topic, group in groupby(keys, lambda key: key.topic)}
         names = sorted({*there, *filter(options.wants_topic, configured)})
         topics: list[Topic] = [(name, there.get(name, ()), configured.get(name)) for name in names]
@@ -391,7 +395,8 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     """
     # The offsets first: what comes meanwhile is lag, and no group is ahead of its queue by it.
     table = read_consumer_offsets(store)
-    end_of = cache(lambda key: QueueFiles(store.location, key).written_stop)
+    queue_of = queues.queue_opener(store.location)
+    end_of = cache(lambda key: queue_of(key).max_offset)
     rows = []
     for group, key, offset in table.places():
         if queues.is_chosen(options, store, key):

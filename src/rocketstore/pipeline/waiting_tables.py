@@ -67,7 +67,7 @@ def _plan(
         if key.topic in topics:
             queue = QueueFiles(store.location, key)
             first = queue.min_offset(segments[0].base if segments else 0)
-            found = waiting.waiting_offsets(next_of(queue), first, queue.written_stop)
+            found = waiting.waiting_offsets(next_of(queue), first, queue.max_offset)
             # A queue without any entry says nothing of where its records are, and has none.
             if found:
                 starts[QueuePlace(key.topic, ANY_BROKER, key.queue_id)] = found.start
@@ -255,7 +255,7 @@ def _committed(
     oldest = min(place for one in queues for place in one.places)
 
     def next_of(queue: QueueFiles) -> int:
-        first, stop = queue.first_offset, queue.written_stop
+        first, stop = queue.first_offset, queue.max_offset
         return queue.first_where(first, stop, lambda entry: entry.physical_offset > oldest)
 
     topics = {topic for one in queues for _, topic, _ in one.rows.values() if topic}

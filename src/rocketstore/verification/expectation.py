@@ -84,8 +84,7 @@ def expected_entries(
         & (columns.queue_id >= 0)
     )
     if numbers.batch_topics:
-        is_batch = np.array([queue.name in numbers.batch_topics for queue in numbers.queues])
-        is_batch = (queue_number >= 0) & np.append(is_batch, False)[queue_number]
+        is_batch = numbers.batch_mask(queue_number)
         numbers.batch_count += int(is_batch.sum())
         has_place &= ~is_batch
     rows = np.flatnonzero(has_place)

@@ -120,6 +120,12 @@ class QueueNumbers(QueueSlots):
         """Return the queue of each number."""
         return [self.key(number) for number in range(len(self.queues))]
 
+    def batch_mask(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
+        """Return which of some numbers, -1 among them, are of queues of batch topics."""
+        is_batch = [queue.name in self.batch_topics for queue in self.queues]
+        mask: npt.NDArray[np.bool_] = np.array([*is_batch, False])[numbers]
+        return mask
+
     def of(self, columns: RecordColumns) -> Int64Array:
         """Return the number of each record's queue, -1 for one that has no place in a queue."""
         numbers = np.empty(len(columns), dtype=np.int64)

@@ -42,7 +42,9 @@ def root() -> Iterator[Path]:
 
 
 def kinds(root: Path) -> list[tuple[str, int]]:
-    return [(one.kind, one.queue_offset) for one in check_batch_queues(root, CONFIG)]
+    return [
+        (one.kind, one.queue_offset) for one in check_batch_queues(root, CONFIG, now_ms=START_MS)
+    ]
 
 
 def files(root: Path) -> list[Path]:
@@ -56,7 +58,7 @@ def change(file: Path, at: int, content: bytes) -> None:
 
 
 def check_whole(root: Path) -> None:
-    assert check_batch_queues(root, CONFIG) == []
+    assert check_batch_queues(root, CONFIG, now_ms=START_MS) == []
     assert not verify_store(root, now_ms=START_MS).has_warnings
     with open_batches(root) as store:
         found, at = [], 0
@@ -121,8 +123,8 @@ def test_what_repairs_the_rest_of_a_store_leaves_batch_queues_right(root):
 def test_what_a_live_writer_has_not_dispatched_is_no_fault(root):
     with open_batches(root) as store:
         store.put_batch([Message(topic=BATCHES, body=b"not yet")])
-        assert check_batch_queues(root, CONFIG) == []
-    assert check_batch_queues(root, CONFIG) == []
+        assert check_batch_queues(root, CONFIG, now_ms=START_MS) == []
+    assert check_batch_queues(root, CONFIG, now_ms=START_MS) == []
 
 
 def test_jobs_of_spark_miss_no_entry_of_a_batch_and_make_none(root, tmp_path):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.batch_queue.inner_messages import inner_place
 from rocketstore.batch_queue.mapped_queue import MappedBatchQueue
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import (
@@ -23,6 +22,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.store import BaseStore
+from rocketstore.verification.batch_entries import inner_place
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
@@ -357,7 +357,7 @@ def test_retention_follows_the_log(root):
 
 
 def test_an_entry_that_cannot_follow_is_refused_and_one_that_is_there_is_not_doubled(root):
-    queue = MappedBatchQueue(root / "q", 4 * ENTRY, disk=Disk(), log_min_offset=lambda: 0)
+    queue = MappedBatchQueue(root / "q", 4 * ENTRY, disk=Disk())
     first = BatchEntry(0, 100, 0, 5, 0, 3)
     assert queue.put(first) is PutEntry.WRITTEN
     assert queue.put(first) is PutEntry.REPEATED

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.batch_queue.entries import BATCH_ENTRY_DTYPE, written_count
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
@@ -14,6 +13,7 @@ from rocketstore.format.batch_queue_entry import (
     decode_batch_entry,
     encode_batch_entry,
 )
+from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE, written_count
 from support.page_tables import field_rows, table_with
 from support.vectors import vector
 

@@ -319,7 +319,7 @@ class LiveQueue:
     @cached_property
     def end(self) -> Place:
         """What comes after the last record that can be believed."""
-        place = self.place(self.files.written_stop)
+        place = self.place(self.files.max_offset)
         if place.record is not None or place.offset <= self.start:
             return place
         low = self._first_where(lambda entry: entry.physical_offset >= self.log.end.offset)
@@ -329,7 +329,7 @@ class LiveQueue:
         return self.place(low)
 
     def _first_where(self, test: Callable[[QueueEntry], bool]) -> int:
-        return self.files.first_where(self.start, self.files.written_stop, test)
+        return self.files.first_where(self.start, self.files.max_offset, test)
 
     def place(self, offset: int) -> Place:
         """Return a place; its evidence is the record before if that is intact and says so."""
@@ -342,7 +342,7 @@ class LiveQueue:
 
     def problem(self, place: Place) -> str | None:
         """Return what was expected and found where a place does not hold."""
-        offset, stop = place.offset, self.files.written_stop
+        offset, stop = place.offset, self.files.max_offset
         if offset < self.start:
             return (
                 f"expected it in the queue, found that the queue begins at {self.start}: "

@@ -23,6 +23,7 @@ from pyspark.sql.streaming import datasource as spark
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.events import get_logger
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import opened
@@ -234,14 +235,14 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
 
     def _found(self, begins: Places | None = None, ends: Places | None = None) -> dict[Key, Line]:
         """Return the lines there are; of logs it may be known where they begin and ended."""
-        begins, ends = begins or {}, ends or {}
+        begins, ends, options = begins or {}, ends or {}, self.stream_options.read
         stores = {(name,): store for name, store in self._stores().items()}
         logs = [LiveLog(store, begins.get(key), ends.get(key)) for key, store in stores.items()]
         # A light queue points at records of other topics, which are rows under their own only.
         queues = (
             LiveQueue(log, key)
             for log in logs
-            for key in chosen_queues(log.store, self.stream_options.read)
+            for key in chosen_queues(log.store, options, CONSUME_QUEUE_DIRECTORY)
             if not key.topic.startswith(LMQ_PREFIX)
         )
         return {line.key: line for line in (logs if self.lines is LiveLog else queues)}

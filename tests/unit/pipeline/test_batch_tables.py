@@ -1,0 +1,127 @@
+"""Tables ``queues``, ``topics``, ``consumers`` know the queues of batch topics as any other."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message
+from rocketstore.cli.application import run
+from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
+from support.batch_stores import BATCHES, PLAIN, open_batches, put
+from support.memory import memory_directory
+from support.pipeline_tables import read_table
+from support.small_store import START_MS, Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOUR_MS = 3_600_000
+SETTINGS = {
+    "mapped_file_size_commit_log": 4096,
+    "mapped_file_size_batch_queue": 8 * BATCH_ENTRY_SIZE_BYTES,
+}
+OFFSETS = {f"{BATCHES}@readers": {"0": 95, "1": 0, "7": 4}, f"{PLAIN}@readers": {"0": 4}}
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """Three messages an hour in queue 0 of the batch topic, of which the oldest have expired."""
+    with memory_directory() as directory:
+        clock = Clock()
+        with open_batches(directory, clock=clock, **SETTINGS) as store:
+            for _ in range(40):
+                put(store, "a", "b", "c")
+                put(store, "p", topic=PLAIN)
+                clock.now_ms += HOUR_MS
+            store.put_batch([*map(_message, "xy")], queue_id=1)
+            store.wait_dispatched()
+        retention = SETTINGS | {"retention": True, "file_reserved_time": 24}
+        with open_batches(directory, clock=clock, **retention) as store:
+            store.delete_expired_files()
+            for _ in range(5):
+                store._parts.retention.run_once()
+        (directory / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": OFFSETS}))
+        yield directory
+
+
+def _message(body: str) -> Message:
+    return Message(topic=BATCHES, body=body.encode())
+
+
+def as_the_store_says(root: Path) -> dict[tuple[str, int], tuple[object, ...]]:
+    with open_batches(root, clock=Clock(START_MS + 50 * HOUR_MS), **SETTINGS) as store:
+        return {
+            key: (
+                store.min_offset(*key),
+                store.max_offset(*key),
+                store.earliest_timestamp(*key),
+                store.store_timestamp(*key, store.max_offset(*key) - 1),
+            )
+            for key in store.queues()
+        }
+
+
+def test_bounds_and_times_are_those_of_the_store(root):
+    rows = read_table(root, table="queues")
+    found = {
+        (row["topic"], row["queueId"]): (
+            row["minOffset"],
+            row["maxOffset"],
+            *(round(row[f"{end}StoreTimestamp"].timestamp() * 1000) for end in ("first", "last")),
+        )
+        for row in rows
+    }
+    assert found == as_the_store_says(root)
+    first, stop = found[BATCHES, 0][:2]
+    assert 0 < first < 60
+    assert stop == 120
+    records = [row for row in read_table(root, table="commitlog") if row["topic"] == BATCHES]
+    own = [row["size"] for row in records if row["queueId"] == 0]
+    assert sum(own) == next(row["bytes"] for row in rows if row["topic"] == BATCHES)
+    assert len(own) == (stop - first) // 3
+
+
+def test_a_topic_has_as_many_messages_as_its_batches(root):
+    bounds = as_the_store_says(root)
+    rows = {row["topic"]: row for row in read_table(root, table="topics")}
+    assert set(rows) == {BATCHES, PLAIN}
+    row = rows[BATCHES]
+    assert row["queueCount"] == 2
+    assert row["messageCount"] == 120 - bounds[BATCHES, 0][0] + 2
+    assert [one["topic"] for one in read_table(root, table="topics", subscribe=BATCHES)] == [
+        BATCHES
+    ]
+
+
+def test_the_lag_of_a_group_ends_at_the_last_message(root, capsys):
+    rows = read_table(root, table="consumers")
+    found = {(row["topic"], row["queueId"]): (row["maxOffset"], row["lag"]) for row in rows}
+    assert found == {
+        (BATCHES, 0): (120, 25), (BATCHES, 1): (2, 2), (BATCHES, 7): (0, -4), (PLAIN, 0): (40, 36),
+    }  # fmt: skip
+    assert run(["queue", "lag", str(root), "--output", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {(row["topic"], row["queueId"]): (row["maxOffset"], row["lag"]) for row in said} == found
+
+
+def test_the_queues_that_are_listed_are_of_both_kinds(root, capsys):
+    assert run(["queue", "list", str(root), "--output", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    rows = read_table(root, table="queues", columns="topic,queueId,minOffset,maxOffset")
+    assert said == sorted(rows, key=lambda row: (row["topic"], row["queueId"]))
+
+
+def test_an_entry_that_is_damaged_hides_no_end():
+    with memory_directory() as directory:
+        with open_batches(directory) as store:
+            for _ in range(5):
+                put(store, "a", "b")
+        file = directory / "batchconsumequeue" / BATCHES / "0" / f"{0:020d}"
+        with file.open("r+b") as opened:
+            opened.write(b"\xff" * BATCH_ENTRY_SIZE_BYTES)
+        (row,) = read_table(directory, table="queues")
+        assert row["maxOffset"] == 10
