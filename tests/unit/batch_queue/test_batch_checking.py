@@ -17,6 +17,7 @@ from rocketstore.format.batch_queue_entry import (
 )
 from rocketstore.storage.audit.repair import rebuild_store, repair_store
 from rocketstore.storage.audit.verify import verify_store
+from rocketstore.verification.findings import Severity
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
 from support.memory import memory_directory
@@ -85,6 +86,18 @@ HARMS = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("split", [500, 1 << 20])
+def test_the_audit_on_spark_finds_the_same_in_the_same_words(root, harm, split):
+    assert not audited(root, now_ms=START_MS).has_warnings
+    HARMS[harm][2](root)
+    (found,) = check_batch_queues(root, CONFIG, now_ms=START_MS)
+    report = audited(root, now_ms=START_MS, max_split_bytes=split)
+    assert [one for one in report.findings if one.severity is Severity.DAMAGE] == [found]
+    assert report.exit_code == 4
+    assert not proved(root).has_warnings  # a rebuild on Spark makes no batch queue
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_what_is_wrong_is_found_and_built_again(root, harm, capsys):
     kind, offset, do = HARMS[harm]
     do(root)
@@ -105,7 +118,9 @@ def test_what_is_wrong_is_found_and_built_again(root, harm, capsys):
 def test_a_file_of_a_wrong_length_is_found_and_built_again(root):
     content = files(root)[0].read_bytes()
     files(root)[0].write_bytes(content[:100])
-    assert "queue-file-wrong-size" in [kind for kind, _ in kinds(root)]
+    found = check_batch_queues(root, CONFIG, now_ms=START_MS)
+    assert {"queue-file-wrong-size", "queue-wrong"} == {one.kind for one in found}
+    assert set(found) <= set(audited(root, now_ms=START_MS).findings)
     repair_batch_queues(root, CONFIG, now_ms=START_MS)
     check_whole(root)
     assert files(root)[0].read_bytes() == content

@@ -19,10 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, LOCK_FILE_NAME
+from rocketstore.format.file_name import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
+    LOCK_FILE_NAME,
+)
 from rocketstore.pipeline.files import files_at, is_remote, read_part, sync_path
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
-from rocketstore.pipeline.jobs.audit.audit_work import FACTS, QueueRow, Row
+from rocketstore.pipeline.jobs.audit.audit_judgement import Judgement, QueueRow, judge_targets
+from rocketstore.pipeline.jobs.audit.audit_work import FACTS, Row
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken
 from rocketstore.pipeline.jobs.rebuild.log_scan import judged_log
@@ -147,7 +152,7 @@ def prove_rebuild(
     """Compare a store's queues and index with what `rebuild` would make of its CommitLog.
 
     Reported are lost records of the log, and of queues and index what a rebuild mends: the places
-    of lost records are the log's fault.
+    of lost records are the log's fault, and batch queues are left to ``store repair``.
 
     Raises
     ------
@@ -166,6 +171,8 @@ def prove_rebuild(
     for one in report.findings:
         if one.kind in {"log-damage", "log-hole"}:
             findings.append(one)
+        elif one.file.startswith(BATCH_CONSUME_QUEUE_DIRECTORY):
+            continue
         elif one.kind.startswith(("queue", "index")) and one.kind not in _PLACES_OF_LOST:
             is_note = one.severity is Severity.NOTE
             findings += [] if is_note else [one._replace(severity=Severity.WARNING)]
@@ -226,7 +233,7 @@ class _Audit(NamedTuple):
     def _stated(self, facts: DataFrame, ranges: Sequence[tuple[int, int]]) -> pa.Table:
         """Return runs of the queue offsets of records in some ranges, in the order of the log."""
         inside = " OR ".join(f"place >= {start} AND place < {stop}" for start, stop in ranges)
-        parts = facts.filter(f"kind = 'part' AND ({inside or 'false'})")
+        parts = facts.filter(f"kind IN ('part', 'entries') AND ({inside or 'false'})")
         found = _mapped(parts, audit_work.stated_runs, None).sort("place", "c").toArrow()
         names = {"target": "target", "piece": "place", "first": "a", "count": "b"}
         return found.select(list(names.values())).rename_columns(list(names))
@@ -239,10 +246,10 @@ class _Audit(NamedTuple):
         queues = self.places.queues
         topics = frozenset(key.topic for key in queues)
         known = [Row("index", -1, "listed")]  # so that there is a row at least
-        for key, row in queues.items():
-            known.append(
-                Row(audit_work.queue_target(key), -1, "listed", audit_work.packed(row.files))
-            )
+        for kind, of_kind in (("queue", queues), ("batch", self.places.batch_queues)):
+            for key, row in of_kind.items():
+                target = audit_work.queue_target(key, kind)
+                known.append(Row(target, -1, "listed", audit_work.packed(row.files)))
         for one in small_files.positions(self.small.get):
             target = audit_work.queue_target(QueueKey(one.topic, one.queue_id))
             known.append(Row(target, -1, "position", audit_work.packed(one)))
@@ -251,8 +258,8 @@ class _Audit(NamedTuple):
         about = about.unionByName(self.spark.createDataFrame(table))
         groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
-        judgement = audit_work.Judgement(self.common, view.bounds(), excluded, topics)
-        return _mapped(together, audit_work.judge_targets, judgement)
+        judgement = Judgement(self.common, view.bounds(), excluded, topics)
+        return _mapped(together, judge_targets, judgement)
 
     # --- what is said ---------------------------------------------------------------------------
 
@@ -300,7 +307,8 @@ class _Audit(NamedTuple):
         yield from log_findings(view, places.place_in_log, is_live=places.is_live)
 
     def _queue_file_findings(self) -> Iterator[Finding]:
-        for key, row in self.places.queues.items():
+        rows = (*self.places.queues.items(), *self.places.batch_queues.items())
+        for key, row in rows:
             for one in row.problems:
                 name = self.places.below_root(one.path)
                 yield file_finding(

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import parse_delay_levels, resolve_sizes
-from rocketstore.config.files import observed_in
+from rocketstore.config.files import commonest, observed_in
 from rocketstore.errors import FormatError, NotAStoreError, StoreError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
+    BATCH_CONSUME_QUEUE_DIRECTORY,
     COMMIT_LOG_DIRECTORY,
     CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
@@ -117,6 +118,7 @@ class StorePlaces(NamedTuple):
     log_directories: tuple[str, ...]
     log: FileRow
     queues: dict[QueueKey, FileRow]
+    batch_queues: dict[QueueKey, FileRow]
     index_entries: list[FileEntry]
     extensions: dict[tuple[str, str], list[FileEntry]]
     is_live: bool
@@ -164,12 +166,14 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         list_segments(location)  # raises where it is one directory of several
     directories = named or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
     log = [entry for path in directories for entry in files.list(path)]
-    listed = _listed(files, f"{root}/{CONSUME_QUEUE_DIRECTORY}")
-    queues = {
-        QueueKey(topic, queue_id): entries
-        for (topic, name), entries in listed.items()
-        if (queue_id := parse_queue_id(name)) is not None
-    }
+    queues, batch_queues = (
+        {
+            QueueKey(topic, queue_id): entries
+            for (topic, name), entries in _listed(files, f"{root}/{directory}").items()
+            if (queue_id := parse_queue_id(name)) is not None
+        }
+        for directory in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
+    )
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
     families = (
         [one for _, one in offset_files(log)],
@@ -188,12 +192,19 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         directories,
         row_of(log, sizes.commit_log_file_bytes),
         {key: row_of(entries, queue_bytes) for key, entries in sorted(queues.items())},
+        {key: row_of(entries, _usual(entries)) for key, entries in sorted(batch_queues.items())},
         index,
         _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
         # No lock reaches an object store.
         not was_closed if is_remote(location) else may_have_writer(lock),
         was_closed,
     )
+
+
+def _usual(entries: Iterable[FileEntry]) -> int:
+    """Return the commonest length of a queue's files; of batch queues no store has one for all."""
+    found = commonest((Path(one.path), one.size) for _, one in offset_files(entries))
+    return 0 if found is None else found.size_bytes
 
 
 def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntry]]:

@@ -1,7 +1,7 @@
-"""The audit's work on workers: compare stretches of the log, and judge what came together.
+"""The audit's first pass on workers: compare stretches of the log with queues and index.
 
-The first pass reads ranges of the log with the entries and index items of their records; the second
-judges each queue and each index file by what the first has found of it, and by the log's shape.
+It reads ranges of the log with the entries and index items of their records; the second pass
+(`audit_judgement`) judges each queue and each index file by the rows that this one sends.
 
 Law: rows are few and small where a store is healthy; a task lists no directory.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections import Counter
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from rocketstore.errors import StoreError
+from rocketstore.format.batch_queue_entry import BatchEntry
 from rocketstore.format.file_name import (
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
@@ -25,22 +26,22 @@ from rocketstore.format.file_name import (
     is_directory_name,
 )
 from rocketstore.format.index_file import FIRST_ITEM
-from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, ENTRY_SIZE_BYTES
+from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.stores import StoreFile, offset_files
-from rocketstore.units import QueueKey
-from rocketstore.verification import expectation, index_rules, queue_rules, runs
+from rocketstore.verification import expectation, index_rules, queue_rules
+from rocketstore.verification.batch_entries import (
+    entries_called_for,
+    stored_entries,
+)
 from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
-from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
-from rocketstore.verification.queue_rules import QueuePart, QueueView
-from rocketstore.verification.small_files import Position, position_findings
-from rocketstore.verification.unbacked import UnbackedKind
+from rocketstore.verification.queue_rules import QueuePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask, IndexFile
-    from rocketstore.verification.unbacked import LogBounds
+    from rocketstore.units import QueueKey
 
     Int64Array = npt.NDArray[np.int64]
 
@@ -67,10 +68,11 @@ _BATCH_ROWS: Final = 256
 class Row(NamedTuple):
     """A row of `FACTS`.
 
-    The first pass sends, by `kind`: ``stretch`` and ``index`` to the driver; of a queue ``part``;
-    of the index ``lacking`` keys, ``backed``, ``stray`` and ``repeated`` items. The driver adds
-    what is ``listed`` of a queue, and each consumer's ``position``. The second pass yields
-    ``finding``, ``queue``, ``lacking``, ``stray`` and ``sums``; ``stated`` are a part's runs.
+    The first pass sends, by `kind`: ``stretch`` and ``index`` to the driver; of a queue ``part``,
+    of a batch queue the ``entries`` that are called for; of the index ``lacking`` keys, ``backed``,
+    ``stray`` and ``repeated`` items. The driver adds what is ``listed`` of a queue, and each
+    consumer's ``position``. The second pass yields ``finding``, ``queue``, ``lacking``, ``stray``
+    and ``sums``; ``stated`` are a part's runs.
     """
 
     target: str
@@ -95,9 +97,9 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
         yield from (Row(**row) for row in batch.to_pylist())
 
 
-def queue_target(key: QueueKey) -> str:
-    """Return the name under which what belongs to a queue comes together."""
-    return f"queue/{key.queue_id}/{key.topic}"
+def queue_target(key: QueueKey, kind: str = "queue") -> str:
+    """Return the name under which what belongs to a queue, or a ``batch`` one, comes together."""
+    return f"{kind}/{key.queue_id}/{key.topic}"
 
 
 def packed(facts: Any) -> bytes:
@@ -116,8 +118,16 @@ def part_of(row: Row) -> QueuePart:
 def stated_runs(_: None, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the runs of queue offsets that parts of queues state: `a` first, `b` count, `c`th."""
     for row in rows:
-        for number, (first, past) in enumerate(part_of(row).stated.tolist()):
+        for number, (first, past) in enumerate(_stated(row)):
             yield Row(row.target, row.place, "stated", b"", first, past - first, number)
+
+
+def _stated(row: Row) -> Iterator[tuple[int, int]]:
+    if row.kind == "part":
+        yield from part_of(row).stated.tolist()
+    else:
+        for one in map(BatchEntry._make, stored_entries(row.facts).tolist()):
+            yield one.base_offset, one.stop_offset
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -183,6 +193,7 @@ class _LogReader:
         self._numbers = QueueNumbers(task.batch_topics)
         self._entries: list[ExpectedEntries] = []
         self._keys: list[ExpectedItems] = []
+        self._batches: defaultdict[QueueKey, bytearray] = defaultdict(bytearray)
 
     def rows(self) -> Iterator[Row]:
         task = self._task
@@ -198,6 +209,8 @@ class _LogReader:
                     self._entries.append(
                         expectation.expected_entries(columns, self._numbers, task.delays_ms)
                     )
+                    for key, entry in entries_called_for(columns, self._numbers):
+                        self._batches[key] += entry
                     if task.has_index:
                         self._keys.append(expectation.expected_items(columns))
                     count += len(columns)
@@ -220,7 +233,13 @@ class _LogReader:
         if self._keys:
             columns = map(np.concatenate, zip(*self._keys, strict=True))
             yield from self._compared_keys(ExpectedItems._make(columns), starts, stop)
+        for key, content in self._batches.items():
+            called = stored_entries(content)
+            for rows in expectation.groups(starts.searchsorted(called["physical_offset"], "right")):
+                place = int(called["physical_offset"][rows[0]])
+                yield Row(queue_target(key, "batch"), place, "entries", called[rows].tobytes())
         self._entries, self._keys = [], []
+        self._batches.clear()
 
     def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[Row]:
         chains = starts.searchsorted(entries.entries["physical_offset"], side="right")
@@ -323,156 +342,3 @@ def _index_rows(task: AuditTask) -> Iterator[Row]:
 def _bytes_of(file: OpenFile, position: int, size: int) -> npt.NDArray[np.uint8]:
     content = np.empty(size, dtype=np.uint8)
     return content[: file.read_into(position, content.data)]
-
-
-# --- judging ------------------------------------------------------------------------------------
-
-_SUMS, _DAMAGE, _FOUND, _QUEUE = range(4)
-"""Places of what is judged: in this order it is collected, as far as there is room."""
-
-_REASON_OF: Final = {
-    UnbackedKind.EXPIRED: "expired",
-    UnbackedKind.FILLER: "filler",
-    UnbackedKind.KEPT: "kept-place",
-}
-
-
-class QueueRow(msgspec.Struct, frozen=True, rename="camel"):
-    """A queue in the report: its intact records, and entries that agree with one.
-
-    `first_offset` and `last_offset` are the bounds of what records state. Missing are records
-    without their entry, a conflict is a queue offset that several state, a gap one inside the
-    bounds that none states.
-    """
-
-    topic: str
-    queue_id: int
-    record_count: int
-    first_offset: int | None
-    last_offset: int | None
-    entry_count: int
-    missing_count: int
-    conflict_count: int
-    gap_count: int
-
-
-class Judgement(NamedTuple):
-    """What queues are judged by.
-
-    `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
-    gone. `topics` have a directory.
-    """
-
-    task: AuditTask
-    bounds: LogBounds
-    excluded: Sequence[tuple[int, int]]
-    topics: frozenset[str]
-
-
-def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
-    """Judge what came together; `rows` are sorted by target.
-
-    Yields ``finding`` and ``queue`` rows in JSON, and ``sums``: of queues, reasons, and items.
-    """
-    excluded = np.array(judgement.excluded, dtype=np.int64).reshape(-1, 2)
-    sums: Counter[str] = Counter()
-    for target, group in itertools.groupby(rows, key=lambda row: row.target):
-        kept = [
-            row
-            for row in group
-            if row.kind not in {"part", "lacking", "backed"}
-            # Of records where these are messages; of `backed` items, those of which they are none.
-            or runs.holds(excluded, row.place) is (row.kind == "backed")
-        ]
-        if target.startswith("queue/"):
-            yield from _judge_queue(judgement, target, kept, sums)
-        else:
-            yield from _judge_items(judgement.bounds, target, kept, sums)
-    yield Row("", _SUMS, "sums", packed(sums))
-
-
-def _judge_items(
-    bounds: LogBounds, target: str, rows: list[Row], sums: Counter[str]
-) -> Iterator[Row]:
-    """Yield keys without an item, and items without a record: past the log's end (1), or not."""
-    sums["K-I8"] += sum(row.a for row in rows if row.kind == "repeated")
-    if lacking := [row for row in rows if row.kind == "lacking"]:
-        first = min(row.place for row in lacking)
-        yield Row(target, _SUMS, "lacking", a=sum(row.a for row in lacking), b=first)
-    # Of each item its number, the offset that it names, and how many items it stands for.
-    columns = [(row.b, row.place, row.a) for row in rows if row.kind == "backed"]
-    found = [np.array(columns, np.int64).reshape(-1, 3)]
-    for row in rows:
-        if row.kind == "stray":
-            pair = [np.frombuffer(one, np.int64) for one in msgspec.msgpack.decode(row.facts)]
-            found.append(np.stack((*pair, np.ones_like(pair[0])), axis=1))
-    items = np.concatenate(found)
-    items = items[items[:, 1] >= bounds.min]
-    is_stale = items[:, 1] >= bounds.end
-    for late, chosen in enumerate((items[~is_stale], items[is_stale])):
-        if len(chosen):
-            count, first = int(chosen[:, 2].sum()), int(chosen[:, 0].min())
-            yield Row(target, _SUMS, "stray", a=count, b=first, c=late)
-
-
-def _judge_queue(
-    judgement: Judgement, target: str, rows: list[Row], sums: Counter[str]
-) -> Iterator[Row]:
-    _, number, topic = target.split("/", 2)
-    listed = [row.facts for row in rows if row.kind == "listed"]
-    parts = [part_of(row) for row in rows if row.kind == "part"]
-    files = msgspec.msgpack.decode(listed[0], type=list[StoreFile]) if listed else []
-    view = _view(judgement, QueueKey(topic, int(number)), files, parts)
-    is_there, found = view.is_own or bool(listed), list[Finding]()
-    if is_there:
-        found += queue_rules.queue_findings(view, is_live=judgement.task.is_live)
-        _count(view, parts, sums)
-        has_records = view.record_count > 0
-        queue = QueueRow(
-            topic,
-            view.queue_id,
-            view.record_count,
-            view.first if has_records else None,
-            view.last if has_records else None,
-            view.entry_count,
-            runs.count(view.truly_missing),
-            view.shadowed_count,
-            runs.count(view.skipped) if has_records else 0,
-        )
-        yield Row(target, _QUEUE, "queue", msgspec.json.encode(queue))
-    if is_there or topic in judgement.topics or topic == DELAY_TOPIC:
-        for row in rows:
-            if row.kind == "position":
-                position = msgspec.msgpack.decode(row.facts, type=Position)
-                found += position_findings(position, view if is_there else None)
-    for one in found:
-        place = _DAMAGE if one.severity is Severity.DAMAGE else _FOUND
-        yield Row("", place, "finding", msgspec.json.encode(one.to_dict()))
-
-
-def _view(
-    judgement: Judgement, key: QueueKey, files: Sequence[StoreFile], parts: list[QueuePart]
-) -> QueueView:
-    while True:
-        held = [
-            (file.base // ENTRY_SIZE_BYTES, -(-file.stop // ENTRY_SIZE_BYTES)) for file in files
-        ]
-        source = QueueSource(judgement.task, key, files)
-        view = QueueView(*key, source.file_bytes // ENTRY_SIZE_BYTES, held, source.read)
-        view.conclude(parts, judgement.bounds)
-        if not source.has_lost:
-            return view
-        files = source.listed_again()  # retention took one meanwhile
-
-
-def _count(view: QueueView, parts: list[QueuePart], sums: Counter[str]) -> None:
-    """Add up what a queue has, and why its entries are not what dispatch would write today."""
-    sums["queues"] += 1
-    sums["entries"] += view.entry_count
-    sums["holes"] += view.hole_count
-    sums["used"] += view.end - view.first_offset
-    for at, reason in enumerate(queue_rules.EXPLAINED):
-        sums[reason] += sum(part.explained[at] for part in parts)
-    for run in view.unbacked:
-        if run.kind in _REASON_OF:
-            sums[_REASON_OF[run.kind]] += run.stop - run.start
