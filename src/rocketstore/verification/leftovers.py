@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 import numpy as np
 
 from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rocketstore.verification import runs
 from rocketstore.verification.log_rules import LeftChain, links
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.verification.log_rules import Chain
+    from rocketstore.verification.runs import Runs
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
     BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -88,11 +90,13 @@ class KeyColumns(NamedTuple):
     """What the test looks at, one row per record in log order.
 
     `queue_number` is equal for normal records of the same topic and queue id, and only for those;
-    `is_normal` is false for prepared and rollback records.
+    `queue_stop` is the queue offset after a record, which may hold a batch; `is_normal` is false
+    for prepared and rollback records.
     """
 
     queue_number: Int64Array
     queue_offset: Int64Array
+    queue_stop: Int64Array
     store_timestamp_ms: Int64Array
     is_normal: BoolArray
 
@@ -105,7 +109,7 @@ class KeyColumns(NamedTuple):
     def joined(cls, parts: Sequence[KeyColumns]) -> KeyColumns:
         """Return the rows of `parts` one after the other."""
         none = np.empty(0, np.int64)
-        empty = cls(none, none, none, none.astype(np.bool_))
+        empty = cls(none, none, none, none, none.astype(np.bool_))
         return cls._make(map(np.concatenate, zip(empty, *parts, strict=True)))
 
     def rows(self, chosen: slice | BoolArray) -> KeyColumns:
@@ -129,7 +133,7 @@ class LeftoverJudge:
 
     def __init__(self, now_ms: int) -> None:
         self._latest_ms = now_ms + CLOCK_TOLERANCE_MS
-        self._given: dict[int, list[tuple[Int64Array, Int64Array]]] = {}
+        self._given: dict[int, list[tuple[Runs, Int64Array]]] = {}
         """Of each queue the trusted queue offsets, in log order, and the part each is of."""
         self._counts: list[int] = []
         self._trusted_count = self._first_part = 0
@@ -145,7 +149,7 @@ class LeftoverJudge:
             self._last_time_ms = int(times[believable[-1]])
         normal = records.rows(records.is_normal)
         for queue, offsets in _by_queue(normal):
-            part = np.full(offsets.size, len(self._counts))
+            part = np.full(len(offsets), len(self._counts))
             self._given.setdefault(queue, []).append((offsets, part))
         self._counts.append(normal.record_count)
         self._trusted_count += normal.record_count
@@ -219,18 +223,20 @@ class LeftoverJudge:
         count = 0
         for queue, asked in _by_queue(normal):
             given = self._given_of(queue)
-            if not given.size:
+            if not len(given):
                 continue
-            firm = asked if asked.size == 1 else asked[_agrees_with_neighbours(asked)]
-            repeated = np.isin(firm, present_life(given))
+            firm = asked if len(asked) == 1 else asked[_agrees_with_neighbours(asked)]
+            taken = runs.joined([present_life(given)])
+            at = np.searchsorted(taken[:, 0], firm[:, 0], side="right") - 1
+            repeated = (at >= 0) & (firm[:, 0] < np.append(taken[:, 1], 0)[at])
             count += int(repeated.size if repeated.all() else np.argmin(repeated))
         return count
 
-    def _given_of(self, queue: int) -> Int64Array:
+    def _given_of(self, queue: int) -> Runs:
         """Return the trusted queue offsets of a queue, oldest first."""
         pieces = self._given.get(queue, [])
         if not pieces:
-            return np.empty(0, dtype=np.int64)
+            return runs.no_runs()
         offsets = np.concatenate([offsets for offsets, _ in pieces])
         parts = np.concatenate([part for _, part in pieces])
         begin = int(np.searchsorted(parts, self._first_part))
@@ -238,32 +244,41 @@ class LeftoverJudge:
         return offsets[begin:]
 
 
-def _by_queue(normal: KeyColumns) -> Iterator[tuple[int, Int64Array]]:
-    """Yield the queue offsets of each queue, in log order."""
+def _by_queue(normal: KeyColumns) -> Iterator[tuple[int, Runs]]:
+    """Yield the queue offsets of each queue, in log order: of each record its first, and its stop.
+
+    They are pairs as of `runs`, but neither sorted nor disjoint.
+    """
+    offsets = np.stack((normal.queue_offset, normal.queue_stop), axis=1)
     order = np.argsort(normal.queue_number, kind="stable")
     queues, firsts = np.unique(normal.queue_number[order], return_index=True)
     for queue, rows in zip(queues.tolist(), np.split(order, firsts[1:]), strict=False):
-        yield queue, normal.queue_offset[rows]
+        yield queue, offsets[rows]
 
 
-def present_life(queue_offsets: Int64Array) -> Int64Array:
+def present_life(queue_offsets: Runs) -> Runs:
     """Return the firm queue offsets of one queue since its numbers last restarted.
 
     A queue restarts when its topic is deleted and created again. A restart is believed when the
     next record goes on from it; a lone number that goes back is a flipped header. Numbers that
     agree with neither neighbour are left out for the same reason.
     """
-    if queue_offsets.size < 2:
+    if len(queue_offsets) < 2:
         return queue_offsets
-    steps = np.diff(queue_offsets)
-    restarts = np.flatnonzero((steps[:-1] <= 0) & (steps[1:] == 1)) + 1
+    goes_back = np.diff(queue_offsets[:, 0]) <= 0
+    restarts = np.flatnonzero(goes_back[:-1] & _goes_on(queue_offsets)[1:]) + 1
     since = queue_offsets[int(restarts[-1]) :] if restarts.size else queue_offsets
-    return since if since.size < 2 else since[_agrees_with_neighbours(since)]
+    return since if len(since) < 2 else since[_agrees_with_neighbours(since)]
 
 
-def _agrees_with_neighbours(queue_offsets: Int64Array) -> BoolArray:
-    agrees = np.zeros(queue_offsets.size, dtype=np.bool_)
-    goes_on = np.diff(queue_offsets) == 1
+def _goes_on(queue_offsets: Runs) -> BoolArray:
+    goes_on: BoolArray = queue_offsets[1:, 0] == queue_offsets[:-1, 1]
+    return goes_on
+
+
+def _agrees_with_neighbours(queue_offsets: Runs) -> BoolArray:
+    agrees = np.zeros(len(queue_offsets), dtype=np.bool_)
+    goes_on = _goes_on(queue_offsets)
     agrees[1:] |= goes_on
     agrees[:-1] |= goes_on
     return agrees
@@ -271,17 +286,9 @@ def _agrees_with_neighbours(queue_offsets: Int64Array) -> BoolArray:
 
 def _continues(leftover: KeyColumns, head: KeyColumns) -> bool:
     """Whether most queues that both have go on where the leftover's records stopped."""
-    last = _offset_by_queue(leftover, newest=True)
-    first = _offset_by_queue(head, newest=False)
-    shared = [first[queue] == last[queue] + 1 for queue in first if queue in last]
+    last, first = (dict(_by_queue(one.rows(one.is_normal))) for one in (leftover, head))
+    shared = [bool(first[one][0, 0] == last[one][-1, 1]) for one in first if one in last]
     return 2 * sum(shared) > len(shared)
-
-
-def _offset_by_queue(records: KeyColumns, *, newest: bool) -> dict[int, int]:
-    normal = records.rows(records.is_normal)
-    numbers = normal.queue_number.tolist()
-    pairs = zip(numbers, normal.queue_offset.tolist(), strict=True)
-    return dict(pairs) if newest else dict(reversed(list(pairs)))
 
 
 def _median_time(records: KeyColumns, *, from_end: bool) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.batch_queue.checking import check_batch_queues
 from rocketstore.batch_queue.mapped_queue import MappedBatchQueue
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import (
@@ -18,11 +19,13 @@ from rocketstore.format.batch_queue_entry import (
     decode_batch_entry,
     encode_batch_entry,
 )
+from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.store import BaseStore
 from rocketstore.verification.batch_entries import inner_place
+from support.audit_runs import audited
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
@@ -202,6 +205,43 @@ def test_a_queue_ends_with_the_log(root):
         assert everything(store)[cut.queue_offset :] == [
             (cut.queue_offset, "x"), (cut.queue_offset + 1, "y"),
         ]  # fmt: skip
+
+
+def leave_an_old_log(root: Path, *, later_ms: int) -> list[tuple[int, str]]:
+    """Let the log go on from its sixth record, in front of the rest of an earlier one (4.9)."""
+    with open_batches(root) as store:
+        for number in range(20):
+            put(store, f"{number}", "b", "c")
+        cut = store.get(BATCHES, 0, 15).messages[0].physical_offset
+    log = root / "commitlog" / f"{0:020d}"
+    earlier = log.read_bytes()
+    log.write_bytes(earlier[:cut].ljust(len(earlier), b"\0"))
+    crash(root)
+    with open_batches(root, clock=Clock(START_MS + later_ms)) as store:
+        put(store, *"more messages")
+        put(store, "new")
+        expected = everything(store)
+        end = store.max_physical_offset
+    log.write_bytes(log.read_bytes()[:end] + earlier[end:])
+    crash(root)
+    return expected
+
+
+@pytest.mark.parametrize("later_ms", [0, 1000])
+def test_batches_that_an_earlier_log_left_are_no_messages(root, later_ms):
+    expected = leave_an_old_log(root, later_ms=later_ms)
+    now_ms = START_MS + 5000
+    (verified,) = (
+        one for one in verify_store(root, now_ms=now_ms).findings if one.kind.startswith("log-l")
+    )
+    assert verified.kind == "log-leftover"
+    assert check_batch_queues(root, StoreConfig(), now_ms=now_ms) == []
+    assert verified in audited(root, now_ms=now_ms).findings
+    with open_batches(root, clock=Clock(now_ms)) as store:
+        assert everything(store) == expected
+        assert put(store, "next").queue_offset == len(expected)
+    with open_batches(root, clock=Clock(now_ms)) as store:
+        assert everything(store) == [*expected, (len(expected), "next")]
 
 
 def test_recovery_alone_makes_no_queue_of_the_other_kind(root):

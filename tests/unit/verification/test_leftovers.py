@@ -19,16 +19,19 @@ from rocketstore.verification.leftovers import (
 NOW_MS = 1_800_000_000_000
 
 
-def keys(*rows: tuple[int, int, int], normal: bool = True) -> KeyColumns:
+def keys(*rows: tuple[int, int, int], normal: bool = True, messages: int = 1) -> KeyColumns:
     """Build columns of (queue, queue offset, store time)."""
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return KeyColumns(
-        columns[:, 0], columns[:, 1], columns[:, 2], np.full(len(columns), normal, dtype=np.bool_)
-    )
+    queues, offsets, times = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    is_normal = np.full(len(queues), normal, dtype=np.bool_)
+    return KeyColumns(queues, offsets, offsets + messages, times, is_normal)
 
 
 def run(queue: int, first: int, count: int, time_ms: int) -> KeyColumns:
     return keys(*((queue, first + i, time_ms + i) for i in range(count)))
+
+
+def flip(records: KeyColumns, row: int, queue_offset: int) -> None:
+    records.queue_offset[row], records.queue_stop[row] = queue_offset, queue_offset + 1
 
 
 def stretch(records: KeyColumns, *, linked: bool = False, bridged: bool = False) -> dict[str, Any]:
@@ -50,6 +53,24 @@ def test_records_behind_a_damaged_record_are_log() -> None:
 def test_repeated_queue_offsets_with_older_times_are_leftovers() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
     assert judge.decide(**stretch(run(0, 55, 20, 2000))).verdict is Verdict.LEFTOVER
+
+
+@pytest.mark.parametrize("first", [50, 55, 58])
+def test_batches_that_begin_inside_one_of_the_log_are_leftovers(first: int) -> None:
+    batches = keys(*((0, i, 5000) for i in range(0, 60, 10)), messages=10)
+    judge = judge_behind(batches)
+    old = keys(*((0, i, 5000) for i in range(first, 90, 5)), messages=5)
+    assert judge.decide(**stretch(old)).verdict is Verdict.LEFTOVER
+    on = keys(*((0, i, 5000) for i in range(60, 90, 5)), messages=5)
+    assert judge_behind(batches).decide(**stretch(on)).verdict is Verdict.LOG
+
+
+def test_batches_that_go_on_from_leftovers_in_the_next_file_are_leftovers() -> None:
+    judge = judge_behind(keys(*((0, i, 5000) for i in range(0, 60, 10)), messages=10))
+    old = keys(*((0, i, 5000) for i in range(50, 90, 5)), messages=5)
+    assert judge.decide(**stretch(old)).verdict is Verdict.LEFTOVER
+    later = keys(*((0, i, 6000) for i in range(90, 120, 5)), messages=5)
+    assert judge.decide(**stretch(later, linked=True)).verdict is Verdict.LEFTOVER
 
 
 def test_repeats_alone_are_leftovers_when_the_clock_stood_still() -> None:
@@ -90,7 +111,7 @@ def test_a_topic_made_anew_before_the_break_goes_on_behind_it() -> None:
 @pytest.mark.parametrize("flipped", [164, 37, 2**40])
 def test_a_flipped_queue_offset_in_a_trusted_record_convicts_nobody(flipped: int) -> None:
     trusted = run(0, 0, 120, 5000)
-    trusted.queue_offset[100] = flipped
+    flip(trusted, 100, flipped)
     judge = judge_behind(trusted)
     assert judge.decide(**stretch(run(0, 121, 200, 6000))).verdict is Verdict.LOG
 
@@ -98,8 +119,8 @@ def test_a_flipped_queue_offset_in_a_trusted_record_convicts_nobody(flipped: int
 def test_a_flipped_queue_offset_behind_the_break_convicts_nobody() -> None:
     judge = judge_behind(run(0, 0, 120, 5000))
     later = run(0, 121, 200, 6000)
-    later.queue_offset[0] = 17
-    later.queue_offset[50] = 23
+    flip(later, 0, 17)
+    flip(later, 50, 23)
     assert judge.decide(**stretch(later)).verdict is Verdict.LOG
 
 
@@ -153,10 +174,13 @@ def test_many_files_behind_damage_in_the_middle_are_log() -> None:
 
 
 def test_the_present_life_of_a_queue_begins_at_its_last_restart() -> None:
-    offsets = np.array([0, 1, 2, 3, 0, 1, 2], dtype=np.int64)
-    assert present_life(offsets).tolist() == [0, 1, 2]
-    flipped = np.array([0, 1, 0, 3, 4], dtype=np.int64)
-    assert present_life(flipped).tolist() == [0, 1, 3, 4]
+    def life(*offsets: int, messages: int = 1) -> list[int]:
+        pairs = np.array([(one, one + messages) for one in offsets], dtype=np.int64)
+        return [int(first) for first, _ in present_life(pairs)]
+
+    assert life(0, 1, 2, 3, 0, 1, 2) == [0, 1, 2]
+    assert life(0, 1, 0, 3, 4) == [0, 1, 3, 4]
+    assert life(0, 5, 10, 0, 5, messages=5) == [0, 5]
 
 
 def record(offset: int, body: bytes = b"body", topic: bytes = b"t") -> bytearray:

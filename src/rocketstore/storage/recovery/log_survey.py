@@ -23,6 +23,7 @@ from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.dispatch.entry_decisions import record_at
+from rocketstore.verification.batch_entries import queue_stops
 from rocketstore.verification.leftovers import (
     CLOCK_TOLERANCE_MS,
     Headers,
@@ -149,6 +150,7 @@ class _Chains:
                 KeyColumns(
                     self._numbers.of(columns),
                     columns.queue_offset.copy(),
+                    queue_stops(columns),
                     columns.store_timestamp.copy(),
                     normal_mask(columns.sys_flag),
                 )

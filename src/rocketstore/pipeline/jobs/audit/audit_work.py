@@ -116,18 +116,18 @@ def part_of(row: Row) -> QueuePart:
 
 
 def stated_runs(_: None, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the runs of queue offsets that parts of queues state: `a` first, `b` count, `c`th."""
+    """Yield the runs of queue offsets that records state: `a` first, `b` count, `c`th.
+
+    A record that holds a batch is by itself, with a negative count: see `judged_log`.
+    """
     for row in rows:
-        for number, (first, past) in enumerate(_stated(row)):
-            yield Row(row.target, row.place, "stated", b"", first, past - first, number)
-
-
-def _stated(row: Row) -> Iterator[tuple[int, int]]:
-    if row.kind == "part":
-        yield from part_of(row).stated.tolist()
-    else:
-        for one in map(BatchEntry._make, stored_entries(row.facts).tolist()):
-            yield one.base_offset, one.stop_offset
+        if row.kind == "part":
+            found = [(first, past - first) for first, past in part_of(row).stated.tolist()]
+        else:
+            entries = map(BatchEntry._make, stored_entries(row.facts).tolist())
+            found = [(one.base_offset, -one.message_count) for one in entries]
+        for number, (first, count) in enumerate(found):
+            yield Row(row.target, row.place, "stated", b"", first, count, number)
 
 
 # --- the log ------------------------------------------------------------------------------------

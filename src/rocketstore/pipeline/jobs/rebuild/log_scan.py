@@ -274,7 +274,8 @@ def judged_log(
     """Put together what tasks have met of a log; files that begin at `gone` are no longer there.
 
     `ask` returns the queue offsets of the records in some ranges, as runs in the order of the log:
-    target, piece (a physical offset in the records' chain), first, count.
+    target, piece (a physical offset in the records' chain), first, count; a negative one is how
+    many messages a record of a batch topic has, which is a row by itself.
     """
     present = sorted((one for one in stretches if one.base not in gone), key=lambda one: one.start)
     bases = [file.base for file in places.log.files if file.base not in gone]
@@ -334,13 +335,17 @@ class _Evidence:
             self.load([(chain.start, chain.stop)])
         inside = (self._runs[:, 1] >= chain.start) & (self._runs[:, 1] < chain.stop)
         queues, _, firsts, counts = self._runs[inside].T
+        sizes = np.where(counts < 0, -counts, 1)
+        counts = np.maximum(counts, 1)
         total = int(counts.sum())
         if not total:
             none = np.zeros(len(times[0]), np.int64)
-            return KeyColumns(none, none, np.array(times[0], np.int64), none.astype(np.bool_))
+            stored = np.array(times[0], np.int64)
+            return KeyColumns(none, none, none, stored, none.astype(np.bool_))
         before = np.cumsum(counts) - counts
         offsets = np.repeat(firsts - before, counts) + np.arange(total)
         stored = np.zeros(total, np.int64)
         few = times[1][-total:] if at_end else times[1][:total]
         stored[total - len(few) if at_end else 0 :][: len(few)] = few
-        return KeyColumns(np.repeat(queues, counts), offsets, stored, np.ones(total, np.bool_))
+        queues, stops = np.repeat(queues, counts), offsets + np.repeat(sizes, counts)
+        return KeyColumns(queues, offsets, stops, stored, np.ones(total, np.bool_))
