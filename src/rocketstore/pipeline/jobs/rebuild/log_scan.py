@@ -339,9 +339,10 @@ class _Evidence:
         counts = np.maximum(counts, 1)
         total = int(counts.sum())
         if not total:
-            none = np.zeros(len(times[0]), np.int64)
-            stored = np.array(times[0], np.int64)
-            return KeyColumns(none, none, none, stored, none.astype(np.bool_))
+            # Of batch topics a rebuild has no rows: their times testify, no number does.
+            stored = np.array(times[1] or times[0], np.int64)
+            own = np.full(stored.size, -1 - chain.start)
+            return KeyColumns(own, own, own, stored, np.full(stored.size, bool(times[1])))
         before = np.cumsum(counts) - counts
         offsets = np.repeat(firsts - before, counts) + np.arange(total)
         stored = np.zeros(total, np.int64)
