@@ -147,7 +147,7 @@ class MemoryDispatch:
             "items at end": self.items_at_end.tolist(),
             "queues": queues.tolist(),
             "counts": (
-                loop.records, loop.entries_written, loop.entries_repeated, loop.entries_refused,
+                loop.records, loop.entries_written, loop.entries_repeated,
                 loop.without_entry, loop.index_items, loop.last_store_timestamp_ms, loop.cursor,
             ),
             "asked": self.asked,

@@ -12,7 +12,7 @@ cdef enum:
 cdef long long _MAX_QUEUE_OFFSET
 
 cdef class RowDispatch:
-    cdef public long long records, entries_written, entries_repeated, entries_refused, without_entry, index_items
+    cdef public long long records, entries_written, entries_repeated, without_entry, index_items
     cdef public long long last_store_timestamp_ms
     cdef public Py_ssize_t cursor
     cdef object decisions, table, index, delays_kept, tables_kept

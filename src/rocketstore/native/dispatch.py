@@ -55,8 +55,8 @@ class RowDispatch:
         self.multi_dispatch = multi_dispatch
         self.is_indexed = index.is_enabled
         self.slot_limit, self.item_limit = index.layout.slot_count, index.layout.item_count
-        self.records = self.entries_written = self.entries_repeated = self.entries_refused = 0
-        self.without_entry = self.index_items = self.last_store_timestamp_ms = self.cursor = 0
+        self.records = self.entries_written = self.entries_repeated = self.without_entry = 0
+        self.index_items = self.last_store_timestamp_ms = self.cursor = 0
         self.tables_kept: Any = None
 
     def dispatch(self, buffer: Bytes, cols: Numbers) -> None:
@@ -165,7 +165,6 @@ class RowDispatch:
             return 0
         number = self.ready_queue(row)
         if number < 0:
-            self.entries_refused += 1
             return 0
         queue = view.queue_at(self.queues, number)
         at = row[Column.QUEUE_OFFSET] * _ENTRY_SIZE
@@ -187,7 +186,6 @@ class RowDispatch:
                 with cython.gil:
                     gives_way = self.decisions.gives_way(self.cursor)
                 if not gives_way:
-                    self.entries_refused += 1
                     return 0
         view.store_i64(entry, 0, physical)
         view.store_i32(entry, 8, size)

@@ -37,7 +37,7 @@ class RowDispatch:
         self.index = index
         self.delays_ms = delays_ms
         self.multi_dispatch = multi_dispatch
-        self.records = self.entries_written = self.entries_repeated = self.entries_refused = 0
+        self.records = self.entries_written = self.entries_repeated = 0
         self.without_entry = self.index_items = self.last_store_timestamp_ms = self.cursor = 0
 
     def dispatch(self, buffer: ByteArray, cols: Int64Array) -> None:
@@ -111,7 +111,6 @@ class RowDispatch:
                 else:
                     break
             if not answer(self.cursor):
-                self.entries_refused += 1
                 return
         address = columns[QueueColumn.ADDRESS] + at - start
         entry = (row[Column.PHYSICAL_OFFSET], row[Column.SIZE], self.tags_code(row, queue))
@@ -122,7 +121,6 @@ class RowDispatch:
                 return
             is_message = old[1] > 0 and old[0] >= 0 and old != (0, FILLER_SIZE, 0)
             if is_message and not self.decisions.gives_way(self.cursor):
-                self.entries_refused += 1
                 return
         ctypes.memmove(address, _ENTRY.pack(*entry), ENTRY_SIZE_BYTES)
         numbers = self.table.queues[queue]

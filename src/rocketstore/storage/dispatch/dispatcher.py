@@ -266,12 +266,12 @@ class Dispatcher:
     @property
     def counts(self) -> DispatchCounts:
         """What was dispatched so far."""
-        loop, extra = self._loop, self._decisions.extra_entries
+        loop, decided = self._loop, self._decisions.entries
         return DispatchCounts(
             loop.records,
-            loop.entries_written + extra[PutEntry.WRITTEN],
-            loop.entries_repeated + extra[PutEntry.REPEATED],
-            loop.entries_refused + extra[PutEntry.REFUSED],
+            loop.entries_written + decided[PutEntry.WRITTEN],
+            loop.entries_repeated + decided[PutEntry.REPEATED],
+            decided[PutEntry.REFUSED],
             loop.without_entry,
             loop.index_items,
             self._stepped_over_bytes,

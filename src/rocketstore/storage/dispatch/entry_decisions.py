@@ -67,8 +67,8 @@ def calls_for(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_off
 class EntryDecisions:
     """Answers about `columns`, the rows being dispatched; parameters as `Dispatcher`.
 
-    `forced_range` is where a forced pass began and ends, None outside one; `extra_entries` counts
-    what became of entries of extra queues, and of batches, which `enter_batch` enters.
+    `forced_range` is where a forced pass began and ends, None outside one; `entries` counts those
+    that are refused, and what became of those of extra queues, and of batches (`enter_batch`).
     """
 
     _files: MappedFileQueue
@@ -79,18 +79,17 @@ class EntryDecisions:
 
     def __post_init__(self) -> None:
         self.forced_range: tuple[int, int] | None = None
-        self.extra_entries: Counter[PutEntry] = Counter()
+        self.entries: Counter[PutEntry] = Counter()
         # Recovery leaves the queues of batches alone; their room fills them afterwards.
         self.enter_batch: Callable[[RecordColumns, int], PutEntry] = lambda *_: PutEntry.REPEATED
 
-    # --- what the loop asks; False leaves the record without an entry ---------------------------
+    # --- what the loop asks; False: it writes no entry ------------------------------------------
 
     def take_in_queue(self, number: int) -> bool:
-        """Take in the queue of a record."""
+        """Take in the queue of a record; that of a batch topic gets its entry here."""
         key = self.key_of(number)
         if key.topic in self._table.batch_topics:
-            self.extra_entries[self.enter_batch(self.columns, number)] += 1
-            self.extra_entries[PutEntry.REFUSED] -= 1  # the loop counts one
+            self.entries[self.enter_batch(self.columns, number)] += 1
             return False
         queue = self._table.get_or_create(key)
         if queue is None:
@@ -135,6 +134,7 @@ class EntryDecisions:
         it.
         """
         if self.forced_range is None:
+            self.entries[PutEntry.REFUSED] += 1
             return False
         queue = self._queue_of(number)
         offset = int(self.columns.queue_offset[number])
@@ -173,7 +173,7 @@ class EntryDecisions:
         # Compatible: an extra queue keeps the tags code, also where the first one has another.
         entry = QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], row[Column.TAGS_CODE])
         for key, offset in places or ():
-            self.extra_entries[self._put_extra(number, key, offset, entry, count)] += 1
+            self.entries[self._put_extra(number, key, offset, entry, count)] += 1
 
     # --- what the answers rest on ---------------------------------------------------------------
 
@@ -242,6 +242,7 @@ class EntryDecisions:
 
     def _refuse(self, number: int, why: str) -> Literal[False]:
         """Leave a record without a queue entry; its index items follow."""
+        self.entries[PutEntry.REFUSED] += 1
         _log.warning(
             "dispatch.refused",
             why=why,
