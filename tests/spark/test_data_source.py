@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rocketstore.pipeline import session
+from rocketstore.pipeline import inner_messages, session
 from support.batch_stores import BATCHES, open_batches, put
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
@@ -113,6 +113,11 @@ def test_entries_of_batch_queues_lead_to_the_records_of_their_messages(spark, tm
             found[row["topic"], row["queueId"], number] = row["physicalOffset"]
     assert found == {(BATCHES, 0, one.queue_offset): one.physical_offset for one in page.messages}
     assert len(found) == 5
+    rows = load(spark, tmp_path).select("queueOffset", "sysFlag", "properties", "body")
+    made = rows.mapInArrow(inner_messages, rows.schema).orderBy("queueOffset").collect()
+    assert [bytes(row["body"]) for row in made] == [one.body for one in page.messages]
+    lag = load(spark, tmp_path, table="queues").selectExpr("maxOffset - minOffset").collect()
+    assert [tuple(row) for row in lag] == [(5,)]
 
 
 def test_what_waits_is_counted_in_sql(spark, tmp_path):

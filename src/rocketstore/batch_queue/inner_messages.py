@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,9 +28,18 @@ from rocketstore.message import (
 )
 
 if TYPE_CHECKING:
+    from rocketstore.format.client_batch import BatchMessage
     from rocketstore.message import StoredMessage
 
-_OF_THE_RECORD = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | NEED_UNWRAP | INNER_BATCH
+OF_THE_RECORD: Final = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | NEED_UNWRAP | INNER_BATCH
+
+
+def whole_messages(body: bytes, count: int) -> list[BatchMessage]:
+    """Return the messages of a record's body up to where it breaks off, `count` at most."""
+    found: list[BatchMessage] = []
+    with contextlib.suppress(FormatError):
+        found.extend(islice(decode_client_batch(body), count))
+    return found
 
 
 def unwrapped(message: StoredMessage, count: int) -> list[StoredMessage]:
@@ -44,19 +54,20 @@ def unwrapped(message: StoredMessage, count: int) -> list[StoredMessage]:
     is_zlib = sys_flag & COMPRESSION_TYPE_MASK in (0, COMPRESSION_TYPE_ZLIB)
     if sys_flag & COMPRESSED_FLAG and not is_zlib:
         return []  # what no reader here can inflate
-    found: list[StoredMessage] = []
-    with contextlib.suppress(FormatError):
-        inner = decode_client_batch(message.body)
-        for number, (flag, body, properties) in zip(range(count), inner, strict=False):
-            one = msgspec.structs.replace(
-                message,
-                queue_offset=message.queue_offset + number,
-                sys_flag=sys_flag & ~_OF_THE_RECORD,
-                flag=flag,
-                body_crc=zlib.crc32(body) & 0x7FFFFFFF,
-                raw_body=body,
-                raw_properties=properties,
-                properties=decode_properties(properties),
-            )
-            found.append(one)
-    return found
+    try:
+        content = message.body
+    except FormatError:
+        return []
+    return [
+        msgspec.structs.replace(
+            message,
+            queue_offset=message.queue_offset + number,
+            sys_flag=sys_flag & ~OF_THE_RECORD,
+            flag=flag,
+            body_crc=zlib.crc32(body) & 0x7FFFFFFF,
+            raw_body=body,
+            raw_properties=properties,
+            properties=decode_properties(properties),
+        )
+        for number, (flag, body, properties) in enumerate(whole_messages(content, count))
+    ]

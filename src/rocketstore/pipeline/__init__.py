@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
     from rocketstore.pipeline.jobs.report.report_job import Report, report
     from rocketstore.pipeline.jobs.restore.restore_job import RestoreResult, restore
+    from rocketstore.pipeline.unbatching import inner_messages
 
 __all__ = [
     "ArchiveResult",
@@ -33,6 +34,7 @@ __all__ = [
     "RestoreResult",
     "archive",
     "audit",
+    "inner_messages",
     "prove_rebuild",
     "rebuild",
     "register",
@@ -41,12 +43,13 @@ __all__ = [
     "session",
 ]
 
-_JOBS: Final = {  # by the module, loaded when first asked for: jobs, and what they answer with
-    "archive.archive_job": ("ArchiveResult", "archive"),
-    "audit.audit_job": ("AuditReport", "audit", "prove_rebuild"),
-    "rebuild.rebuild_job": ("RebuildReport", "rebuild"),
-    "report.report_job": ("Report", "report"),
-    "restore.restore_job": ("RestoreResult", "restore"),
+_LATER: Final = {  # by the module, loaded when first asked for: jobs, and what they answer with
+    "unbatching": ("inner_messages",),
+    "jobs.archive.archive_job": ("ArchiveResult", "archive"),
+    "jobs.audit.audit_job": ("AuditReport", "audit", "prove_rebuild"),
+    "jobs.rebuild.rebuild_job": ("RebuildReport", "rebuild"),
+    "jobs.report.report_job": ("Report", "report"),
+    "jobs.restore.restore_job": ("RestoreResult", "restore"),
 }
 
 
@@ -70,7 +73,7 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _JOBS.items():
+    for module, names in _LATER.items():
         if name in names:
-            return getattr(importlib.import_module(f"rocketstore.pipeline.jobs.{module}"), name)
+            return getattr(importlib.import_module(f"rocketstore.pipeline.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import zlib
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from rocketstore import Message
 from rocketstore.cli.application import run
+from rocketstore.errors import ConfigError
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH
+from rocketstore.pipeline import inner_messages
+from rocketstore.pipeline.columns import TABLES
 from support.batch_stores import BATCHES, PLAIN, open_batches, put
 from support.memory import memory_directory
-from support.pipeline_tables import read_table
+from support.pipeline_tables import ARROW_TYPES, read_table
 from support.small_store import START_MS, Clock
 
 if TYPE_CHECKING:
@@ -113,6 +120,68 @@ def test_the_queues_that_are_listed_are_of_both_kinds(root, capsys):
     said = json.loads(capsys.readouterr().out)
     rows = read_table(root, table="queues", columns="topic,queueId,minOffset,maxOffset")
     assert said == sorted(rows, key=lambda row: (row["topic"], row["queueId"]))
+
+
+# --- messages inside batches ----------------------------------------------------------------------
+
+
+def records(root: Path, columns: str = ",".join(TABLES["messages"])) -> pa.RecordBatch:
+    names = columns.split(",")
+    schema = pa.schema([(name, ARROW_TYPES[TABLES["messages"][name]]) for name in names])
+    found = read_table(root, columns=columns)
+    return pa.RecordBatch.from_pylist(found, schema=schema)
+
+
+@pytest.mark.parametrize("at_once", [1, 10_000])
+def test_messages_of_batches_are_the_rows_that_a_get_gives(at_once, monkeypatch):
+    monkeypatch.setattr("rocketstore.pipeline.unbatching._ROWS_AT_ONCE", at_once)
+    with memory_directory() as directory:
+        with open_batches(directory) as store:
+            for number in range(3):
+                put(store, "a", "b", tags="t", keys=("k", f"{number}"), flag=7)
+                put(store, "p", topic=PLAIN)
+            store.put(Message(topic=BATCHES, body=b"alone", tags="u"))
+            body = encode_client_batch([(1, b"x", b"UNIQ_KEY\x01u-1"), (2, b"", b"")])
+            flag = INNER_BATCH | COMPRESSED_FLAG
+            store.put(Message(topic=BATCHES, body=zlib.compress(body), sys_flag=flag))
+            store.wait_dispatched()
+            wanted = store.get(BATCHES, 0, 0).messages
+        given = records(directory)
+        found = pa.Table.from_batches([*inner_messages([given])], schema=given.schema).to_pylist()
+    plain = [row for row in found if row["topic"] == PLAIN]
+    assert plain == [row for row in given.to_pylist() if row["topic"] == PLAIN]
+    found = sorted((row for row in found if row["topic"] != PLAIN), key=lambda r: r["queueOffset"])
+    assert len(found) == 9
+    assert [
+        (row["queueOffset"], row["physicalOffset"], row["body"], row["flag"], row["sysFlag"],
+         row["bodyCRC"], row["tags"], tuple(row["keys"]), row["uniqKey"], dict(row["properties"]),
+         row["bornHost"], row["msgId"])
+        for row in found
+    ] == [
+        (one.queue_offset, one.physical_offset, one.body, one.flag, one.sys_flag,
+         one.body_crc, one.tags, one.keys, one.unique_key, one.properties,
+         one.born_host, one.message_id)
+        for one in wanted
+    ]  # fmt: skip
+
+
+def test_of_a_batch_that_breaks_off_there_are_the_messages_before_the_break(root):
+    given = records(root)
+    rows = [row for row in given.to_pylist() if row["topic"] == BATCHES][:2]
+    rows[0]["body"] = rows[0]["body"][:-3]
+    rows[1]["properties"] = [("INNER_NUM", "3"), ("INNER_BASE", "0")]
+    torn = pa.RecordBatch.from_pylist(rows, schema=given.schema)
+    found = pa.Table.from_batches([*inner_messages([torn])], schema=given.schema).to_pylist()
+    assert [row["body"] for row in found] == [b"a", b"b"]
+
+
+def test_what_batches_are_divided_by_has_to_be_asked_for(root):
+    few = records(root, "sysFlag,queueOffset,body,properties")
+    (*_, last) = inner_messages([few])
+    assert last.schema == few.schema
+    assert len(last) > 3
+    with pytest.raises(ConfigError, match="column properties"):
+        next(inner_messages([few.drop_columns("properties")]))
 
 
 def test_an_entry_that_is_damaged_hides_no_end():

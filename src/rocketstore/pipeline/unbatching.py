@@ -1,0 +1,95 @@
+"""The messages inside batches as rows of their own, for ``DataFrame.mapInArrow``.
+
+Table ``messages`` has one row for each record. Of a record of a batch topic that row holds a batch,
+whose messages are what consumers get: this makes a row of each.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow.compute
+
+from rocketstore.batch_queue.inner_messages import OF_THE_RECORD, whole_messages
+from rocketstore.errors import ConfigError
+from rocketstore.format.properties import KEY_SEPARATOR, decode_properties
+from rocketstore.message import INNER_BATCH
+from rocketstore.verification.batch_entries import inner_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyarrow import RecordBatch
+
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+_NEEDED: Final = ("sysFlag", "queueOffset", "body", "properties")
+_ROWS_AT_ONCE: Final = 10_000
+
+
+def inner_messages(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+    """Yield rows of table ``messages``, and of each batch its messages in its place.
+
+    ``frame.mapInArrow(inner_messages, frame.schema)``. A message has queue offset, flag, body,
+    properties, tags and keys of its own, and all else from its record. Of a batch that breaks off
+    there are the messages before the break, as in a get; of one whose numbers are wrong, or that no
+    reader here can inflate, there are none.
+
+    Raises
+    ------
+    ConfigError
+        One of the columns sysFlag, queueOffset, body and properties is not there.
+    """
+    for batch in batches:
+        if missing := {*_NEEDED} - {*batch.schema.names}:
+            raise ConfigError(
+                f"inner_messages needs column {min(missing)}", key="columns", value=min(missing)
+            )
+        is_batch = pc.not_equal(pc.bit_wise_and(batch.column("sysFlag"), INNER_BATCH), 0)
+        yield batch.filter(pc.invert(is_batch))
+        held = batch.filter(is_batch)
+        rows: list[int] = []
+        own: dict[str, list[Any]] = defaultdict(list)
+        for row in range(len(held)):
+            for values in _messages_of(*(held.column(name)[row].as_py() for name in _NEEDED)):
+                rows.append(row)
+                for name, value in values.items():
+                    own[name].append(value)
+            if len(rows) >= _ROWS_AT_ONCE:
+                yield _rows_of(held, rows, own)
+                rows, own = [], defaultdict(list)
+        if rows:
+            yield _rows_of(held, rows, own)
+
+
+def _messages_of(
+    sys_flag: int, base: int, body: bytes, properties: list[tuple[str, str]]
+) -> Iterator[dict[str, Any]]:
+    """Yield what is its own of each message of a record."""
+    _, count = inner_place(sys_flag, base, dict(properties))
+    for number, (flag, content, block) in enumerate(whole_messages(body, count)):
+        own = decode_properties(block)
+        yield {
+            "queueOffset": base + number,
+            "sysFlag": sys_flag & ~OF_THE_RECORD,
+            "flag": flag,
+            "body": content,
+            "bodyCRC": zlib.crc32(content) & 0x7FFFFFFF,
+            "properties": list(own.items()),
+            "tags": own.get("TAGS"),
+            "keys": [key for key in own.get("KEYS", "").split(KEY_SEPARATOR) if key],
+            "uniqKey": own.get("UNIQ_KEY"),
+        }
+
+
+def _rows_of(held: RecordBatch, rows: list[int], own: dict[str, list[Any]]) -> RecordBatch:
+    repeated = held.take(pa.array(rows))
+    columns = [
+        pa.array(own[field.name], field.type) if field.name in own else repeated.column(field.name)
+        for field in held.schema
+    ]
+    made: RecordBatch = pa.RecordBatch.from_arrays(columns, schema=held.schema)
+    return made
