@@ -124,10 +124,12 @@ class MappedBatchQueue(BatchEntries):
 
     def flush(self, least_pages: int = 0) -> bool:
         """Make entries durable; return whether everything written before the call is."""
+        is_complete = True
         for file in self.files.files:
-            file.flush(least_pages)
+            wanted = file.write_position
+            is_complete &= file.flush(least_pages) >= wanted
             file.close_descriptor()
-        return all(file.flushed_position >= file.write_position for file in self.files.files)
+        return is_complete
 
     def delete_expired(
         self, log_min_offset: int, *, force_after_ms: int, now_ms: int
