@@ -21,6 +21,7 @@ from support.batch_stores import BATCHES, PLAIN, open_batches, put
 from support.memory import memory_directory
 from support.pipeline_tables import ARROW_TYPES, read_table
 from support.small_store import START_MS, Clock
+from support.stream_run import StreamRun, flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,6 +183,16 @@ def test_what_batches_are_divided_by_has_to_be_asked_for(root):
     assert len(last) > 3
     with pytest.raises(ConfigError, match="column properties"):
         next(inner_messages([few.drop_columns("properties")]))
+
+
+@pytest.mark.parametrize("choice", [{"subscribe": BATCHES}, {"subscribePattern": "b.*"}])
+def test_a_stream_of_chosen_topics_refuses_a_batch_topic_and_one_of_the_log_has_it(root, choice):
+    with pytest.raises(ConfigError, match=f"does not follow batch queues.*{BATCHES}.*stream all"):
+        StreamRun(root, startingOffsets="earliest", **choice).drain()
+    plain = flat(StreamRun(root, startingOffsets="earliest", subscribe=PLAIN).drain())
+    assert {row["topic"] for row in plain} == {PLAIN}
+    every = flat(StreamRun(root, startingOffsets="earliest").drain())
+    assert {row["topic"] for row in every} == {BATCHES, PLAIN}
 
 
 def test_an_entry_that_is_damaged_hides_no_end():

@@ -23,7 +23,7 @@ from pyspark.sql.streaming import datasource as spark
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
+from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import opened
@@ -245,7 +245,17 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             for key in chosen_queues(log.store, options, CONSUME_QUEUE_DIRECTORY)
             if not key.topic.startswith(LMQ_PREFIX)
         )
-        return {line.key: line for line in (logs if self.lines is LiveLog else queues)}
+        if self.lines is LiveLog:
+            return {line.key: line for line in logs}
+        for log in logs:
+            for key in chosen_queues(log.store, options, BATCH_CONSUME_QUEUE_DIRECTORY):
+                raise ConfigError(
+                    f"a stream does not follow batch queues, which topic {key.topic} has",
+                    key="subscribe",
+                    value=key.topic,
+                    hint='stream all topics, that is the log, and filter: .where("topic = …")',
+                )
+        return {line.key: line for line in queues}
 
     def _is_kept(self, key: Key, place: Place) -> bool:
         """Whether a queue's records are there: then only its files are being made again."""
