@@ -131,23 +131,15 @@ class MappedBatchQueue(BatchEntries):
             file.close_descriptor()
         return is_complete
 
-    def delete_expired(
-        self, log_min_offset: int, *, force_after_ms: int, now_ms: int
-    ) -> tuple[list[Path], bool]:
-        """Delete leading files whose every record has expired, never the last file (K-C4)."""
-        gone: list[Path] = []
-        while len(self.files.files) > 1:
-            following = self.files.files[1].base // BATCH_ENTRY_SIZE_BYTES
-            last = self.at(following - 1)
-            if following > self.stop_place or last is None:
-                break
-            if last.physical_offset >= log_min_offset:
-                break
-            path = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
-            if path is None:
-                return gone, False
-            gone.append(path)
-        return gone, True
+    def delete_expired(self, log_min_offset: int, **when: int) -> tuple[list[Path], bool]:
+        """Delete leading files whose every record has expired, as `ConsumeQueue` does."""
+
+        def may_go(stop: int) -> bool:
+            place = stop // BATCH_ENTRY_SIZE_BYTES
+            last = self.at(place - 1) if place <= self.stop_place else None
+            return last is not None and last.physical_offset < log_min_offset
+
+        return self.files.remove_leading(may_go, **when)
 
     def drop(self) -> None:
         """Let go of all files."""

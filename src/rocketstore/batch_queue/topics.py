@@ -110,7 +110,7 @@ class BatchTopics(BatchReads):
         new = [name for name in self.names if not (self._root / name).is_dir()]
         if new:
             start = 0
-        parts.dispatcher.enter_batches(self.enter)
+        self._table.enter_batch = self.enter
         if self.names:  # else there is nothing to enter, and the store may be running
             self._enter_all(max(start, parts.log.min_offset), report.end)
         for name in new:

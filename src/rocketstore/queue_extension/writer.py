@@ -230,26 +230,19 @@ class QueueExtension(UnitReader):
 
     # --- deleting, flushing ---------------------------------------------------------------------
 
-    def delete_expired(
-        self, _log_min_offset: int, *, force_after_ms: int, now_ms: int
-    ) -> tuple[list[Path], bool]:
+    def delete_expired(self, _log_min_offset: int, **when: int) -> tuple[list[Path], bool]:
         """Delete leading files without a unit of an entry that can be read, never the last file.
 
         As `ConsumeQueue.delete_expired`. Source: ConsumeQueueExt.truncateByMinAddress.
         """
-        gone: list[Path] = []
         if len(self.files.files) < 2:
-            return gone, True
+            return [], True
         address = self._first_address(self._queue.min_offset)
         position = -1 if address is None else position_of(address) or 0
-        while len(self.files.files) > 1 and self.files.files[1].base <= position:
-            path = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
-            if path is None:
-                return gone, False
-            gone.append(path)
+        gone, is_whole = self.files.remove_leading(lambda stop: stop <= position, **when)
         if gone:
             self._files.refresh()  # or open descriptors would keep their bytes on the disk
-        return gone, True
+        return gone, is_whole
 
     def _first_address(self, start: int) -> int | None:
         while start < self._queue.max_offset:

@@ -257,10 +257,6 @@ class Dispatcher:
         self._stepped_over_bytes = 0
         self._stepped_over_ranges = 0
 
-    def enter_batches(self, enter: Callable[[RecordColumns, int], PutEntry]) -> None:
-        """Have `enter` enter the records of batch topics."""
-        self._decisions.enter_batch = enter
-
     # --- what others ask ------------------------------------------------------------------------
 
     @property

@@ -33,8 +33,6 @@ from rocketstore.verification.extra_queues import queue_places
 from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -68,7 +66,7 @@ class EntryDecisions:
     """Answers about `columns`, the rows being dispatched; parameters as `Dispatcher`.
 
     `forced_range` is where a forced pass began and ends, None outside one; `entries` counts those
-    that are refused, and what became of those of extra queues, and of batches (`enter_batch`).
+    that are refused, and what became of those of extra queues and of batches.
     """
 
     _files: MappedFileQueue
@@ -80,8 +78,6 @@ class EntryDecisions:
     def __post_init__(self) -> None:
         self.forced_range: tuple[int, int] | None = None
         self.entries: Counter[PutEntry] = Counter()
-        # Recovery leaves the queues of batches alone; their room fills them afterwards.
-        self.enter_batch: Callable[[RecordColumns, int], PutEntry] = lambda *_: PutEntry.REPEATED
 
     # --- what the loop asks; False: it writes no entry ------------------------------------------
 
@@ -89,7 +85,7 @@ class EntryDecisions:
         """Take in the queue of a record; that of a batch topic gets its entry here."""
         key = self.key_of(number)
         if key.topic in self._table.batch_topics:
-            self.entries[self.enter_batch(self.columns, number)] += 1
+            self.entries[self._table.enter_batch(self.columns, number)] += 1
             return False
         queue = self._table.get_or_create(key)
         if queue is None:

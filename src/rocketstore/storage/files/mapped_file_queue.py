@@ -25,7 +25,7 @@ from rocketstore.verification.file_rules import FileFinding, FileProblem
 from rocketstore.verification.findings import DANGLING_HINT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.pread_files import LogFile
@@ -219,6 +219,16 @@ class MappedFileQueue:
                 self.files = self.files[1:]
         self._disk.fsync_directory(first.path.parent)
         return first.path
+
+    def remove_leading(self, may_go: Callable[[int], bool], **when: int) -> tuple[list[Path], bool]:
+        """Delete files before an offset that `may_go`, never the last; false: one has to stay."""
+        gone: list[Path] = []
+        while len(self.files) > 1 and may_go(self.files[1].base):
+            path = self.remove_first(**when)
+            if path is None:
+                return gone, False
+            gone.append(path)
+        return gone, True
 
     def drop(self) -> None:
         """Let go of all mappings and descriptors."""

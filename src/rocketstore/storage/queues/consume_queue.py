@@ -320,31 +320,26 @@ class ConsumeQueue(QueueSearch):
             lambda entry: entry.physical_offset + entry.record_size <= physical_limit,
         )
 
-    def delete_expired(
-        self, log_min_offset: int, *, force_after_ms: int, now_ms: int
-    ) -> tuple[list[Path], bool]:
+    def delete_expired(self, log_min_offset: int, **when: int) -> tuple[list[Path], bool]:
         """Delete leading files whose every record has expired, never the last file (K-C4).
 
         Returns the files that went, and false when a reader kept one that should go too. Source:
         ConsumeQueue.deleteExpiredFile, MappedFileQueue.deleteExpiredFileByOffset.
         """
-        gone: list[Path] = []
-        while len(self.files.files) > 1:
-            first, second = self.files.files[:2]
-            if second.base > self.next_position:
-                break
-            last = self.last_message(second.base // ENTRY_SIZE_BYTES)
-            if last is not None and last[1].physical_offset >= log_min_offset:
-                break
-            with self._mappings.files_lock:
-                if self._mappings.is_written(self.row, first):
-                    break  # kernels hold its address: it goes when they have another
-                path = self.files.remove_first(force_after_ms=force_after_ms, now_ms=now_ms)
-            if path is None:
-                return gone, False
-            self._mappings.forget(first)
-            gone.append(path)
-        return gone, True
+
+        def may_go(stop: int) -> bool:
+            # Kernels hold the address of the file that is written: it goes when they have another.
+            is_written = self._mappings.is_written(self.row, self.files.files[0])
+            last = self.last_message(stop // ENTRY_SIZE_BYTES)
+            is_expired = last is None or last[1].physical_offset < log_min_offset
+            return is_expired and stop <= self.next_position and not is_written
+
+        with self._mappings.files_lock:
+            before = self.files.files
+            gone, is_whole = self.files.remove_leading(may_go, **when)
+        for file in before[: len(gone)]:
+            self._mappings.forget(file)
+        return gone, is_whole
 
     # --- durability -----------------------------------------------------------------------------
 

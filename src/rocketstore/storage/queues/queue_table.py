@@ -22,7 +22,7 @@ from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.queues.consume_queue import ConsumeQueue
+from rocketstore.storage.queues.consume_queue import ConsumeQueue, PutEntry
 from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.verification.file_rules import FileProblem
@@ -66,6 +66,8 @@ class ConsumeQueueTable:
         self.has_short_files = False
         self.batch_topics: frozenset[str] = frozenset()
         self.batch_queues: dict[QueueKey, Any] = {}
+        # Recovery leaves them alone; their room fills them afterwards.
+        self.enter_batch: Callable[..., PutEntry] = lambda *_: PutEntry.REPEATED
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._create_lock = threading.Lock()
 
