@@ -17,11 +17,13 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.kill_loss import lost_by_a_kill
 from bench.latency import busy_disk, timed_puts
 from bench.messages import HOST, POOL_SIZE, TOPIC, BenchMessages, key
 from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus
@@ -246,6 +248,11 @@ def bench_put_latency(spec: dict[str, Any], path: Path) -> dict[str, Any]:
     return dict(zip(names, map(float, late), strict=True))
 
 
+def bench_kill_loss(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Kill who puts."""
+    return {"lost": lost_by_a_kill(spec, partial(_open, spec, path))}
+
+
 def bench_fill_pair(spec: dict[str, Any], path: Path) -> dict[str, Any]:
     """Make a master's store, and one that has its first messages only.
 
@@ -453,6 +460,7 @@ COMMANDS = {
         bench_open_only,
         bench_delay,
         bench_put_latency,
+        bench_kill_loss,
         bench_fill_pair,
         bench_serve,
         bench_serve_end,

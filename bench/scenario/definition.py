@@ -66,7 +66,7 @@ class Scenario:
     ----------
     command
         What the workers are asked: ``put``, ``get``, ``query``, ``restart``, ``scan``, ``open``,
-        ``delay``, ``put_latency``, or ``catch_up`` of two workers of a side.
+        ``delay``, ``put_latency``, ``kill_loss``, or ``catch_up`` of two workers of a side.
     spec
         Arguments of the command, the same for both sides.
     smoke

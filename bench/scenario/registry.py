@@ -141,6 +141,26 @@ def _put_latency(name: str, what: str, **settings: Any) -> Scenario:
     )
 
 
+def _kill_loss(label: str, rate: int) -> Scenario:
+    pool = {"mappedFileSizeCommitLog": POOLED_FILE_BYTES, **POOL}
+    return Scenario(
+        name=f"kill_loss_pool_{label}",
+        claim=f"kill -9 of puts of 1 KiB into a transient store pool, {label.replace('_', ' ')}",
+        command="kill_loss",
+        spec={
+            "bodySize": 1024,
+            "messages": 100_000,
+            "queues": QUEUES,
+            "rate": rate,
+            "killAfterSeconds": 2.0,
+            "config": pool,
+        },
+        smoke={"killAfterSeconds": 0.1, "config": {**SMALL_FILES, **POOL}},
+        measures=(Measure("lost", "lost", "messages", Verdict.MOST),),
+        against_java=False,
+    )
+
+
 def _get(name: str, *, body_size: int, messages: int) -> Scenario:
     return Scenario(
         name=name,
@@ -246,6 +266,9 @@ _ALL = (
     ),
     _put_latency("put_latency_busy_disk", "without a pool"),
     _put_latency("put_latency_busy_disk_pool", "with a transient store pool", **POOL),
+    _kill_loss("100_a_second", 100),
+    _kill_loss("20000_a_second", 20_000),
+    _kill_loss("as_fast_as_it_goes", 0),
     _sustained("1k", 1024),
     _sustained("4k", 4096),
     Scenario(
