@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import machine, report
 from bench.comparison import Memory, Outcome, Sides, run
 from bench.scenario import SCENARIOS, Scenario, select
-from support.java_store import CommandFailedError, JavaBuildError, java_command
+from support.java_store import CommandFailedError, JavaBuildError, java_command, short_lived
 
 RESULTS = Path(__file__).resolve().parent / "results"
 JVM_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
@@ -36,7 +36,7 @@ def main(*, with_java: bool) -> int:
     java = None
     if with_java:
         try:
-            java = java_command(*JVM_OPTIONS)
+            java = java_command(*(short_lived() if options.smoke else JVM_OPTIONS))
         except JavaBuildError as missing:
             print(missing, file=sys.stderr)
             return 3

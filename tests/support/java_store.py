@@ -53,6 +53,7 @@ __all__ = [
     "java_command",
     "message_json",
     "require_java",
+    "short_lived",
 ]
 
 
@@ -82,6 +83,7 @@ def build_jar() -> Path:
         for offline in (["-o"], []):
             result = subprocess.run(
                 [*maven, *offline],
+                env={"MAVEN_OPTS": SHORT_LIVED_JVM, **os.environ},
                 cwd=PROJECT,
                 check=False,
                 timeout=BUILD_TIMEOUT_S,
@@ -95,11 +97,11 @@ def build_jar() -> Path:
 
 
 @functools.cache
-def _short_lived() -> tuple[str, ...]:
+def short_lived() -> tuple[str, ...]:
     """Return what starts a JVM quickly; it shares the classes that the first one has read.
 
-    Half of the processor time of a JVM that serves a test went into reading classes. Benchmarks do
-    without: no optimising compiler works here.
+    Half of the processor time of a JVM that serves a test went into reading classes. What is
+    measured does without: no optimising compiler works here.
     """
     jar = build_jar()
     classes = jar.with_suffix(".jsa")
@@ -194,7 +196,7 @@ class JavaStore:
     """
 
     def __init__(self, path: Path, config: dict[str, Any] | None = None, *, start: bool = True):
-        self._process = LineProcess(java_command(*_short_lived()))
+        self._process = LineProcess(java_command(*short_lived()))
         try:
             self.opened = self._process.ask(
                 "open", path=str(path), config=config or {}, start=start

@@ -18,6 +18,12 @@ RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture
+def cache(request):
+    """Return where mypy keeps what it knows of files that have not changed, for later runs too."""
+    return request.config.cache.mkdir("mypy")
+
+
 def check(paths: list[Path], cache: Path) -> str:
     """Return what mypy has against some files, nothing when they are fine."""
     pytest.importorskip("mypy", reason="mypy is a tool of development")
@@ -31,12 +37,12 @@ def check(paths: list[Path], cache: Path) -> str:
     return run.stderr or (run.stdout if run.returncode else "")
 
 
-def test_user_code_passes_a_strict_type_checker(tmp_path):
+def test_user_code_passes_a_strict_type_checker(cache):
     assert len(EXAMPLES) == 4
-    assert check(EXAMPLES, tmp_path) == ""
+    assert check(EXAMPLES, cache) == ""
 
 
-def test_python_in_the_pages_passes_a_strict_type_checker(tmp_path):
+def test_python_in_the_pages_passes_a_strict_type_checker(tmp_path, cache):
     written = []
     for page in files_with(".md"):
         if RUN_WITH_SPARK.match(str(page)):
@@ -46,4 +52,4 @@ def test_python_in_the_pages_passes_a_strict_type_checker(tmp_path):
             path.write_text(code)
             written.append(path)
     assert written
-    assert check(written, tmp_path / "cache") == ""
+    assert check(written, cache) == ""

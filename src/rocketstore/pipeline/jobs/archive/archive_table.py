@@ -27,8 +27,8 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow.compute
 import pyarrow.parquet as pq
-from pyarrow import dataset as arrow_dataset
 from pyarrow import fs
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 pa: Any = pyarrow
-dataset: Any = arrow_dataset
+pc: Any = pyarrow.compute
 """Their annotations know too little of what they take."""
 
 MESSAGES: Final = "messages"
@@ -115,11 +115,10 @@ _BATCH_ROWS: Final = 1 << 16
 _EXTENTS_AT_ONCE: Final = 4
 _READS_AT_ONCE: Final = 16
 _READING: Final = {
-    "use_threads": False,
-    "batch_readahead": 0,
-    "fragment_scan_options": dataset.ParquetFragmentScanOptions(
-        use_buffered_stream=True, buffer_size=MiB, pre_buffer=False, page_checksum_verification=True
-    ),
+    "use_buffered_stream": True,
+    "buffer_size": MiB,
+    "pre_buffer": False,
+    "page_checksum_verification": True,
 }
 
 _FLUSH_BYTES: Final = 64 * MiB
@@ -255,7 +254,7 @@ class Archive(NamedTuple):
         Besides the given columns there are `run`, `kind` and ``path``, of the row's file in the
         table. `content` may be large, but for kinds ``run`` and ``config``.
         """
-        field = dataset.field
+        field = pc.field
         wanted = field("kind").isin(list(kinds))
         if broker is not None:
             wanted &= field("brokerName") == broker
@@ -362,6 +361,13 @@ def read_rows(
     path: str, schema: Any, wanted: Any, columns: Sequence[str]
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield rows of a Parquet file of an archive, in batches of a few megabytes."""
+    from pyarrow import dataset  # noqa: PLC0415 - loads pandas, which those who write need not
+
+    reading: dict[str, Any] = {
+        "use_threads": False,
+        "batch_readahead": 0,
+        "fragment_scan_options": dataset.ParquetFragmentScanOptions(**_READING),
+    }
     try:
         system, place = _arrow_place(path)
         file: Any = dataset.ParquetFileFormat().make_fragment(place, system)
@@ -371,14 +377,14 @@ def read_rows(
         for group in file.split_by_row_group(wanted, schema):
             count = _EXTENTS_AT_ONCE if "content" in columns else _BATCH_ROWS
             if "body" in columns:
-                sizes = group.to_table(schema, columns=["size"], **_READING)["size"].to_numpy()
+                sizes = group.to_table(schema, columns=["size"], **reading)["size"].to_numpy()
                 while (
                     count > 1
                     and max(np.add.reduceat(sizes, range(0, len(sizes), count))) > BATCH_BYTES
                 ):
                     count //= 2
             for rows in group.to_batches(
-                schema, columns=list(columns), filter=wanted, batch_size=count, **_READING
+                schema, columns=list(columns), filter=wanted, batch_size=count, **reading
             ):
                 if rows.num_rows:
                     yield rows

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
-from pyarrow import dataset
 
 from rocketstore.errors import ArchiveDamagedError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, file_name
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
-field: Any = dataset.field
+field: Any = pc.field
 
 Numbers = npt.NDArray[np.int64]
 
