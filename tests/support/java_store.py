@@ -8,6 +8,7 @@ fails.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import fcntl
 import functools
@@ -182,8 +183,18 @@ def message_json(
     }
 
 
+_idle: list[LineProcess] = []
+"""Processes whose store was closed; the next store needs no JVM of its own."""
+
+
+@atexit.register
+def _end_idle() -> None:
+    while _idle:
+        _idle.pop().kill()
+
+
 class JavaStore:
-    """A store directory opened by the genuine store, in a process of its own.
+    """A store directory opened by the genuine store, in a process that has no other one open.
 
     Parameters
     ----------
@@ -196,7 +207,8 @@ class JavaStore:
     """
 
     def __init__(self, path: Path, config: dict[str, Any] | None = None, *, start: bool = True):
-        self._process = LineProcess(java_command(*short_lived()))
+        self._process = _idle.pop() if _idle else LineProcess(java_command(*short_lived()))
+        self._is_closed = False
         try:
             self.opened = self._process.ask(
                 "open", path=str(path), config=config or {}, start=start
@@ -323,8 +335,11 @@ class JavaStore:
         self._process.ask("waitDispatched")
 
     def close(self) -> None:
-        """Shut down in order and end the process."""
-        self._process.exit()
+        """Shut down in order."""
+        if not self._is_closed:
+            self._process.ask("close")
+            _idle.append(self._process)
+            self._is_closed = True
 
     def halt(self) -> None:
         """End the JVM at once, as a crash does."""
@@ -336,7 +351,8 @@ class JavaStore:
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if kind is None and self._process.process.poll() is None:
             self.close()
-        self._process.kill()
+        if not self._is_closed:
+            self._process.kill()
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
