@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rocketstore import Message, MessageStore, PutMessageStatus
+from rocketstore import EndStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import StoreFullError
 from support.replicas import (
@@ -61,6 +61,27 @@ def test_both_may_end_and_come_back_anywhere(tmp_path):
             with open_slave(tmp_path / "slave", address) as slave:
                 wait_for_slave(master, slave)
     assert_equal_logs(tmp_path)
+
+
+def test_a_slave_that_becomes_master_delivers_and_commits_what_its_master_did_not(tmp_path):
+    """K-H9: no offsets of delays or transactions came with the log, and none are needed."""
+    settings = {"message_delay_level": "1s 2s", "transaction_time_out": 0}
+    master = open_master(tmp_path / "master", **settings)
+    with open_slave(tmp_path / "slave", address_of(master)) as slave:
+        for level in "12":
+            master.put(Message(topic="T", body=level.encode(), properties={"DELAY": level}))
+        ended, left = (master.begin(Message(topic="T", body=body)) for body in (b"a", b"b"))
+        master.commit(ended)
+        wait_until(lambda: master.max_offset("T", 0) == 2, "the first one is delivered")
+        wait_for_slave(master, slave)
+        master.abandon()
+    with open_master(tmp_path / "slave", **settings) as promoted:
+        assert promoted.commit(ended).status is EndStatus.ENDED_ALREADY
+        assert promoted.commit(left).status is EndStatus.COMMITTED
+        wait_until(lambda: promoted.max_offset("T", 0) == 4, "the second one is delivered")
+        promoted.wait_dispatched()
+        bodies = [one.body for one in promoted.get("T", 0, 0).messages]
+    assert sorted(bodies) == [b"1", b"2", b"a", b"b"]
 
 
 def test_a_put_of_a_sync_master_is_on_the_slave_when_it_is_acknowledged(tmp_path):
