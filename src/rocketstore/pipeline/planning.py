@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
+from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline import queues
@@ -140,6 +141,8 @@ def _within_queues(
     ranges = dict(files[0].queue_ranges)
     listed = queues.list_queues(store.location)
     chosen = [key for key in listed if queues.is_chosen(options, store, key)]
+    for key in queues.chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY):
+        raise Doubt(f"{key} is a batch queue, in which a read looks for nothing")
     _check_complete(chosen, options, store.broker_name)
     log = _Log(store, segments)
     with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:

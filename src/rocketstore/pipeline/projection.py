@@ -31,6 +31,7 @@ from rocketstore.scan import kernels
 from rocketstore.scan.arrow import text_slices
 from rocketstore.scan.columns import Column, RecordColumns
 from rocketstore.units import MiB, QueueKey
+from rocketstore.verification.batch_entries import queue_stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +84,8 @@ def _masks(
         queues = [in_queue(one.topic, one.queue_id) for one in chosen]
         yield np.logical_or.reduce([np.zeros(len(columns), dtype=np.bool_), *queues])
     for key, wanted in ranges:
-        outside = (columns.queue_offset < wanted.start) | (columns.queue_offset >= wanted.stop)
+        # A record of a batch topic counts if one of its messages does.
+        outside = (queue_stops(columns) <= wanted.start) | (columns.queue_offset >= wanted.stop)
         yield ~(outside & in_queue(*key))
 
 

@@ -347,7 +347,7 @@ def _of_broker(offsets: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey,
 def _check_there(
     store: StorePlace, segments: Sequence[Segment], key: QueueKey, start: int, stop: int
 ) -> None:
-    queue = QueueFiles(store.location, key)
+    queue = queue_opener(store.location)(key)
     maximum = queue.max_offset
     minimum = queue.min_offset(segments[0].base) if segments else maximum
     if not queue.files:

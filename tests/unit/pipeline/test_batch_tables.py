@@ -11,7 +11,7 @@ import pytest
 
 from rocketstore import Message
 from rocketstore.cli.application import run
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH
@@ -183,6 +183,31 @@ def test_what_batches_are_divided_by_has_to_be_asked_for(root):
     assert len(last) > 3
     with pytest.raises(ConfigError, match="column properties"):
         next(inner_messages([few.drop_columns("properties")]))
+
+
+def test_a_query_of_topics_has_every_batch_whatever_other_queues_say():
+    with memory_directory() as directory:
+        with open_batches(directory) as store:
+            for topic in (BATCHES, PLAIN, PLAIN, BATCHES, PLAIN):
+                put(store, "a", "b", topic=topic)
+        every = [row["physicalOffset"] for row in read_table(directory)]
+        for choice in ({"subscribePattern": ".*"}, {"subscribe": f"{BATCHES},{PLAIN}"}):
+            rows = read_table(directory, **choice)
+            assert [row["physicalOffset"] for row in rows] == every
+        rows = read_table(directory, subscribePattern="bat.*")
+        assert [row["queueOffset"] for row in rows] == [0, 2]
+
+
+def test_a_query_from_an_offset_inside_a_batch_has_that_batch(root):
+    first = as_the_store_says(root)[BATCHES, 0][0]
+    chosen = {"subscribe": BATCHES, "startingOffsets": f'{{"{BATCHES}":{{"0":{first + 4}}}}}'}
+    rows = [row for row in read_table(root, **chosen) if row["queueId"] == 0]
+    assert [row["queueOffset"] for row in rows] == list(range(first + 3, 120, 3))
+    chosen["endingOffsets"] = f'{{"{BATCHES}":{{"0":{first + 7}}}}}'
+    rows = [row for row in read_table(root, **chosen) if row["queueId"] == 0]
+    assert [row["queueOffset"] for row in rows] == [first + 3, first + 6]
+    with pytest.raises(StoreError, match="asks for 121, there are"):
+        read_table(root, **chosen | {"startingOffsets": f'{{"{BATCHES}":{{"0":121}}}}'})
 
 
 @pytest.mark.parametrize("choice", [{"subscribe": BATCHES}, {"subscribePattern": "b.*"}])
