@@ -2,7 +2,7 @@
 
 Law: nothing here waits on the event loop's thread. A put appends there, which takes microseconds,
 and its sync is waited for elsewhere; what may take longer runs on a thread of the loop's executor;
-who waits for messages costs no thread. A consumer takes its messages on the loop: a call that is
+waiting for messages costs no thread. A consumer takes its messages on the loop: a call that is
 cancelled would otherwise have taken one that nobody gets.
 """
 

@@ -6,7 +6,7 @@ round.
 
 Law: what the file says was consumed is on the disk, and so is what was put to consume it again: a
 save flushes the store first. What this version does not know in the file stays there. A file that
-is broken, with its backup, is an error for whoever asks for an offset, and nobody writes over it.
+is broken, with its backup, is an error when an offset is asked for, and nobody writes over it.
 
 With ``enableLmq`` the file is ``lmqConsumerOffset.json``. 4.9 begins with no offset when that is
 switched on; here the offsets of the other file are where it begins.
@@ -166,7 +166,7 @@ class ConsumerOffsetTable:
         return {_LIGHT: light, _TABLE: {name: queues for name, queues in offsets.items() if queues}}
 
     def snapshot(self) -> dict[str, dict[int, int]]:
-        """Return a copy by ``topic@group`` and queue id, whoever changes the table meanwhile.
+        """Return a copy by ``topic@group`` and queue id, while others may change the table.
 
         Each is copied by one call into C. Raises `FormatError` as `get`.
         """
@@ -177,7 +177,7 @@ class ConsumerOffsetTable:
 
 
 def read_offsets(layout: StoreLayout) -> ConsumerOffsets:
-    """Return the offsets that a store has at the moment, for who only reads them.
+    """Return the offsets that a store has at the moment, for a reader.
 
     Those of ``lmqConsumerOffset.json``, where there is one.
 

@@ -40,7 +40,7 @@ def topics_of(layout: StoreLayout) -> dict[str, dict[str, Any]]:
 
 
 class TopicFile:
-    """The file of an open store; who looks before it marks a topic holds `changing` meanwhile."""
+    """The file of an open store; a caller that looks before it marks a topic holds `changing`."""
 
     def __init__(self, layout: StoreLayout, *, clock: Callable[[], int], disk: Disk) -> None:
         self.path = layout.config / TOPICS_FILE

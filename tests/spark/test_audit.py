@@ -74,7 +74,7 @@ def test_the_command_prints_findings_and_exits_by_the_worst(spark, damaged, monk
 def test_a_place_that_is_no_store_needs_no_spark(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(pipeline, "session", lambda *_, **__: pytest.fail("Spark was started"))
     assert run(["pipeline", "audit", str(tmp_path)]) == 4
-    assert capsys.readouterr().err.startswith(f"rocketstore: {tmp_path} is no store")
+    assert capsys.readouterr().err.startswith(f"rocketstore: {tmp_path} is not a store")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     store = str(golden_store("basic")[0])

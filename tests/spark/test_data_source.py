@@ -203,7 +203,7 @@ def test_a_table_of_the_catalog_is_read_with_the_options_it_was_made_with(spark,
     try:
         assert spark.sql("SELECT count(*) AS n FROM headers").first()["n"] == 1489
         assert "body" not in spark.table("headers").columns
-        with pytest.raises(Exception, match="is no store"):
+        with pytest.raises(Exception, match="is not a store"):
             spark.sql("CREATE TABLE nothing USING rocketstore OPTIONS (path '/nowhere')")
         with pytest.raises(Exception, match="make the table without columns"):
             spark.table("typed").count()
@@ -286,7 +286,7 @@ def test_damage_stops_a_query_with_one_plain_sentence(spark, copy):
         ({"startOffsets": "x"}, None, "is unknown, found 'x'; did you mean startingOffsets"),
         ({"table": "index", "topic": "a"}, None, "option topic does not apply to table index"),
         ({"pushDownPredicate": "true"}, None, "is unknown, found 'true'"),
-        ({}, "/nowhere/at/all", "is no store"),
+        ({}, "/nowhere/at/all", "is not a store"),
         ({"columns": "nothing"}, None, "table messages has no column 'nothing'"),
     ],
 )

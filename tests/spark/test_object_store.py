@@ -42,7 +42,7 @@ def test_a_store_on_s3_is_read_and_neither_plan_nor_error_tells_a_credential(spa
     with contextlib.redirect_stdout(told):
         rows.explain(extended=True)
     assert rows.count() == len(on_disk)
-    with pytest.raises(Exception, match="is no store") as caught:
+    with pytest.raises(Exception, match="is not a store") as caught:
         reader.load(s3.uri("nowhere"))
     for secret in (ACCESS_KEY, SECRET_KEY):
         assert secret not in told.getvalue()

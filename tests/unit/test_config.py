@@ -312,7 +312,7 @@ def test_unreadable_properties_file_is_a_config_error(tmp_path, content):
     ],
 )
 def test_unknown_key_is_an_error_that_names_the_nearest(key, nearest):
-    with pytest.raises(ConfigError, match=f"{key} is no option; did you mean {nearest}"):
+    with pytest.raises(ConfigError, match=f"{key} is not an option; did you mean {nearest}"):
         from_properties({key: "1"})
     with pytest.raises(ConfigError, match=nearest):
         load_config(environment={}, overrides=[f"{key}=1"])
@@ -379,7 +379,7 @@ def test_keys_of_other_parts_are_ignored_in_broker_conf(tmp_path):
     loaded = load_config(broker_conf=path, environment={})
     assert loaded.config == StoreConfig(retention=True)
     assert loaded.warnings == (
-        f"{path}: readUnCommitted is no option of 4.9's store or broker and is ignored",
+        f"{path}: readUnCommitted is not an option of 4.9's store or broker and is ignored",
     )
 
 
@@ -466,7 +466,7 @@ def test_delete_when_is_a_list_of_hours(text, hours):
     "text", ["1", "s", "1S", "-1s", "1.5h", "1s,5s", "\u0663s", "1" * 13 + "s"]
 )
 def test_delay_that_is_none_is_refused(text):
-    with pytest.raises(ConfigError, match="is no delay"):
+    with pytest.raises(ConfigError, match="is not a delay"):
         parse_delay_levels(text)
 
 

@@ -43,7 +43,7 @@ def compile_key_pattern(pattern: str | None) -> re.Pattern[str] | None:
     Raises
     ------
     ConfigError
-        It is no regular expression.
+        It is not a regular expression.
     """
     if pattern is None:
         return None
@@ -51,7 +51,7 @@ def compile_key_pattern(pattern: str | None) -> re.Pattern[str] | None:
         return re.compile(pattern)
     except re.error as error:
         raise ConfigError(
-            f"--key-pattern is no regular expression: {error}", value=pattern
+            f"--key-pattern is not a regular expression: {error}", value=pattern
         ) from error
 
 
@@ -154,7 +154,7 @@ def check_input(path: Path) -> None:
     Raises
     ------
     OSError
-        There is none, or a directory.
+        There is no such file, or it is a directory.
     """
     if str(path) == STANDARD_INPUT:
         return

@@ -69,7 +69,7 @@ class LogScan:
         )
         if not self.files.files and not is_new:
             raise NotAStoreError(
-                f"{root} is no store: no CommitLog file in {', '.join(map(str, directories))}",
+                f"{root} is not a store: no CommitLog file in {', '.join(map(str, directories))}",
                 hint="name the directory that holds commitlog/, or --set storePathCommitLog=…",
             )
         self.begin = 0 if begin is None else begin

@@ -49,7 +49,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     except (ValueError, OverflowError):
         pass
     raise ConfigError(
-        f"{text!r} is no time",
+        f"{text!r} is not a time",
         value=text,
         hint="give milliseconds since 1970, a time such as 2026-11-21T10:00:00+01:00, or how "
         "long ago, such as -90s, -2h or -7d",

@@ -57,7 +57,7 @@ class ColdCheck:
         files = PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
         if not files.files and not layout.commit_log_directories[0].is_dir():
             raise NotAStoreError(
-                f"{root} is no store: it has no commitlog directory",
+                f"{root} is not a store: it has no commitlog directory",
                 hint="give the directory that holds commitlog, consumequeue and index",
             )
         # Files made ahead hold zeros only.

@@ -3,12 +3,7 @@
 from rocketstore.config.files import StoreSizes, commit_log_directories, resolve_sizes
 from rocketstore.config.grammars import parse_delay_levels
 from rocketstore.config.sources import load_config
-from rocketstore.config.store_config import (
-    BrokerRole,
-    FlushDiskType,
-    RecoveryPolicy,
-    StoreConfig,
-)
+from rocketstore.config.store_config import BrokerRole, FlushDiskType, RecoveryPolicy, StoreConfig
 
 __all__ = [
     "BrokerRole",

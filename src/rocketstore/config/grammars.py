@@ -15,8 +15,8 @@ _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def parse_delete_hours(text: str) -> frozenset[int]:
     """Return the hours of ``deleteWhen``.
 
-    Raises `ConfigError` where a part is no hour from 0 to 23. Source: UtilAll.isItTimeToDo, which
-    silently never deletes then.
+    Raises `ConfigError` where a part is not an hour from 0 to 23. Source: UtilAll.isItTimeToDo,
+    which silently never deletes then.
 
     >>> sorted(parse_delete_hours("04;16"))
     [4, 16]
@@ -25,7 +25,7 @@ def parse_delete_hours(text: str) -> frozenset[int]:
     wrong = next((hour for hour in hours if not _HOUR.fullmatch(hour)), None)
     if wrong is not None:
         raise ConfigError(
-            f"deleteWhen={text}: {wrong!r} is no hour from 00 to 23",
+            f"deleteWhen={text}: {wrong!r} is not an hour from 00 to 23",
             key="deleteWhen",
             value=text,
             hint='write hours separated by ";", for example 04;16',
@@ -47,7 +47,7 @@ def parse_delay_levels(text: str) -> dict[int, int]:
         match = _DELAY.fullmatch(part)
         if match is None:
             raise ConfigError(
-                f"messageDelayLevel: {part!r} is no delay",
+                f"messageDelayLevel: {part!r} is not a delay",
                 key="messageDelayLevel",
                 value=text,
                 hint="write numbers with s, m, h or d, separated by blanks: 1s 5s 1m 2h",

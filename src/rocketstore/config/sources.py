@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import javaproperties
 
-from rocketstore.config.store_config import (
-    FIELD_OF_KEY,
-    FIELDS,
-    FieldSpec,
-    StoreConfig,
-    kind_name,
-)
+from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, FieldSpec, StoreConfig, kind_name
 from rocketstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -135,7 +129,7 @@ def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
         reason = error.strerror or error
         raise ConfigError(f"cannot read {os.fspath(path)}: {reason}") from error
     except ValueError as error:
-        raise ConfigError(f"{os.fspath(path)} is no Java properties file: {error}") from error
+        raise ConfigError(f"{os.fspath(path)} is not a Java properties file: {error}") from error
     return loaded
 
 
@@ -179,7 +173,7 @@ def load_config(
     Raises
     ------
     ConfigError
-        See `from_properties`; or an override is not of that form, or its key is no option.
+        See `from_properties`; or an override is not of that form, or its key is not an option.
     """
     flags = dict(map(_parse_override, overrides))
     address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
@@ -260,13 +254,13 @@ def _note_unknown(key: str, text: str) -> str | None:
         return None
     if key not in _LIKE_OURS and _nearest(key, _MISSPELT_RATIO):
         raise _unknown_key(key, text)
-    return f"{key} is no option of 4.9's store or broker and is ignored"
+    return f"{key} is not an option of 4.9's store or broker and is ignored"
 
 
 def _unknown_key(key: str, text: str) -> ConfigError:
     nearest = _nearest(key, _SIMILAR_RATIO)
     return ConfigError(
-        f"{key} is no option",
+        f"{key} is not an option",
         key=key,
         value=text,
         hint=f"did you mean {nearest}?" if nearest else "see: rocketstore config show",

@@ -289,8 +289,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     ha_listen_port: Annotated[int | None, Option("port", 0, 65535)] = None
     """Where a master listens for slaves; unset it does not, 0 is any free port. 4.9's is 10912."""
     ha_listen_address: Annotated[str, Option(ours=True)] = "127.0.0.1"
-    """Address that a master listens at. Who reaches it reads every message: name one of a network
-    you trust, or require certificates."""
+    """Address that a master listens at. Whatever reaches it reads all messages: name one of a
+    network you trust, or require certificates."""
     ha_master_address: str | None = None
     """Master that a SLAVE follows, `host:port`; unset it follows none."""
     ha_send_heartbeat_interval: Annotated[int, Option("ms", 1)] = 5000

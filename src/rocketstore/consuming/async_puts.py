@@ -53,7 +53,7 @@ class AsyncPuts:
                 self._acknowledge_later(future, result)
             else:
                 future.set_result(result)
-        except Exception as error:  # noqa: BLE001 - whoever asks the future hears of it
+        except Exception as error:  # noqa: BLE001 - the future raises it
             future.set_exception(error)
         return future
 
@@ -85,7 +85,7 @@ class AsyncPuts:
             future, result = self._pending.popleft()
             try:
                 result = self._store.acknowledged(result)
-            except Exception as error:  # noqa: BLE001 - whoever asks the future hears of it
+            except Exception as error:  # noqa: BLE001 - the future raises it
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -124,7 +124,7 @@ def item_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt
     size = view.size if isinstance(view, np.ndarray) else len(view)
     if size != layout.size_bytes:
         raise FormatError(
-            "this is no index file of that layout",
+            "this is not an index file of that layout",
             expected=f"{layout.size_bytes} bytes",
             found=f"{size} bytes",
         )

@@ -206,7 +206,7 @@ def loads(text: str | bytes | bytearray | memoryview) -> Any:
         )
         return json.loads(quoted, object_pairs_hook=_with_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"no JSON table of RocketMQ: {error}") from error
+        raise FormatError(f"not a JSON table of RocketMQ: {error}") from error
 
 
 def decode_table(text: str | bytes, table: type[Table]) -> Table:
@@ -217,7 +217,7 @@ def decode_table(text: str | bytes, table: type[Table]) -> Table:
     """
     loaded = loads(text)
     if not isinstance(loaded, dict):
-        raise FormatError("no JSON table of RocketMQ", expected="an object", found=type(loaded))
+        raise FormatError("not a JSON table of RocketMQ", expected="an object", found=type(loaded))
     try:
         return msgspec.convert(loaded, table, str_keys=True)
     except msgspec.ValidationError as error:
@@ -248,7 +248,7 @@ def _with_keys(pairs: list[tuple[str, Any]]) -> dict[str | int, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _text(value: Any, line: str) -> str:

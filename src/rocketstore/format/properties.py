@@ -97,10 +97,15 @@ def joined_keys(keys: tuple[str, ...]) -> str:
     return KEY_SEPARATOR.join(keys)
 
 
+def joined_properties(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return names and values as one text, whatever they are."""
+    return "\x02".join(["\x01".join(pair) for pair in pairs])
+
+
 def _encoded(pairs: list[tuple[str, str]]) -> bytes:
     """Join names and values and check the result as a whole, which is cheaper than part by part."""
     try:
-        text = "\x02".join(["\x01".join(pair) for pair in pairs])
+        text = joined_properties(pairs)
     except TypeError as error:
         name, value = next(pair for pair in pairs if not all(isinstance(one, str) for one in pair))
         raise _refused("a property is a name and a value, both text", name, value) from error
@@ -125,7 +130,7 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise RefusedMessageError(
-            f"properties are no valid Unicode text: lone surrogate at character {error.start}",
+            f"properties are not valid Unicode text: lone surrogate at character {error.start}",
             hint="encode binary values, for example as base64",
         ) from error
 

@@ -53,7 +53,7 @@ def address_of(position: int) -> int:
 
 
 def position_of(address: int) -> int | None:
-    """Return the position that an entry's tags code names; None where it is none of a unit."""
+    """Return the position that an entry's tags code names; None where it names no unit."""
     return address + 2**63 if address <= MAX_EXT_ADDRESS else None
 
 

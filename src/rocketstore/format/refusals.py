@@ -114,6 +114,6 @@ def delay_level(properties: Mapping[str, str]) -> int:
         return int(text)
     except (TypeError, ValueError) as error:
         raise RefusedMessageError(
-            f"property {DELAY}={text!r:.20} is no delay level",
+            f"property {DELAY}={text!r:.20} is not a delay level",
             hint="give a number: 1 is the first level of messageDelayLevel, 0 no delay",
         ) from error

@@ -2,7 +2,7 @@ cimport cython
 from rocketstore.native cimport Column, SlotColumn, view
 from rocketstore.native.index cimport positive_hash
 from rocketstore.native.view cimport Bytes, Numbers
-from rocketstore.native.walk cimport hash_of
+from rocketstore.native.walk cimport hash_of, property_at
 
 cdef const unsigned char *_EXTRA_QUEUES
 cdef long long _TOPIC_FACTOR, _QUEUE_FACTOR
@@ -16,7 +16,9 @@ cpdef slice_crcs(
     const unsigned char[::1] buffer, const long long[:] at, const long long[:] size, long long[::1] target
 )
 cdef bint has_name_before(Bytes data, long long[:, ::1] parts, Py_ssize_t first, Py_ssize_t part) noexcept nogil
-@cython.locals(position=Py_ssize_t, length=cython.longlong, count=Py_ssize_t, doubtful=int)
+@cython.locals(
+    position=Py_ssize_t, length=cython.longlong, count=Py_ssize_t, doubtful=int, name_stop=Py_ssize_t, end=Py_ssize_t
+)
 cpdef split_properties(
     const unsigned char[::1] buffer, const long long[:] at, const long long[:] size, long long[::1] ends,
     long long[:, ::1] parts
@@ -29,6 +31,9 @@ cpdef number_queues(
     const unsigned char[::1] topics, long long[::1] numbers
 )
 cdef long long key_hash_of(Bytes data, Numbers row, Py_ssize_t at, Py_ssize_t size) noexcept nogil
+@cython.locals(unique_end=Py_ssize_t, at=Py_ssize_t, stop=Py_ssize_t, end=Py_ssize_t)
+cdef (Py_ssize_t, Py_ssize_t) next_key(Bytes data, Numbers row, Py_ssize_t after) noexcept nogil
+@cython.locals(at=Py_ssize_t, end=Py_ssize_t)
 cpdef list_items(
     const unsigned char[::1] buffer, long long[:, ::1] cols, long long[::1] rows, long long[::1] hashes
 )

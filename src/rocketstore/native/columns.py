@@ -19,14 +19,11 @@ if not cython.compiled:
     from rocketstore.native.index import positive_hash
     from rocketstore.native.row import Column, SlotColumn
     from rocketstore.native.view import Bytes, Numbers
-    from rocketstore.native.walk import hash_of
+    from rocketstore.native.walk import hash_of, property_at
 
-_EXTRA_QUEUES = b"INNER_MULTI_DISPATCH\x01"
+_EXTRA_QUEUES = b"INNER_MULTI_DISPATCH"
 _TOPIC_FACTOR = 0x9E3779B1
 _QUEUE_FACTOR = 0x85EBCA77
-
-
-# --- slices -----------------------------------------------------------------------------------
 
 
 def copy_slices(buffer: Bytes, at: Numbers, size: Numbers, target: Bytes) -> int:
@@ -66,9 +63,6 @@ def slice_crcs(buffer: Bytes, at: Numbers, size: Numbers, target: Numbers) -> in
     return int(count)
 
 
-# --- properties -------------------------------------------------------------------------------
-
-
 def has_name_before(data: Bytes, parts: Numbers, first: int, part: int) -> bool:
     """Return whether a part of the same block, from row `first` on, has the name of row `part`.
 
@@ -89,9 +83,8 @@ def split_properties(
 ) -> tuple[int, int]:
     """Fill `parts` with place and size of each name and value of ``buffer[at[i]:at[i] + size[i]]``.
 
-    A part counts when something stands before its first name separator and after it (4.9.3,
-    MessageDecoder.string2messageProperties). A row of `parts` has the name's place and size and the
-    value's; `ends` receives the number of parts up to and including each block's.
+    A row of `parts` has the name's place and size and the value's; `ends` receives the number of
+    parts up to and including each block's.
 
     Returns the rows filled, -1 when a block is not inside the buffer or an array is too short; and
     1 when some block may hold a name twice, else 0.
@@ -109,9 +102,8 @@ def split_properties(
             stop = position + length
             first = count
             while position < stop and count <= parts.shape[0]:
-                end = view.find_byte(data, position, stop, 2)
-                name_stop = view.find_byte(data, position, end, 1)
-                if name_stop > position and name_stop + 1 < end:
+                name_stop, end = property_at(data, position, stop)
+                if name_stop > position:
                     if count < parts.shape[0]:
                         parts[count, 0] = position
                         parts[count, 1] = name_stop - position
@@ -131,11 +123,11 @@ def has_extra_queues(data: Bytes, row: Numbers) -> bool:
     """Return whether the properties of a record have ``INNER_MULTI_DISPATCH``."""
     at = row[Column.PROPERTIES_AT]
     stop = at + row[Column.PROPERTIES_SIZE]
-    while at + 21 <= stop:
+    while at + 21 < stop:
         same = 0
-        while same < 21 and view.load_u8(data, at + same) == _EXTRA_QUEUES[same]:
+        while same < 20 and view.load_u8(data, at + same) == _EXTRA_QUEUES[same]:
             same += 1
-        if same == 21:
+        if same == 20 and property_at(data, at, stop)[0] == at + 20:
             return True
         at = view.find_byte(data, at, stop, 2) + 1
     return False
@@ -154,9 +146,6 @@ def list_extra_queues(buffer: Bytes, cols: Numbers, rows: Numbers) -> int:
             rows[count] = number
             count += 1
     return count
-
-
-# --- queues and index items -------------------------------------------------------------------
 
 
 def find_queue(slots: Numbers, slot_count: int, topics: Bytes, data: Bytes, row: Numbers) -> int:
@@ -213,6 +202,27 @@ def key_hash_of(data: Bytes, row: Numbers, at: int, size: int) -> int:
     return positive_hash(hash_of(data, at, size, row[Column.TOPIC_HASH] * 31 + 35))
 
 
+def next_key(data: Bytes, row: Numbers, after: int) -> tuple[int, int]:
+    """Return where the key begins and ends that the index has of a record after the one before.
+
+    That one ended at `after`, -1 for the first. ``UNIQ_KEY`` comes first, then each part of
+    ``KEYS`` between blanks, equal ones too (IndexService.buildIndex); then one that ends at 0.
+    """
+    unique_end = row[Column.UNIQUE_KEY_AT] + row[Column.UNIQUE_KEY_SIZE]
+    if after < 0 and row[Column.UNIQUE_KEY_SIZE] > 0:
+        return row[Column.UNIQUE_KEY_AT], unique_end
+    at = row[Column.KEYS_AT]
+    stop = at + row[Column.KEYS_SIZE]
+    if after >= 0 and after != unique_end:
+        at = after + 1
+    while at < stop:
+        end = view.find_byte(data, at, stop, 32)
+        if end > at:
+            return at, end
+        at = end + 1
+    return 0, 0
+
+
 def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> int:
     """List the index items that records call for, in the order in which dispatch puts them.
 
@@ -227,22 +237,12 @@ def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> 
         row = view.row_at(records, number)
         if row[Column.SYS_FLAG] & 0xC == 0xC:
             continue
-        if row[Column.UNIQUE_KEY_SIZE] > 0:
+        at, end = next_key(data, row, -1)
+        while end > 0:
             if count == room:
                 return -1
-            at = row[Column.UNIQUE_KEY_AT]
-            hashes[count] = key_hash_of(data, row, at, row[Column.UNIQUE_KEY_SIZE])
+            hashes[count] = key_hash_of(data, row, at, end - at)
             rows[count] = number
             count += 1
-        at = row[Column.KEYS_AT]
-        stop = at + row[Column.KEYS_SIZE]
-        while at < stop:
-            end = view.find_byte(data, at, stop, 32)
-            if end > at:
-                if count == room:
-                    return -1
-                hashes[count] = key_hash_of(data, row, at, end - at)
-                rows[count] = number
-                count += 1
-            at = end + 1
+            at, end = next_key(data, row, end)
     return count

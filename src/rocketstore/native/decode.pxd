@@ -1,7 +1,7 @@
 cimport cython
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.view cimport Bytes, Py_buffer
-from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, check_record, topic_of, v6_extra_bytes
+from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, body_place, check_record, property_at, store_time_place, topic_of
 
 cdef long long _NAME_TAGS, _NAME_KEYS, _NAME_UNIQUE_KEY
 
@@ -32,9 +32,9 @@ cdef str topic_text(Bytes data, Py_ssize_t at, Py_ssize_t size)
 @cython.locals(source=bytes)
 cdef str host_text(LatestText latest, Bytes data, Py_ssize_t at, Py_ssize_t size)
 cdef str name_text(Bytes data, Py_ssize_t at, Py_ssize_t size)
-@cython.locals(properties=dict)
+@cython.locals(properties=dict, name_end=Py_ssize_t, stop=Py_ssize_t)
 cdef dict properties_of(Bytes data, Py_ssize_t at, Py_ssize_t end)
-@cython.locals(born_extra=int, store_extra=int, topic_at=Py_ssize_t, topic_size=Py_ssize_t)
+@cython.locals(topic_at=Py_ssize_t, topic_size=Py_ssize_t)
 cdef object message_of(Bytes data, Py_ssize_t at)
 @cython.locals(one=Lent)
 cpdef decode(object buffer, Py_ssize_t position, long long base, bint check_crc)
@@ -65,5 +65,5 @@ cdef class Window:
 cpdef message_at(LogAtHand log, long long offset, long long size)
 @cython.locals(window=Window)
 cpdef size_at(LogAtHand log, long long offset)
-@cython.locals(window=Window, born_extra=int, _=int)
+@cython.locals(window=Window)
 cpdef store_time_at(LogAtHand log, long long offset, long long size)

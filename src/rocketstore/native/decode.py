@@ -1,6 +1,6 @@
 """A record of the CommitLog as the message it holds, wherever somebody points into the log.
 
-Who points there (a queue entry, an index item, a client's message id) may be wrong: stale, damaged
+What points there (a queue entry, an index item, a client's message id) may be wrong: stale, damaged
 or invented. `check_record` decides whether a message stands there, and nobody else.
 
 Law: no message is made of bytes that `check_record` does not call an intact record. A view of a
@@ -31,9 +31,11 @@ if not cython.compiled:
     from rocketstore.native.walk import (
         MAGIC_V1,
         MAGIC_V2,
+        body_place,
         check_record,
+        property_at,
+        store_time_place,
         topic_of,
-        v6_extra_bytes,
     )
 
     _FIXED_SIZE, _START_SIZE, _AHEAD_BYTES = 91, 8, 1280
@@ -122,9 +124,8 @@ def properties_of(data: Bytes, at: int, end: int) -> dict[str, str]:
     """Return the properties of an intact record, as ``format.properties`` decodes them."""
     properties: dict[str, str] = {}
     while at < end:
-        stop = view.find_byte(data, at, end, 2)
-        name_end = view.find_byte(data, at, stop, 1)
-        if name_end > at and name_end + 1 < stop:
+        name_end, stop = property_at(data, at, end)
+        if name_end > at:
             name = name_text(data, at, name_end - at)
             properties[name] = view.text_of(data, name_end + 1, stop - name_end - 1)
         at = stop + 1
@@ -134,11 +135,10 @@ def properties_of(data: Bytes, at: int, end: int) -> dict[str, str]:
 def message_of(data: Bytes, at: int) -> StoredMessage:
     """Return the message of the record at a place, which `check_record` found intact."""
     size = view.load_i32(data, at)
-    sys_flag = view.load_i32(data, at + 36)
-    born_extra, store_extra = v6_extra_bytes(sys_flag)
-    store_time_at = at + 56 + born_extra
-    tail_at = store_time_at + 16 + store_extra
-    body_size = view.load_i32(data, tail_at + 12)
+    store_time_at = store_time_place(data, at)
+    body_at = body_place(data, at)
+    born_host_size = store_time_at - at - 48
+    store_host_size = body_at - store_time_at - 24
     topic_at, topic_size = topic_of(data, at)
     properties_at = topic_at + topic_size + 2
     return StoredMessage(
@@ -147,19 +147,19 @@ def message_of(data: Bytes, at: int) -> StoredMessage:
         view.load_i64(data, at + 20),
         view.load_i64(data, at + 28),
         size,
-        sys_flag,
+        view.load_i32(data, at + 36),
         view.load_i32(data, at + 16),
         view.load_i64(data, at + 40),
-        host_text(_latest_born_host, data, at + 48, 8 + born_extra),
+        host_text(_latest_born_host, data, at + 48, born_host_size),
         view.load_i64(data, store_time_at),
-        host_text(_latest_store_host, data, store_time_at + 8, 8 + store_extra),
-        view.load_i32(data, tail_at),
-        view.load_i64(data, tail_at + 4),
+        host_text(_latest_store_host, data, store_time_at + 8, store_host_size),
+        view.load_i32(data, body_at - 16),
+        view.load_i64(data, body_at - 12),
         view.load_i32(data, at + 8),
-        view.copy_of(data, tail_at + 16, body_size),
+        view.copy_of(data, body_at, view.load_i32(data, body_at - 4)),
         view.copy_of(data, properties_at, at + size - properties_at),
         properties_of(data, properties_at, at + size),
-        view.hex_of(data, store_time_at + 8, 8 + store_extra, at + 28, 8),
+        view.hex_of(data, store_time_at + 8, store_host_size, at + 28, 8),
     )
 
 
@@ -290,5 +290,4 @@ def store_time_at(log: LogAtHand, offset: int, size: int) -> int | None:
     at = window.seek(offset, size, False)
     if at < 0:
         return None
-    born_extra, _ = v6_extra_bytes(view.load_u32(window.data, at + 36))
-    return int(view.load_i64(window.data, at + 56 + born_extra))
+    return int(view.load_i64(window.data, store_time_place(window.data, at)))

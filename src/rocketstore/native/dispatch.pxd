@@ -1,6 +1,6 @@
 cimport cython
 from rocketstore.native cimport Column, QueueColumn, StopReason, view
-from rocketstore.native.columns cimport find_queue, has_extra_queues, key_hash_of
+from rocketstore.native.columns cimport find_queue, has_extra_queues, key_hash_of, next_key
 from rocketstore.native.index cimport put_item
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport walk_rows
@@ -38,7 +38,7 @@ cdef class RowDispatch:
     cdef long long ready_queue(self, Numbers row) except -2 nogil
     @cython.locals(code=cython.longlong, level=cython.longlong)
     cdef long long tags_code(self, Numbers row, long long kind) except? -1 nogil
-    @cython.locals(done=cython.longlong, ordinal=int)
+    @cython.locals(done=cython.longlong, ordinal=int, at=Py_ssize_t, end=Py_ssize_t)
     cdef int put_keys(self, Numbers row) except -1 nogil
     cdef int put_key(self, Numbers row, Py_ssize_t at, Py_ssize_t size, int ordinal) except -1 nogil
     cdef int roll_index(self) except -1 nogil

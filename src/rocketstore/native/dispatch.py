@@ -27,7 +27,7 @@ if not cython.compiled:
     from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES as _ENTRY_SIZE
     from rocketstore.format.queue_entry import FILLER_SIZE as _FILLER_SIZE
     from rocketstore.native import view
-    from rocketstore.native.columns import find_queue, has_extra_queues, key_hash_of
+    from rocketstore.native.columns import find_queue, has_extra_queues, key_hash_of, next_key
     from rocketstore.native.index import put_item
     from rocketstore.native.row import Column, QueueColumn, StopReason
     from rocketstore.native.view import Bytes, Numbers
@@ -261,19 +261,12 @@ class RowDispatch:
         if row[Column.PHYSICAL_OFFSET] == end_offset:
             done = self.items_at_end[0]
         ordinal = 0
-        if row[Column.UNIQUE_KEY_SIZE] > 0:
+        at, end = next_key(self.data, row, -1)
+        while end > 0:
             if ordinal >= done:
-                self.put_key(row, row[Column.UNIQUE_KEY_AT], row[Column.UNIQUE_KEY_SIZE], ordinal)
+                self.put_key(row, at, end - at, ordinal)
             ordinal += 1
-        at = row[Column.KEYS_AT]
-        stop = at + row[Column.KEYS_SIZE]
-        while at < stop:
-            end = view.find_byte(self.data, at, stop, 32)
-            if end > at:
-                if ordinal >= done:
-                    self.put_key(row, at, end - at, ordinal)
-                ordinal += 1
-            at = end + 1
+            at, end = next_key(self.data, row, end)
         return 0
 
     def put_key(self, row: Numbers, at: int, size: int, ordinal: int) -> int:

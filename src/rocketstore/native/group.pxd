@@ -76,7 +76,7 @@ cdef class SyncGroup:
     cdef Permit _bell
     cdef bint _is_rung, _is_asked, _is_open
     cdef long long _ring_at, _apart_next
-    cdef public long long flushed_offset, company, rounds_apart
+    cdef public long long flushed_offset, waiting_goal, rounds_apart
     cdef public object on_sync
 
     @cython.locals(until=cython.longlong, permit=Permit, is_over=cython.bint)
@@ -84,7 +84,7 @@ cdef class SyncGroup:
     @cython.locals(timeout_ns=cython.longlong, following=Permit)
     cdef bint _join(self, Permit permit, long long timeout_ns) except -1
     @cython.locals(seen=cython.longlong, looks=int, began=cython.longlong, share=cython.longlong, waited=cython.longlong)
-    cdef int _gather_company(self, long long sync_ns) except -1
+    cdef int _gather_waiting_goal(self, long long sync_ns) except -1
     cdef bint _sleep(self, Permit first, long long timeout_ns) except -1
     cpdef bint rest(self, double timeout_s) except -1
     cpdef bint gather(self, double sync_s, double timeout_s=*) except -1

@@ -131,7 +131,7 @@ def end_turn(thread: int) -> None:
 class Permit:
     """One thread's permit to go on; it has none at first.
 
-    A permit given before anybody waits is kept, and no more than one. Who waits may have waited in
+    A permit given before anybody waits is kept, and no more than one. A waiter may have waited in
     vain, looks at what it waited for, and waits again.
     """
 
@@ -175,7 +175,7 @@ class Permit:
 class SyncGroup:
     """Puts that wait for one thread, which alone calls what is below `ask`.
 
-    All before `flushed_offset` is on the disk; `company` counts the puts that were served or
+    All before `flushed_offset` is on the disk; `waiting_goal` counts the puts that were served or
     waiting at the end of the last round, `rounds_apart` the coming rounds that wait for nobody.
     `on_sync` is called with the seconds that each sync took, by the thread that syncs.
     """
@@ -189,7 +189,7 @@ class SyncGroup:
         self._is_rung = self._is_asked = self._is_open = False
         self._ring_at = self._apart_next = 1
         self.flushed_offset = -1
-        self.company = self.rounds_apart = 0
+        self.waiting_goal = self.rounds_apart = 0
         self.on_sync: Any = None
 
     def __len__(self) -> int:
@@ -263,7 +263,7 @@ class SyncGroup:
     def serve(self, flushed_offset: int) -> None:
         """Say what is on the disk to those who were taken; `gather` or `let_go` releases them."""
         self.flushed_offset = max(self.flushed_offset, flushed_offset)
-        self.company = len(self._taken) + len(self._waiting)
+        self.waiting_goal = len(self._taken) + len(self._waiting)
         self._served.extend(self._taken)
         self._taken.clear()
         if _may_look and self._served:
@@ -330,26 +330,26 @@ class SyncGroup:
         """
         if self.rounds_apart > 0:
             self.rounds_apart -= 1
-        elif self.company > 1:
-            self._gather_company(int(sync_s * 1e9))
-        if self.company <= 1 or len(self._waiting) < self.company:
+        elif self.waiting_goal > 1:
+            self._gather_waiting_goal(int(sync_s * 1e9))
+        if self.waiting_goal <= 1 or len(self._waiting) < self.waiting_goal:
             self.let_go()
         was_asked = self.rest(timeout_s)
         self.let_go()
         return was_asked
 
-    def _gather_company(self, sync_ns: int) -> None:
+    def _gather_waiting_goal(self, sync_ns: int) -> None:
         """Wake those who were served one by one until all wait again, or one stays away."""
         waiting = self._waiting
         began = now_ns()
         share = sync_ns // 2
         seen = len(waiting)
         looks = 0
-        self._ring_at = self.company
-        if seen < self.company and not self._is_asked:
+        self._ring_at = self.waiting_goal
+        if seen < self.waiting_goal and not self._is_asked:
             first = self._served.popleft() if self._served else None
             self._sleep(first, _LOOK_NS)
-        while len(waiting) < self.company and not self._is_asked:
+        while len(waiting) < self.waiting_goal and not self._is_asked:
             looks = 0 if len(waiting) > seen else looks + 1
             seen = len(waiting)
             if looks >= _LOOKS_IN_VAIN:
@@ -358,9 +358,9 @@ class SyncGroup:
             if waited >= share and (looks >= _LOOKS_IN_VAIN or waited >= _GATHER_NS):
                 break
             self._sleep(None, _LOOK_NS)
-        if len(waiting) >= self.company:
+        if len(waiting) >= self.waiting_goal:
             self._apart_next = 1
-        elif 2 * len(waiting) < self.company and not self._is_asked:
+        elif 2 * len(waiting) < self.waiting_goal and not self._is_asked:
             self.rounds_apart = self._apart_next
             self._apart_next = min(2 * self._apart_next, _LONGEST_APART)
 

@@ -114,12 +114,7 @@ def put_items(
     count = min(key_hashes.shape[0], physical_offsets.shape[0], store_timestamps.shape[0])
     for at in range(count):
         if key_hashes[at] < 0 or not put_item(
-            data,
-            slot_limit,
-            item_limit,
-            key_hashes[at],
-            physical_offsets[at],
-            store_timestamps[at],
+            data, slot_limit, item_limit, key_hashes[at], physical_offsets[at], store_timestamps[at]
         ):
             return at
     return count

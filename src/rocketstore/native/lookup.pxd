@@ -1,9 +1,10 @@
 cimport cython
-from rocketstore.native cimport Column, StopReason, view
+from rocketstore.native cimport StopReason, view
+from rocketstore.native.columns cimport next_key
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
 from rocketstore.native.index cimport first_item, follow_chain, has_room, positive_hash, slot_place
 from rocketstore.native.view cimport Bytes, Numbers
-from rocketstore.native.walk cimport body_place, check_record, crc_agrees, hash_of, read_properties, topic_of, v6_extra_bytes
+from rocketstore.native.walk cimport body_place, check_record, crc_agrees, hash_of, read_properties, store_time_place, topic_of
 
 cdef enum:
     _ROOM = 32
@@ -40,5 +41,5 @@ cdef class Lookup(Window):
     cdef bint is_known(self, long long offset) except -1
     cdef Py_ssize_t hit_at(self, long long offset) except -2
     cdef bint is_hit(self, Py_ssize_t at) noexcept nogil
-    @cython.locals(data=Bytes, row="long long[28]", size=Py_ssize_t, stop=Py_ssize_t)
+    @cython.locals(row="long long[28]", size=Py_ssize_t)
     cdef bint carries(self, Py_ssize_t at, Py_ssize_t end) noexcept nogil

@@ -29,6 +29,7 @@ if not cython.compiled:
     from typing import TYPE_CHECKING
 
     from rocketstore.native import view
+    from rocketstore.native.columns import next_key
     from rocketstore.native.decode import lent, message_of
     from rocketstore.native.index import (
         first_item,
@@ -37,15 +38,15 @@ if not cython.compiled:
         positive_hash,
         slot_place,
     )
-    from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
+    from rocketstore.native.row import COLUMN_COUNT, StopReason
     from rocketstore.native.walk import (
         body_place,
         check_record,
         crc_agrees,
         hash_of,
         read_properties,
+        store_time_place,
         topic_of,
-        v6_extra_bytes,
     )
 
     if TYPE_CHECKING:
@@ -147,8 +148,8 @@ class Lookup(Window):
         if view.load_i64(items, 0) > self.end_ms or view.load_i64(items, 8) < self.begin_ms:
             return True
         number = first_item(items, slot_limit, item_limit, self.key_hash)
-        # Who gives up the interpreter's lock may wait milliseconds for it: it is kept for a few
-        # items that are likely in memory.
+        # A thread without the interpreter's lock may wait milliseconds for it: it is kept for a
+        # few items that are likely in memory.
         is_old = view.load_i64(items, 24) < self.in_disk_below
         while number > 0:
             if is_old:
@@ -208,8 +209,7 @@ class Lookup(Window):
             data, topic_at, self.topic, 0, topic_size
         ):
             return False
-        born_extra, _ = v6_extra_bytes(view.load_u32(data, at + 36))
-        stored = view.load_i64(data, at + 56 + born_extra)
+        stored = view.load_i64(data, store_time_place(data, at))
         if stored < self.begin_ms or stored > self.end_ms:
             return False
         if not self.carries(topic_at + topic_size + 2, at + view.load_i32(data, at)):
@@ -219,19 +219,13 @@ class Lookup(Window):
 
     def carries(self, at: int, end: int) -> bool:
         """Return whether properties have the key, as a word of ``KEYS`` or as ``UNIQ_KEY``."""
-        data, size = self.data, self.key.size
         if not cython.compiled:
             row = np.zeros(COLUMN_COUNT, np.int64)
-        read_properties(data, at, end, row)
-        if row[Column.UNIQUE_KEY_SIZE] == size and view.equal_bytes(
-            data, row[Column.UNIQUE_KEY_AT], self.key, 0, size
-        ):
-            return True
-        at = row[Column.KEYS_AT]
-        end = at + row[Column.KEYS_SIZE]
-        while at < end:
-            stop = view.find_byte(data, at, end, 32)
-            if stop - at == size and view.equal_bytes(data, at, self.key, 0, size):
+        read_properties(self.data, at, end, row)
+        size = self.key.size
+        at, end = next_key(self.data, row, -1)
+        while end > 0:
+            if end - at == size and view.equal_bytes(self.data, at, self.key, 0, size):
                 return True
-            at = stop + 1
+            at, end = next_key(self.data, row, end)
         return False

@@ -228,7 +228,7 @@ class Page(Window):
     def is_old(self) -> bool:
         """Return whether the next record may have to be read from the disk.
 
-        Who gives up the interpreter's lock may wait milliseconds for it, so it is kept otherwise.
+        A thread without the interpreter's lock may wait milliseconds for it: else it is kept.
         """
         return self.entry < self.stop and self.offset_of(self.entry) < self.in_disk_below
 

@@ -25,16 +25,15 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.log_end import LogEnd, QueueCounter, Record
     from rocketstore.native.view import Bytes
-    from rocketstore.native.walk import hold_names
+    from rocketstore.native.walk import hold_names, property_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.native.group import SyncGroup
 
-# The name DELAY with what ends it, and the start of INNER_MULTI_DISPATCH, as loads see them.
+# The starts of DELAY and of INNER_MULTI_DISPATCH, as loads see them.
 _DELA = int.from_bytes(b"DELA", "big")
-_Y_END = int.from_bytes(b"Y\x01", "big")
 _INNER_MU = int.from_bytes(b"INNER_MU", "big")
 _KEYS, _UNIQ_KEY, _TAGS = b"\x02KEYS\x01", b"\x02UNIQ_KEY\x01", b"\x02TAGS\x01"
 _WAIT = b"WAIT\x01"
@@ -50,12 +49,14 @@ def is_plain_block(source: Bytes, at: int, size: int) -> bool:
         return True
     if view.load_u8(source, stop - 1) == 0 or not hold_names(source, at, stop):
         return False
-    while stop - at >= 6:
-        if view.load_i32(source, at) == _DELA and view.load_i16(source, at + 4) == _Y_END:
+    while at < stop:
+        name_end, end = property_at(source, at, stop)
+        size = name_end - at
+        if size == 5 and view.load_i32(source, at) == _DELA and view.load_u8(source, at + 4) == 89:
             return False
-        if stop - at >= 8 and view.load_i64(source, at) == _INNER_MU:
+        if size >= 8 and view.load_i64(source, at) == _INNER_MU:
             return False
-        at = view.find_byte(source, at, stop, 2) + 1
+        at = end + 1
     return True
 
 

@@ -6,13 +6,16 @@ from rocketstore.native.view cimport Bytes, Numbers
 cdef long long MAGIC_V1, MAGIC_V2, MAGIC_BLANK, _NOT_ASCII, _LOW_32, _NAME_TAGS, _NAME_KEYS, _NAME_DELAY, _NAME_UNIQUE_KEY
 cdef unsigned long long _TOP_BITS
 
-cdef (int, int) v6_extra_bytes(long long sys_flag) noexcept nogil
+cdef Py_ssize_t store_time_place(Bytes data, Py_ssize_t at) noexcept nogil
 cdef Py_ssize_t body_place(Bytes data, Py_ssize_t at) noexcept nogil
 cdef int check_tail(Bytes data, Py_ssize_t at, long long file_size) noexcept nogil
-@cython.locals(born_extra=int, store_extra=int, topic_size=cython.longlong, topic_at=cython.Py_ssize_t)
+@cython.locals(topic_size=cython.longlong, topic_at=cython.Py_ssize_t, verdict=int)
 cdef int check_record(
     Bytes data, Py_ssize_t at, long long base, long long file_size, bint check_crc
 ) noexcept nogil
+cdef int check_head(Bytes data, Py_ssize_t at, long long base, long long room) noexcept nogil
+@cython.locals(verdict=int)
+cpdef long long claimed_size(const unsigned char[::1] buffer, Py_ssize_t position, long long base, long long limit)
 @cython.locals(following=int, low=int, high=int, byte=int)
 cdef bint is_utf8(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 cdef bint hold_names(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
@@ -31,8 +34,11 @@ cdef long long decimal(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 cdef void note_property(
     Bytes data, Py_ssize_t name_at, Py_ssize_t name_end, Py_ssize_t end, Numbers row
 ) noexcept nogil
+@cython.locals(name_end=Py_ssize_t)
+cdef (Py_ssize_t, Py_ssize_t) property_at(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
+@cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)
 cdef void read_properties(Bytes data, Py_ssize_t at, Py_ssize_t end, Numbers row) noexcept nogil
-@cython.locals(born_extra=int, store_extra=int, topic_size=cython.longlong, topic_at=cython.Py_ssize_t)
+@cython.locals(topic_size=cython.longlong, topic_at=cython.Py_ssize_t)
 cdef long long read_record(Bytes data, Py_ssize_t at, long long base, Numbers row) noexcept nogil
 cdef void prefetch_following(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil
 @cython.locals(verdict=int, size=cython.longlong, count=cython.Py_ssize_t)

@@ -31,15 +31,15 @@ _NAME_DELAY = int.from_bytes(b"ELAY", "big")
 _NAME_UNIQUE_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 
 
-def v6_extra_bytes(sys_flag: int) -> tuple[int, int]:
-    """Return how much longer than 8 bytes the born host and the store host are."""
-    return 12 if sys_flag & 0x10 else 0, 12 if sys_flag & 0x20 else 0
+def store_time_place(data: Bytes, at: int) -> int:
+    """Return where the store time of a record stands; the store host stands after it."""
+    return at + 68 if view.load_u32(data, at + 36) & 0x10 else at + 56
 
 
 def body_place(data: Bytes, at: int) -> int:
     """Return where the body of a record starts; its length stands before it."""
-    born_extra, store_extra = v6_extra_bytes(view.load_u32(data, at + 36))
-    return at + 88 + born_extra + store_extra
+    sys_flag = view.load_u32(data, at + 36)  # two bits tell which hosts have IPv6
+    return at + 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
 
 
 def check_tail(data: Bytes, at: int, file_size: int) -> int:
@@ -71,18 +71,13 @@ def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: boo
         return StopReason.BAD_LENGTH
     if total > available:
         return StopReason.TRUNCATED
-    if view.load_i64(data, at + 28) != base + at:
-        return StopReason.BAD_ADDRESS
-    born_extra, store_extra = v6_extra_bytes(view.load_u32(data, at + 36))
-    room = total - fixed - born_extra - store_extra
-    if room < 0:
-        return StopReason.BAD_FIELDS
-    body_at = at + 88 + born_extra + store_extra
+    verdict = check_head(data, at, base, total - fixed)
+    if verdict != StopReason.END:
+        return verdict
+    body_at = body_place(data, at)
     body_size = view.load_i32(data, body_at - 4)
-    if body_size < 0 or body_size > room:
-        return StopReason.BAD_FIELDS
     topic_size, topic_at = topic_place(data, body_at + body_size, magic)
-    room -= body_size + topic_size
+    room = at + total - topic_at - topic_size - 2
     if topic_size < 0 or room < 0 or view.load_i16(data, topic_at + topic_size) != room:
         return StopReason.BAD_FIELDS
     if not is_text_whole(data, topic_at, topic_size, at + total, base):
@@ -90,6 +85,38 @@ def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: boo
     if check_crc and not crc_agrees(data, at, body_at, body_size):
         return StopReason.BAD_CRC
     return StopReason.END
+
+
+def check_head(data: Bytes, at: int, base: int, room: int) -> int:
+    """Judge address and length of the body of a record whose variable parts have `room` bytes.
+
+    Hosts of IPv6 are among them.
+    """
+    if view.load_i64(data, at + 28) != base + at:
+        return StopReason.BAD_ADDRESS
+    body_at = body_place(data, at)
+    room -= body_at - at - 88
+    if room < 0:
+        return StopReason.BAD_FIELDS
+    body_size = view.load_i32(data, body_at - 4)
+    return StopReason.BAD_FIELDS if body_size < 0 or body_size > room else StopReason.END
+
+
+def claimed_size(buffer: Bytes, position: int, base: int, limit: int) -> int:
+    """Return the length of a record that the buffer cuts off, else ``-reason`` why it can be none.
+
+    It ends by the position `limit`. A length that nobody vouches for must not decide how much is
+    read: the record has to state its own place, and a body that fits.
+    """
+    data = view.bytes_of(buffer)
+    if position < 0 or data.size - position < 112:
+        return -StopReason.TRUNCATED
+    total = view.load_i32(data, position)
+    if total > limit - position:
+        return -StopReason.TRUNCATED
+    fixed = 91 if view.load_u32(data, position + 4) == MAGIC_V1 else 92
+    verdict = check_head(data, position, base, total - fixed)
+    return total if verdict == StopReason.END else -verdict
 
 
 def continuation_bounds(lead: int) -> tuple[int, int, int]:
@@ -267,32 +294,36 @@ def note_property(data: Bytes, name_at: int, name_end: int, end: int, row: Numbe
         row[Column.DELAY_LEVEL] = decimal(data, value_at, end)
 
 
-def read_properties(data: Bytes, at: int, end: int, row: Numbers) -> None:
-    """Walk the properties by 4.9.3's rule (MessageDecoder.string2messageProperties; spec F3.3).
+def property_at(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Return where the name that begins at `at` ends, and its value.
 
-    A segment counts when something stands before its first name separator and after it.
+    The property counts when the name ends after `at`: when something stands before its first name
+    separator and after it (4.9.3, MessageDecoder.string2messageProperties; spec F3.3). Else what
+    ends there is passed over. The next one begins after the separator of values.
     """
+    name_end = at
+    byte = 0
+    while name_end < end:
+        byte = view.load_u8(data, name_end)
+        if byte == 1 or byte == 2:
+            break
+        name_end += 1
+    if byte != 1:
+        return at, name_end
+    value_end = view.find_byte(data, name_end + 1, end, 2)
+    return name_end if value_end > name_end + 1 else at, value_end
+
+
+def read_properties(data: Bytes, at: int, end: int, row: Numbers) -> None:
+    """Note the places of the properties of a block that dispatch needs."""
     for column in range(Column.TAGS_AT, Column.TOPIC_HASH):
         row[column] = 0
     row[Column.DELAY_LEVEL] = 0
     while at < end:
-        name_end = at
-        byte = 0
-        while name_end < end:
-            byte = view.load_u8(data, name_end)
-            if byte == 1 or byte == 2:
-                break
-            name_end += 1
-        if name_end == end:
-            return
-        if byte == 2:
-            at = name_end + 1
-            continue
-        value_end = view.find_byte(data, name_end + 1, end, 2)
-        if name_end > at and value_end > name_end + 1:
+        name_end, value_end = property_at(data, at, end)
+        if name_end > at:
             note_property(data, at, name_end, value_end, row)
         at = value_end + 1
-    # A blank between separators, a missing last separator: both end here like any other segment.
 
 
 def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
@@ -302,11 +333,8 @@ def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
     """
     total = view.load_i32(data, at)
     magic = view.load_u32(data, at + 4)
-    sys_flag = view.load_i32(data, at + 36)
-    born_extra, store_extra = v6_extra_bytes(sys_flag)
-    store_time_at = at + 56 + born_extra
-    tail_at = store_time_at + 16 + store_extra
-    body_at = tail_at + 16
+    store_time_at = store_time_place(data, at)
+    body_at = body_place(data, at)
     body_size = view.load_i32(data, body_at - 4)
     topic_size, topic_at = topic_place(data, body_at + body_size, magic)
     properties_at = topic_at + topic_size + 2
@@ -316,13 +344,13 @@ def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
     row[Column.QUEUE_ID] = view.load_i32(data, at + 12)
     row[Column.FLAG] = view.load_i32(data, at + 16)
     row[Column.QUEUE_OFFSET] = view.load_i64(data, at + 20)
-    row[Column.SYS_FLAG] = sys_flag
+    row[Column.SYS_FLAG] = view.load_i32(data, at + 36)
     row[Column.BORN_TIMESTAMP] = view.load_i64(data, at + 40)
     row[Column.BORN_HOST_AT] = at + 48
     row[Column.STORE_TIMESTAMP] = view.load_i64(data, store_time_at)
     row[Column.STORE_HOST_AT] = store_time_at + 8
-    row[Column.RECONSUME_TIMES] = view.load_i32(data, tail_at)
-    row[Column.PREPARED_OFFSET] = view.load_i64(data, tail_at + 4)
+    row[Column.RECONSUME_TIMES] = view.load_i32(data, body_at - 16)
+    row[Column.PREPARED_OFFSET] = view.load_i64(data, body_at - 12)
     row[Column.BODY_AT] = body_at
     row[Column.BODY_SIZE] = body_size
     row[Column.TOPIC_AT] = topic_at

@@ -200,9 +200,9 @@ class GivenOptions(dict[str, str]):
         try:
             listed = json.loads(text)
         except ValueError as error:
-            raise self.refused(name, "is no JSON array") from error
+            raise self.refused(name, "is not a JSON array") from error
         if not all(isinstance(one, str) for one in listed):
-            raise self.refused(name, "is no JSON array of texts")
+            raise self.refused(name, "is not a JSON array of texts")
         return tuple(listed)
 
     def _measured(
@@ -419,7 +419,7 @@ def _topic_choice(values: GivenOptions) -> dict[str, Any]:
             try:
                 re.compile(values[name])
             except re.error as error:
-                raise values.refused(name, f"is no regular expression: {error}") from error
+                raise values.refused(name, f"is not a regular expression: {error}") from error
             return {"topic_pattern": values[name]}
         if not values.names(name):
             raise values.refused(name, "names no topic")

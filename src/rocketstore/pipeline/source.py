@@ -44,7 +44,7 @@ class StoreDataSource(datasource.DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of the table, and refuse a place that is no store at once."""
+        """Return the columns of the table, and refuse a place that is not a store at once."""
         from rocketstore.pipeline.stores import find_stores  # noqa: PLC0415 - see the module's head
         from rocketstore.pipeline.streaming.stream_options import (  # noqa: PLC0415 - as above
             read_options_of_either,

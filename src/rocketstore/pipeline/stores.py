@@ -190,7 +190,7 @@ def _stores_at(location: str) -> list[StorePlace]:
         return found
     what = "is empty or not there" if not entries else "holds no commitlog, nor do its directories"
     raise NotAStoreError(
-        f"{location} is no store: it {what}",
+        f"{location} is not a store: it {what}",
         hint="name the directory that holds commitlog/ (storePathRootDir), or one whose "
         "directories do; for a log that lies elsewhere set storePathCommitLog",
     )
@@ -210,7 +210,7 @@ def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
         if not Path(directory).is_dir():
             # To go on would read a log with holes, or the front of one.
             raise NotAStoreError(
-                f"{directory} is no directory, but storePathCommitLog of {location} names it",
+                f"{directory} is not a directory, but storePathCommitLog of {location} names it",
                 hint="mount the disk, or correct the setting; workers need the same paths",
             )
     names = {entry.name for entry in files.list(root)}
@@ -295,7 +295,7 @@ def _listed(store: StorePlace) -> list[Segment]:
             "leave the first",
         )
     longest = max(entry.size for _, entry in entries)
-    # Names are multiples of the size. Where they are none of the longest file's, all were cut off.
+    # Names are multiples of the size. Where they are not of the longest file's, all were cut off.
     file_size = longest if not steps or min(steps) % longest == 0 else min(steps)
     last = len(entries) - 1
     while last and not any(read_part(store.location, entries[last][1].path, 0, 8)):

@@ -246,7 +246,7 @@ def _index_files(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
             header = index_file.decode_header(raw)
         except FormatError as error:
             raise StoreError(
-                f"{entry.path} is no index file: it has {entry.size} bytes",
+                f"{entry.path} is not an index file: it has {entry.size} bytes",
                 hint="move it away; `rocketstore index rebuild` makes the index again",
             ) from error
         rows = range(index_file.FIRST_ITEM, index_file.used_item_count(header, layout))

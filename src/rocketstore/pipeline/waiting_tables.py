@@ -189,7 +189,7 @@ class _Open:
             self.rows.pop(self.halves.end(queue_offset), None)
 
     def commit(self, columns: RecordColumns) -> None:
-        """Take committed records; those that say no born time of an open half are none of it."""
+        """Take committed records; those without the born time of an open half are not of it."""
         by_identity: dict[waiting.Identity, list[Half]] = defaultdict(list)
         for half, _, _ in self.rows.values():
             by_identity[half.identity].append(half)

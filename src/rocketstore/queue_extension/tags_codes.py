@@ -1,6 +1,6 @@
 """Tags codes of many queue entries at once, where they stand in the queue's extension.
 
-Pure: who asks says how bytes are read, so tasks of Spark use it as well.
+Pure: the caller says how bytes are read, so tasks of Spark use it as well.
 
 How derived: DefaultMessageStore.getMessage of 4.9, which asks for one at a time (spec B13).
 """

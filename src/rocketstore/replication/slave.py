@@ -160,7 +160,7 @@ class SlaveService:
 def ask_master(config: StoreConfig) -> Welcome:
     """Return what the master of the settings says of its log, without following it.
 
-    `OSError` says which master cannot be reached in time, `PeerError` that it is none of ours.
+    `OSError` says which master cannot be reached in time, `PeerError` that it is not one of ours.
     """
     try:
         return _asked(master_address(config), tls_context(config, is_master=False))

@@ -13,7 +13,7 @@ from rocketstore.native import index as _index
 from rocketstore.native import resync as _resync
 from rocketstore.native import walk as _walk
 
-walk = _walk.walk
+walk, claimed_size = _walk.walk, _walk.claimed_size
 resync, last_nonzero = _resync.resync, _resync.last_nonzero
 copy_slices, slice_crcs = _columns.copy_slices, _columns.slice_crcs
 split_properties = _columns.split_properties

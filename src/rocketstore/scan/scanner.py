@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from rocketstore.format.record import body_crc
-from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
 from rocketstore.units import ByteRange, KiB, MiB
@@ -292,31 +291,16 @@ class _Scan:
             _, _, code = self.walk(self.position, self.position + 1, cols[:1])
         if code == StopReason.TRUNCATED and self.window_stop < self.size:
             claimed = self._claimed_size(self.position)
-            if isinstance(claimed, StopReason):
-                return claimed
+            if claimed < 0:
+                return StopReason(-claimed)
             self.load(self.position, claimed)
             _, _, code = self.walk(self.position, self.position + 1, cols[:1])
         return code
 
-    def _claimed_size(self, position: int) -> int | StopReason:
-        """Return the length of a record that the window cuts off, or why it can be none.
-
-        A length that nobody vouches for must not decide how much is read: the record has to state
-        its own place and inner lengths that fit.
-        """
-        head = self.array[position - self.at :][:_FIXED_PART_BYTES].tobytes()
-        total = int.from_bytes(head[0:4], "big", signed=True)
-        if position + total > self.size:
-            return StopReason.TRUNCATED
-        if int.from_bytes(head[28:36], "big", signed=True) != self.base + position:
-            return StopReason.BAD_ADDRESS
-        sys_flag = int.from_bytes(head[36:40], "big")
-        extra = 12 * bool(sys_flag & BORN_HOST_V6_FLAG) + 12 * bool(sys_flag & STORE_HOST_V6_FLAG)
-        fixed = 91 + extra + (head[7] == 0xAB)
-        body_size = int.from_bytes(head[84 + extra : 88 + extra], "big", signed=True)
-        if total < fixed or not 0 <= body_size <= total - fixed:
-            return StopReason.BAD_FIELDS
-        return total
+    def _claimed_size(self, position: int) -> int:
+        """Return what ``claimed_size`` says of a record that the window cuts off."""
+        at = self.at
+        return kernels.claimed_size(self.array, position - at, self.base + at, self.size - at)
 
     def _take_break(self, reason: StopReason, damage: list[Damage]) -> int | None:
         """Step over a break to the next believable record, and note its damage.
@@ -417,7 +401,7 @@ class _Scan:
             if not self.has_all(candidate, _FIXED_PART_BYTES):
                 continue
             claimed = self._claimed_size(candidate)
-            if isinstance(claimed, StopReason) or candidate + claimed <= self.window_stop:
+            if claimed < 0 or candidate + claimed <= self.window_stop:
                 continue
             array = self._filled(np.empty(claimed, dtype=np.uint8), candidate)
             base, file_size = self.base + candidate, self.file_size - candidate
@@ -460,11 +444,9 @@ def describe_break(  # noqa: PLR0911 - one sentence per reason
     if reason is StopReason.BAD_ADDRESS:
         return f"physical offset: expected {base + position}, found {number(28, 8)}"
     if reason is StopReason.BAD_CRC:
-        sys_flag = number(36, 4)
-        born, store = (12 * bool(sys_flag & bit) for bit in (BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG))
-        body_at = position + 88 + born + store
-        body_size = int.from_bytes(array[body_at - 4 : body_at].tobytes(), "big")
-        computed = body_crc(array[body_at : body_at + body_size].data)
+        cols, check_crc = new_columns(1), False
+        kernels.walk(array, position, position + 1, base, file_size, check_crc, cols)
+        computed = body_crc(RecordColumns(array, cols, base).body(0))
         return f"body CRC: expected {number(8, 4) & 0xFFFFFFFF:08x}, found {computed:08x}"
     if reason is StopReason.TRUNCATED:
         return f"length: {total} bytes, but the file ends after {available}"

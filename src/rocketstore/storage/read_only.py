@@ -74,7 +74,7 @@ class ReadOnlyStore(Reader):
         # A writer that has just begun makes its first file with its first message.
         if not layout.abort.exists() and not any(path.is_dir() for path in directories):
             raise NotAStoreError(
-                f"{layout.root} has no CommitLog: {directories[0]} is no directory",
+                f"{layout.root} has no CommitLog: {directories[0]} is not a directory",
                 hint="give the directory that holds commitlog, consumequeue and index",
             )
         self._open_files = OpenFiles()

@@ -1,4 +1,4 @@
-"""The transactions of a store that are open, for whoever only reads it."""
+"""The transactions of a store that are open, for a reader."""
 
 from __future__ import annotations
 

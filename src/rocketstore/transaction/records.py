@@ -109,7 +109,7 @@ def half_record(
         )
     asked = message.properties or {}
     refuse_special(asked, alone=True)
-    delay_level(asked)  # refuses what is none
+    delay_level(asked)  # refuses what is no level
     properties = decode_properties(message_properties(message))
     properties = {UNIQ_KEY: transaction_id, **properties}
     properties |= {

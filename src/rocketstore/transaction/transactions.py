@@ -1,7 +1,7 @@
 """Begin, commit and roll back: what makes a half message of a message, and an end of it.
 
 Law: a half message ends once. A commit puts the final message first, then the op message; a process
-killed in between leaves a final message, which whoever reads the ledger next looks for before
+killed in between leaves a final message, which the next reader of the ledger looks for before
 anything else becomes of the half one. What failed or was interrupted so that nobody knows whether
 it is in the log is looked for in the same way, before the next attempt.
 
@@ -366,7 +366,7 @@ class Transactions:
         try:
             _ = self.ledger
             self._pay()
-        except RocketStoreError as error:  # whoever ends a transaction gets it
+        except RocketStoreError as error:  # the caller that ends a transaction gets it
             _log.error("transaction.not_read", root=str(self._store.layout.root), error=str(error))
 
     def stop(self) -> None:

@@ -26,6 +26,7 @@ from rocketstore.format.properties import (
     WAIT,
     decode_properties,
     in_hash_map_order,
+    joined_properties,
     storable_properties,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC, LMQ_PREFIX, MAX_QUEUE_OFFSET
@@ -187,8 +188,7 @@ def with_numbers(properties: bytes, queues: Sequence[QueueKey], numbers: Iterabl
     # WAIT counts for the size of the map.
     ordered = in_hash_map_order(values)
     ordered.pop(WAIT, None)
-    text = "\x02".join(f"{name}\x01{value}" for name, value in ordered.items())
-    return storable_properties(text.encode("utf-8"))
+    return storable_properties(joined_properties(ordered.items()).encode("utf-8"))
 
 
 def room_for(names: Collection[object]) -> int:

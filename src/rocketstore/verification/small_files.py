@@ -91,7 +91,7 @@ def checkpoint_findings(
         return
     for number, (what, value) in enumerate(times._asdict().items()):
         if not 0 <= value <= now_ms + CLOCK_TOLERANCE_MS:
-            reason = f"{what}: {value} is no past time"
+            reason = f"{what}: {value} is not a time in the past"
             yield finding("checkpoint", name, reason, offset=8 * number)
         elif what == "physic_ms" and latest_ms and value > latest_ms:
             yield finding(

@@ -41,7 +41,7 @@ def waiting_offsets(stored: int | None, first: int, stop: int) -> range:
 
 
 def whole_number(text: str | None, digits: int = 18) -> int | None:
-    """Return the number that a property or body is, None where it is none."""
+    """Return the number that a property or body is, None where it is not one."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) <= digits):
         return None
     return int(text)

@@ -380,7 +380,7 @@ def test_times_of_iso_8601_and_ago() -> None:
 
 @pytest.mark.parametrize("text", ["", "noon", "192", "1700000000", "-2y", "2023-13-01", "-", "²"])
 def test_what_is_no_time_is_refused(text: str, store: Path) -> None:
-    with pytest.raises(ConfigError, match="is no time"):
+    with pytest.raises(ConfigError, match="is not a time"):
         parse_time(text)
     assert run(["store", "scan", str(store), f"--begin={text}"]) == 2
 

@@ -90,5 +90,5 @@ def test_a_directory_that_is_no_store_is_said_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["store", "scrub", str(tmp_path)]) == 4
-    assert "is no store" in capsys.readouterr().err
+    assert "is not a store" in capsys.readouterr().err
     assert run(["store", "scrub", str(tmp_path / "nothing")]) == 3

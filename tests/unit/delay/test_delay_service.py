@@ -173,7 +173,7 @@ def test_a_store_with_threads_delivers_by_itself(tmp_path):
 
 
 def at_once():
-    """Return settings whose first level is no delay at all."""
+    """Return settings whose first level is not a delay at all."""
     return small_config(message_delay_level="0s")
 
 

@@ -607,9 +607,9 @@ def test_records_of_an_earlier_log_are_no_messages(store):
 
 
 def test_no_store_is_said_in_one_sentence(tmp_path):
-    with pytest.raises(NotAStoreError, match="is no store: it has no commitlog directory"):
+    with pytest.raises(NotAStoreError, match="is not a store: it has no commitlog directory"):
         audited(tmp_path)
-    with pytest.raises(NotAStoreError, match="is no store"):
+    with pytest.raises(NotAStoreError, match="is not a store"):
         audited(tmp_path / "nowhere")
 
 

@@ -409,7 +409,7 @@ def test_expired_offsets_are_loss():
 
 def test_a_place_that_is_no_store_is_named(tmp_path):
     for place in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(NotAStoreError, match="is no store") as caught:
+        with pytest.raises(NotAStoreError, match="is not a store") as caught:
             read_table(place)
         assert str(place) in str(caught.value)
     (tmp_path / "commitlog").mkdir()
@@ -571,7 +571,7 @@ def test_an_index_file_of_an_unknown_layout_asks_for_it(copy):
     rows = read_table(copy, table="index", maxHashSlotNum=500, maxIndexNum=2000)
     assert len(rows) == 3269 - 2
     os.truncate(file, 10)
-    with pytest.raises(StoreError, match="is no index file: it has 10 bytes"):
+    with pytest.raises(StoreError, match="is not an index file: it has 10 bytes"):
         read_table(copy, table="index", maxHashSlotNum=500, maxIndexNum=2000)
 
 

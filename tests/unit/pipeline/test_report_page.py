@@ -277,7 +277,7 @@ def test_stores_of_a_directory_are_reported_together(tmp_path):
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path):
-    with pytest.raises(NotAStoreError, match="is no store"):
+    with pytest.raises(NotAStoreError, match="is not a store"):
         make_report(tmp_path, tmp_path / "report")
     assert not (tmp_path / "report").exists()
 

@@ -481,7 +481,7 @@ def test_a_target_that_holds_something_is_refused_and_left_alone(tmp_path, store
 
 def test_a_directory_that_is_no_archive_is_refused(tmp_path, store):
     for place in (tmp_path / "nowhere", store):
-        with pytest.raises(ArchiveError, match="is no archive"):
+        with pytest.raises(ArchiveError, match="is not an archive"):
             restored(place, tmp_path / "back")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 

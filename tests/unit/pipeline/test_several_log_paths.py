@@ -168,7 +168,7 @@ def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job):
         "report": lambda: make_report(root, tmp_path / "report", config=config),
         "archive": lambda: archived(root, tmp_path / "archive", config=config),
     }
-    with pytest.raises(NotAStoreError, match="other is no directory, but storePathCommitLog"):
+    with pytest.raises(NotAStoreError, match="other is not a directory, but storePathCommitLog"):
         jobs[job]()
 
 

@@ -267,9 +267,9 @@ def test_two_sinks_into_one_store_at_once_both_finish(tmp_path):
 
 def test_a_directory_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("draft")
-    with pytest.raises(NotAStoreError, match="is no store and not empty"):
+    with pytest.raises(NotAStoreError, match="is not a store and not empty"):
         check_target(sink_options(tmp_path))
-    with pytest.raises(NotAStoreError, match="is no store and not empty"):
+    with pytest.raises(NotAStoreError, match="is not a store and not empty"):
         check_target(sink_options(tmp_path / "thesis.txt"))
     check_target(sink_options(tmp_path / "new"))
     assert not (tmp_path / "new").exists()

@@ -402,9 +402,9 @@ def test_prepared_and_rolled_back_messages_are_not_delayed(sys_flag, is_delayed)
 @pytest.mark.parametrize("level", ["x", "", "1.5", "3s"])
 def test_a_delay_that_is_no_number_is_refused(store, level):
     message = Message(topic=TOPIC, body=b"x", properties={"DELAY": level})
-    with pytest.raises(RefusedMessageError, match="is no delay level"):
+    with pytest.raises(RefusedMessageError, match="is not a delay level"):
         store.put(message)
-    with pytest.raises(RefusedMessageError, match="is no delay level"):
+    with pytest.raises(RefusedMessageError, match="is not a delay level"):
         store.prepare(message)
     assert store.max_physical_offset == 0
 

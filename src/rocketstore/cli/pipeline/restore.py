@@ -52,7 +52,7 @@ def restore(
         Restore a log of which rows were deleted from the archive: with zeros in their place, and
         without files of which nothing is left.
     log_only
-        Make no queues and no index: whoever opens the store first does.
+        Make no queues and no index: the first program that opens the store does.
     master
         Where Spark runs.
     settings

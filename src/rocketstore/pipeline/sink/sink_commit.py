@@ -69,13 +69,13 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_target(options: SinkOptions) -> int:
-    """Refuse what is no store, settle what a killed commit left; return a log file's bytes."""
+    """Refuse what is not a store, settle what a killed commit left; return a log file's bytes."""
     root, layout = Path(options.root), StoreLayout.of(options.root, options.config)
     _waiting(options, lambda: refuse_writer(layout.lock, hint=""))
     signs = (root / sink_writer.SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
     is_free = not root.exists() or (root.is_dir() and not any(root.iterdir()))
     if not is_free and not any(sign.exists() for sign in signs):
-        what = f"{root} is no store and not empty: it has no {COMMIT_LOG_DIRECTORY}"
+        what = f"{root} is not a store and not empty: it has no {COMMIT_LOG_DIRECTORY}"
         hint = "name a store, or a directory that is empty or not there"
         raise errors.NotAStoreError(what, hint=hint)
     if _intent_path(root).exists():

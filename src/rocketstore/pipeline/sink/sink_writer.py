@@ -316,7 +316,7 @@ def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:
     )
     is_zlib = body.size > 2 and head >> 8 & 0xF == zlib.DEFLATED and head % 31 == 0
     if kind in (0, message.COMPRESSION_TYPE_ZLIB) and not is_zlib:
-        what = f"sysFlag {sys_flag:#x} says that the body is compressed, and it is no zlib stream"
+        what = f"sysFlag {sys_flag:#x} calls the body compressed, but it is not a zlib stream"
         hint = 'read the source with .option("decompressBody", "false"), or leave sysFlag out'
         raise RefusedMessageError(what, hint=hint)
 

@@ -74,7 +74,7 @@ def find_places(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     layout = StoreLayout(root, *commit_log_directories(config, root))
     if not any(path.is_dir() for path in layout.log_directories):
         raise NotAStoreError(
-            f"{root} is no store: it has no commitlog directory",
+            f"{root} is not a store: it has no commitlog directory",
             hint="give the directory that holds commitlog, consumequeue and index",
         )
     top = layout.consume_queue
@@ -296,7 +296,7 @@ class QueueAudit:
         self.queues = {key: self._queue(key) for key in listed_queues(directory)}
 
     def _queue(self, key: QueueKey) -> AuditedQueue:
-        # A topic that is no directory's name must not lead out of this one.
+        # A topic that is not a directory's name must not lead out of this one.
         is_name = is_directory_name(key.topic)
         below = (key.topic, str(key.queue_id))
         directories = (self._directory.joinpath(*below),) if is_name else ()

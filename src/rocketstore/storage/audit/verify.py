@@ -22,11 +22,7 @@ from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import Finding, Severity, VerifyReport, file_finding
 from rocketstore.verification.log_rules import log_findings
 from rocketstore.verification.queue_rules import extension_finding, queue_findings
-from rocketstore.verification.small_files import (
-    position_findings,
-    positions,
-    small_file_findings,
-)
+from rocketstore.verification.small_files import position_findings, positions, small_file_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,11 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from rocketstore.events import get_logger
-from rocketstore.format.queue_entry import (
-    ENTRY_SIZE_BYTES,
-    MAX_QUEUE_OFFSET,
-    QueueEntry,
-)
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, MAX_QUEUE_OFFSET, QueueEntry
 from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns

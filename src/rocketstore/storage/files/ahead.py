@@ -157,7 +157,7 @@ class Preallocator:
                 retired, self._retired = self._retired, []
                 if self._wanted and not self._put_makes:
                     wanted = self._wanted.pop(0)
-                    # Who asked may not have seen the file that a put took meanwhile: made again
+                    # The caller may not have seen the file that a put took meanwhile: made again
                     # before its first message, it would be replaced, and its messages lost.
                     base = self._under_way = wanted if wanted > self._taken else None
             if self.warm_up is not None:

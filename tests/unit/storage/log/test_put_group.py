@@ -130,14 +130,14 @@ def test_the_thread_goes_on_when_asked_although_nobody_waits(group):
     group.gather(FAST_S)
     assert group.take() == 0
     group.ask()
-    group.company = 8
+    group.waiting_goal = 8
     began = time.monotonic()
     group.gather(60.0)
     assert time.monotonic() - began < 30
 
 
 def test_a_slow_sync_waits_for_those_who_were_served_last(group, log):
-    group.company = 2
+    group.waiting_goal = 2
     first, second = Putter(group, log, 1), Putter(group, log, 1)
     threading.Timer(0.05, second.start).start()
     first.start()
@@ -152,7 +152,7 @@ def test_a_slow_sync_waits_for_those_who_were_served_last(group, log):
 def test_waiting_in_vain_lasts_a_part_of_a_sync_and_then_is_left_for_longer_and_longer(group, log):
     apart = []
     for _ in range(3):
-        group.company, group.rounds_apart = 8, 0
+        group.waiting_goal, group.rounds_apart = 8, 0
         putter = Putter(group, log, 1)
         putter.start()
         began = time.monotonic()
@@ -166,7 +166,7 @@ def test_waiting_in_vain_lasts_a_part_of_a_sync_and_then_is_left_for_longer_and_
 
 
 def test_nobody_waits_for_anybody_in_rounds_apart(group, log):
-    group.company, group.rounds_apart = 8, 1
+    group.waiting_goal, group.rounds_apart = 8, 1
     putter = Putter(group, log, 1)
     putter.start()
     while not group:

@@ -212,7 +212,7 @@ class Archive(NamedTuple):
                 tables[MESSAGES].load_as_version(as_of)
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, TableNotFoundError) and not or_create:
-                what = f"is no archive: it has no Delta tables {MESSAGES} and {EXTENTS}"
+                what = f"is not an archive: it has no Delta tables {MESSAGES} and {EXTENTS}"
                 hint = "name the directory that rocketstore pipeline archive wrote to"
                 raise ArchiveError(f"{location} {what}", hint=hint) from error
             version = "" if as_of is None else f" as of {as_of}"

@@ -85,7 +85,7 @@ def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
             row
             for row in group
             if row.kind not in {"part", "entries", "lacking", "backed"}
-            # Of records where these are messages; of `backed` items, those of which they are none.
+            # Of records where these are messages; of `backed` items, those of which they are not.
             or runs.holds(excluded, row.place) is (row.kind == "backed")
         ]
         if target.startswith("queue/"):

@@ -158,7 +158,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         store_with_log(location, named)  # raises where one is not there
     elif not there.get(COMMIT_LOG_DIRECTORY):
         raise NotAStoreError(
-            f"{location} is no store: it has no commitlog directory",
+            f"{location} is not a store: it has no commitlog directory",
             hint="give the directory that holds commitlog, consumequeue and index; for a log that "
             "lies elsewhere set storePathCommitLog",
         )

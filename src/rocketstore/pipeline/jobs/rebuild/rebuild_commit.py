@@ -136,7 +136,7 @@ def _read_journal(path: Path) -> Journal | None:
         return None
     except msgspec.MsgspecError as error:
         raise StoreError(
-            f"{path} is no journal of a rebuild: {error}",
+            f"{path} is not a journal of a rebuild: {error}",
             hint=f"look at {path.parent}, and remove it when nothing in it is needed",
         ) from error
 
@@ -210,7 +210,7 @@ def _refuse_link(path: Path) -> None:
             hint="use: rocketstore queue rebuild, rocketstore index rebuild",
         )
     if path.exists() and not path.is_dir():
-        raise NotAStoreError(f"{path} is no directory", hint="move it away")
+        raise NotAStoreError(f"{path} is not a directory", hint="move it away")
 
 
 def _inode(path: Path) -> int | None:

@@ -124,7 +124,7 @@ def rebuild(
     """
     began, now_ms = time.perf_counter(), time.time_ns() // 1_000_000
     config, kept = config or StoreConfig(), None
-    location = find_places(str(store), config).location  # what is no store gets no lock
+    location = find_places(str(store), config).location  # what is not a store gets no lock
     if target is None and is_remote(location):
         raise ConfigError(
             f"{location} is on an object store, where nothing can be replaced in one step",

@@ -98,7 +98,7 @@ def report(
     Raises
     ------
     NotAStoreError
-        There is no store.
+        There is not a store.
     ConfigError
         `out` lies inside the store, or not on a disk.
     StoreError
