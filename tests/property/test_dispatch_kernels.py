@@ -50,11 +50,11 @@ def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
 
 
 @settings(max_examples=300)
-@given(healthy_logs() | damaged_logs(), st.booleans(), st.booleans(), st.booleans())
-def test_kernel_and_reference_enter_the_same_bytes(log, force, multi_dispatch, index_enabled):
+@given(healthy_logs() | damaged_logs(), st.booleans(), st.booleans())
+def test_kernel_and_reference_enter_the_same_bytes(log, force, index_enabled):
     pictures = []
     for loop in (compiled_dispatch.RowDispatch, reference_dispatch.RowDispatch):
-        run = MemoryDispatch(force=force, multi_dispatch=multi_dispatch, is_enabled=index_enabled)
+        run = MemoryDispatch(force=force, is_enabled=index_enabled)
         run.run(loop, bytes(log.data), log.base)
         # Twice: the second time everything is there.
         run.run(loop, bytes(log.data), log.base)
@@ -79,7 +79,7 @@ def test_malformed_properties_are_indexed_alike(blocks):
         log.add(properties=block, queue_offset=number)
     pictures = []
     for loop in (compiled_dispatch.RowDispatch, reference_dispatch.RowDispatch):
-        run = MemoryDispatch(multi_dispatch=True)
+        run = MemoryDispatch()
         run.run(loop, bytes(log.data), 0)
         pictures.append(run.picture())
     assert pictures[0] == pictures[1]

@@ -34,7 +34,6 @@ class MemoryDispatch:
     layout: IndexLayout = field(default_factory=lambda: IndexLayout(7, 9))
     is_enabled: bool = True
     force: bool = False
-    multi_dispatch: bool = False
     batch_records: int = 3
     delays_ms: tuple[int, ...] = (1000, 1000, 5000)
     files: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
@@ -55,7 +54,7 @@ class MemoryDispatch:
         """Dispatch a whole file, stepping one byte over each break."""
         self.buffer = np.frombuffer(data, np.uint8)
         delays = np.array(self.delays_ms, np.int64)
-        self.loop = loop_class(self, self, self, delays, self.multi_dispatch)
+        self.loop = loop_class(self, self, self, delays)
         position, cols = 0, new_columns(self.batch_records)
         reason = StopReason.END
         while position < len(data) and reason != StopReason.BLANK:

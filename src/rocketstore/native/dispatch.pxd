@@ -21,7 +21,7 @@ cdef class RowDispatch:
     cdef public Py_ssize_t count
     cdef Py_ssize_t slot_count, delay_count
     cdef long long slot_limit, item_limit
-    cdef bint multi_dispatch, is_indexed
+    cdef bint is_indexed
     cpdef dispatch(self, const unsigned char[::1] buffer, long long[:, ::1] cols)
     @cython.locals(at=Py_ssize_t, end=Py_ssize_t, limit=Py_ssize_t, count=Py_ssize_t, batch=int, verdict=int)
     cpdef dispatch_file(

@@ -40,19 +40,16 @@ class RowDispatch:
     """Dispatches rows into queues (``QueueRows``) and the index, and counts what it did.
 
     `decisions` (``EntryDecisions``) answers what is rare. `delays_ms` has the delay of each level
-    from index 1 on, none when it is shorter than two. Extra queues need `multi_dispatch`. `cursor`
-    is the row that is being dispatched, of `count` rows of its batch.
+    from index 1 on, none when it is shorter than two. `cursor` is the row that is being
+    dispatched, of `count` rows of its batch.
     """
 
     count: int
 
-    def __init__(
-        self, decisions: Any, table: Any, index: Any, delays_ms: Any, multi_dispatch: bool
-    ) -> None:
+    def __init__(self, decisions: Any, table: Any, index: Any, delays_ms: Any) -> None:
         self.decisions, self.table, self.index = decisions, table, index
         self.delays_kept = delays_ms
         self.delays_ms, self.delay_count = view.numbers_of(delays_ms), len(delays_ms)
-        self.multi_dispatch = multi_dispatch
         self.is_indexed = index.is_enabled
         self.slot_limit, self.item_limit = index.layout.slot_count, index.layout.item_count
         self.records = self.entries_written = self.entries_repeated = self.without_entry = 0
@@ -131,11 +128,7 @@ class RowDispatch:
             row = view.row_at(self.rows, self.cursor)
             self.prefetch_text(self.cursor + 8)  # about a microsecond
             self.enter(row)
-            if (
-                self.multi_dispatch
-                and row[Column.SYS_FLAG] & 0x4 == 0
-                and has_extra_queues(self.data, row)
-            ):
+            if row[Column.SYS_FLAG] & 0x4 == 0 and has_extra_queues(self.data, row):
                 with cython.gil:
                     self.decisions.enter_extra_queues(self.cursor, self.count)
                     self.look_up_tables()

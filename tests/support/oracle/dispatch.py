@@ -29,14 +29,11 @@ _END_OFFSET: Final = struct.Struct(">q")
 class RowDispatch:
     """Dispatches rows; parameters as those of ``native.dispatch.RowDispatch``."""
 
-    def __init__(
-        self, decisions: Any, table: Any, index: Any, delays_ms: Int64Array, multi_dispatch: bool
-    ) -> None:
+    def __init__(self, decisions: Any, table: Any, index: Any, delays_ms: Int64Array) -> None:
         self.decisions = decisions
         self.table = table
         self.index = index
         self.delays_ms = delays_ms
-        self.multi_dispatch = multi_dispatch
         self.records = self.entries_written = self.entries_repeated = 0
         self.without_entry = self.index_items = self.last_store_timestamp_ms = self.cursor = 0
 
@@ -45,11 +42,7 @@ class RowDispatch:
         self.buffer, self.count = buffer, len(cols)
         for self.cursor, row in enumerate(cols.tolist()):
             self.enter(row)
-            if (
-                self.multi_dispatch
-                and not row[Column.SYS_FLAG] & _PREPARED
-                and self.has_extra_queues(row)
-            ):
+            if not row[Column.SYS_FLAG] & _PREPARED and self.has_extra_queues(row):
                 self.decisions.enter_extra_queues(self.cursor, len(cols))
             if self.index.is_enabled and row[Column.SYS_FLAG] & _TRANSACTION_MASK != _ROLLBACK:
                 self.put_keys(row)

@@ -253,7 +253,7 @@ class Dispatcher:
         self._ahead_from = _NOWHERE
         self._decisions = EntryDecisions(log_files, table, lmq=lmq, forged=forged)
         delays = delay_array(delays_ms)
-        self._loop = RowDispatch(self._decisions, table.rows, index, delays, True)  # noqa: FBT003
+        self._loop = RowDispatch(self._decisions, table.rows, index, delays)
         self._stepped_over_bytes = 0
         self._stepped_over_ranges = 0
 
