@@ -43,7 +43,7 @@ class Trouble(enum.Enum):
     TOO_OLD = "the master no longer has what the slave lacks"
     DIVERGED = "both logs differ before their end"
     FILE_SIZE = "both logs have files of another size"
-    DAMAGED = "the master sent bytes that are not an intact record"
+    DAMAGED = "the master sent bytes that hold no intact record"
 
 
 NEEDS_NEW_LOG: Final = frozenset({Trouble.AHEAD, Trouble.TOO_OLD, Trouble.DIVERGED})

@@ -116,7 +116,7 @@ def test_numbers_that_do_not_fit_are_refused():
 
 
 def test_array_of_another_size_is_refused():
-    with pytest.raises(FormatError, match="no index file of that layout"):
+    with pytest.raises(FormatError, match="not an index file of that layout"):
         item_array(bytes(LAYOUT.size_bytes + 1), LAYOUT)
 
 
@@ -206,7 +206,7 @@ def test_any_bytes_give_a_chain_that_ends(data, hashed):
 
 
 def test_chain_of_a_file_of_another_size_is_refused():
-    with pytest.raises(FormatError, match="no index file of that layout"):
+    with pytest.raises(FormatError, match="not an index file of that layout"):
         list(iterate_chain(bytes(10), LAYOUT, 4))
 
 

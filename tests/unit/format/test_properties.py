@@ -91,7 +91,7 @@ def test_empty_value_is_written_but_no_reader_sees_it():
         ([("a", "v\x01")], "value of a property contains a separator"),
         ([("a", "\x02"), ("b", "1")], "value of a property contains a separator"),
         ([("a", "\x02b\x01c")], "value of a property contains a separator"),
-        ([("a", "\ud800")], "no valid Unicode"),
+        ([("a", "\ud800")], "not valid Unicode"),
     ],
 )
 def test_what_would_read_back_differently_is_refused(pairs, claim):

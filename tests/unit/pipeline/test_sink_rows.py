@@ -129,7 +129,7 @@ REFUSED = {
     "rolled back": ({"topic": "T", "body": b"", "sysFlag": 12}, "transaction bits"),
     "born host": ({"topic": "T", "body": b"", "bornHost": "localhost"}, "is not ip:port"),
     "queue id": ({"topic": "T", "body": b"", "queueId": -1}, "queue id -1 is outside"),
-    "inflated": ({"topic": "T", "body": b"plain", "sysFlag": 1}, "is no zlib stream"),
+    "inflated": ({"topic": "T", "body": b"plain", "sysFlag": 1}, "is not a zlib stream"),
 }
 
 
