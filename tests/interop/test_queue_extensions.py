@@ -11,6 +11,7 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.format.java_hash import tags_code
+from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import (
@@ -25,6 +26,7 @@ from support.both_sides import (
 )
 from support.extended_store import queue_files
 from support.java_store import SMALL_FILES, JavaStore, require_java
+from support.rebuild_runs import rebuilt_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,3 +114,25 @@ def test_either_recovers_the_units_of_the_other_after_a_crash(tmp_path: Path) ->
     with MessageStore.open(tmp_path, OURS) as ours:
         put_ours(ours, MESSAGES[300:])
     assert_units_are_right(tmp_path, len(MESSAGES))
+
+
+def test_java_goes_on_with_queues_that_a_rebuild_gave_plain_codes(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, OURS) as ours:
+        put_ours(ours, MESSAGES[:150])
+    rebuilt_here(tmp_path, config=small_config())
+    with JavaStore(tmp_path, SMALL_FILES | EXTENDED) as java:
+        put_java(java, MESSAGES[150:300])
+        java.wait_dispatched()
+        with ReadOnlyStore.open(tmp_path) as reader:
+            assert_pages_are_equal(reader, java)
+            ends = [reader.max_offset("orders", queue_id) for queue_id in range(QUEUE_COUNT)]
+            codes = [
+                entry.tags_code
+                for queue_id in range(QUEUE_COUNT)
+                for _, entry in reader.queue_entries("orders", queue_id)
+            ]
+    assert sum(ends) == len(codes) == 300
+    assert sum(code <= MAX_EXT_ADDRESS for code in codes) == 150
+    with MessageStore.open(tmp_path, OURS) as ours:
+        put_ours(ours, MESSAGES[300:])
+    assert {one.kind for one in verify_store(tmp_path, now_ms=LATE_MS).findings} == {"queue-ext"}

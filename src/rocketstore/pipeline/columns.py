@@ -33,7 +33,8 @@ _DDL: Final = {
     "commitlog": _RECORD.replace("body BINARY, ", ""),
     "consumequeue": """
         topic STRING, queueId INT, queueOffset BIGINT, physicalOffset BIGINT, size INT,
-        tagsCode BIGINT, extensionAddress BIGINT, brokerName STRING
+        tagsCode BIGINT, extensionAddress BIGINT, storeTimestamp TIMESTAMP, bitMap BINARY,
+        brokerName STRING
     """,
     "batchqueue": """
         topic STRING, queueId INT, baseOffset BIGINT, messageCount INT, physicalOffset BIGINT,
@@ -82,6 +83,7 @@ NULLABLE: Final = frozenset({
     "tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp",
     "lastStoreTimestamp", "foundTimestamp", "readQueueNums", "writeQueueNums", "perm",
     "dueTimestamp", "realTopic", "realQueueId", "producerGroup", "tagsCode", "extensionAddress",
+    "bitMap",
 })  # fmt: skip
 """Columns of any table whose rows can be without a value."""
 

@@ -102,12 +102,15 @@ class QueueFiles:
             for base, entry in files_of(location, CONSUME_QUEUE_DIRECTORY, key)
         ]
 
+    @cached_property
+    def read_units(self) -> Callable[[int, int], bytes | None]:
+        """What reads the queue's extension, as `units_of` wants it."""
+        extension = files_of(self.location, CONSUME_QUEUE_EXT_DIRECTORY, self.key)
+        return unit_reader(self.location, extension)
+
     def tags_codes(self, codes: Numbers) -> Numbers:
         """Return the tags codes that entries mean; an address without a unit stays as it is."""
-        if not (codes <= MAX_EXT_ADDRESS).any():
-            return codes
-        extension = files_of(self.location, CONSUME_QUEUE_EXT_DIRECTORY, self.key)
-        return tags_codes(self.location, extension, codes)
+        return resolved(codes, self.read_units) if (codes <= MAX_EXT_ADDRESS).any() else codes
 
     @property
     def first_offset(self) -> int:
@@ -253,10 +256,10 @@ def queue_opener(location: str) -> Callable[[QueueKey], QueueFiles | BatchQueueF
     return lambda key: (BatchQueueFiles if key.topic in batches else QueueFiles)(location, key)
 
 
-def tags_codes(
-    location: str, extension: Sequence[tuple[int, FileEntry]], codes: Numbers
-) -> Numbers:
-    """Return the tags codes that entries mean; an address without a unit stays as it is."""
+def unit_reader(
+    location: str, extension: Sequence[tuple[int, FileEntry]]
+) -> Callable[[int, int], bytes | None]:
+    """Return what reads the files of an extension, as `units_of` wants it."""
 
     def read(position: int, size: int) -> bytes | None:
         for base, file in extension:
@@ -270,7 +273,7 @@ def tags_codes(
                         raise
         return None
 
-    return resolved(codes, read)
+    return read
 
 
 # --- which are chosen ---------------------------------------------------------------------------

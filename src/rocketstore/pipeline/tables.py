@@ -34,11 +34,17 @@ from rocketstore.format.queue_entry import (
     MAX_EXT_ADDRESS,
     written_mask,
 )
+from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
 from rocketstore.pipeline import planning, queues, waiting_tables
 from rocketstore.pipeline.files import FileEntry, files_at, read_part
 from rocketstore.pipeline.log_read import chosen_records, read_split
 from rocketstore.pipeline.options import ANY_BROKER
-from rocketstore.pipeline.projection import batch_of, record_batches, rows_batch
+from rocketstore.pipeline.projection import (
+    LAST_TIMESTAMP_MS,
+    batch_of,
+    record_batches,
+    rows_batch,
+)
 from rocketstore.pipeline.queues import QueueFiles, chosen_queues, chosen_stores, files_of
 from rocketstore.pipeline.stores import (
     StorePlace,
@@ -50,6 +56,7 @@ from rocketstore.pipeline.stores import (
     segment_at,
     store_timestamp_ms,
 )
+from rocketstore.queue_extension.tags_codes import units_of
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE
 
@@ -59,6 +66,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
     from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.queues import Numbers
 
 pa: Any = pyarrow
 QUEUES_PER_TASK: Final = 256  # some requests each: enough work for a task, few enough to spread
@@ -182,20 +190,37 @@ def _entries(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iter
             is_written = written_mask(found)
             entries = found[is_written]
             stored = entries["tags_code"].astype(np.int64)
-            queue = QueueFiles(part.store.location, part.of)
-            codes = queue.tags_codes(stored) if "tagsCode" in schema.names else stored
             values = {
                 "topic": part.of.topic,
                 "queueId": part.of.queue_id,
                 "queueOffset": first + np.flatnonzero(is_written),
                 "physicalOffset": entries["physical_offset"].astype(np.int64),
                 "size": entries["record_size"].astype(np.int32),
-                "tagsCode": pa.array(codes, mask=codes <= MAX_EXT_ADDRESS),
                 "extensionAddress": pa.array(stored, mask=stored > MAX_EXT_ADDRESS),
                 "brokerName": part.store.broker_name,
             }
+            values |= _of_units(QueueFiles(part.store.location, part.of), stored, schema.names)
             if len(entries):
                 yield batch_of(values, schema, len(entries))
+
+
+def _of_units(queue: QueueFiles, codes: Numbers, names: Sequence[str]) -> dict[str, Any]:
+    """Return the columns that entries have of their units, null where no unit stands."""
+    tags_codes, stored_ms = codes.copy(), np.full(len(codes), LAST_TIMESTAMP_MS + 1)
+    bit_maps: list[bytes | None] = [None] * len(codes)
+    wanted = {"tagsCode", "storeTimestamp", "bitMap"}.intersection(names)
+    if wanted and (codes <= MAX_EXT_ADDRESS).any():
+        most = MOST_UNIT_BYTES if "bitMap" in wanted else LEAST_UNIT_BYTES
+        for units in units_of(codes, queue.read_units, most):
+            tags_codes[units.rows] = units.heads["code"]
+            stored_ms[units.rows] = units.heads["stored"]
+            for row, bit_map in units.bit_maps() if "bitMap" in wanted else ():
+                bit_maps[row] = bit_map
+    return {
+        "tagsCode": pa.array(tags_codes, mask=tags_codes <= MAX_EXT_ADDRESS),
+        "storeTimestamp": stored_ms,
+        "bitMap": bit_maps,
+    }
 
 
 def _plan_batches(options: ReadOptions) -> list[tuple[RowsTask, ...]]:

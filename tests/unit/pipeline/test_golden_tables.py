@@ -11,6 +11,8 @@ from ipaddress import ip_address
 import pytest
 
 from rocketstore.message import COMPRESSED_FLAG
+from rocketstore.pipeline import tables
+from rocketstore.queue_extension import tags_codes
 from support.golden import golden_case
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import plan_table, read_table
@@ -141,30 +143,43 @@ def test_consumequeue_holds_the_entries_that_java_read(name):
                 assert found[topic, int(queue_id), number] == entry
 
 
-def test_tags_codes_are_those_of_java_s_extensions_and_null_where_one_is_damaged(tmp_path):
+def test_entries_show_the_units_of_java_s_extensions_and_null_where_one_is_damaged(
+    tmp_path, monkeypatch
+):
     golden, manifest = golden_store("cqext")
     java = {
-        ("ExtTopic", int(queue), unit[0]): unit[2]
+        ("ExtTopic", int(queue), unit[0]): (unit[2], unit[3], unit[4])
         for queue, found in manifest["consumeQueues"]["ExtTopic"].items()
         for unit in found["ext"]
     }
+    nothing = None, None, None
 
-    def codes(**options):
+    def units(**options):
         return {
-            (row["topic"], row["queueId"], row["queueOffset"]): row["tagsCode"]
+            (row["topic"], row["queueId"], row["queueOffset"]): (
+                row["tagsCode"],
+                row["storeTimestamp"] and round(row["storeTimestamp"].timestamp() * 1000),
+                None if row["bitMap"] is None else row["bitMap"].hex(),
+            )
             for row in read_table(root, table="consumequeue", **options)
             if row["extensionAddress"] is not None
         }
 
     root = shutil.copytree(golden, tmp_path / "store")
-    assert codes() == codes(maxSplitBytes=60) == java
-    assert len(set(java.values())) > 1
+    assert units() == units(maxSplitBytes=60) == java
+    assert all(len(set(said)) > 1 for said in zip(*java.values(), strict=True))
+    codes = read_table(root, table="consumequeue", columns="tagsCode")
+    assert {row["tagsCode"] for row in codes} == {unit[0] for unit in java.values()}
+    longest = max(20 + len(unit[2]) // 2 for unit in java.values())
+    monkeypatch.setattr(tables, "MOST_UNIT_BYTES", longest)
+    monkeypatch.setattr(tags_codes, "LONGEST_READ_BYTES", longest + 30)
+    assert units() == java
     (first,) = (root / "consumequeue_ext" / "ExtTopic" / "0").glob("0*0")
     with first.open("r+b") as file:
         file.write(bytes(20))
-    assert codes() == java | {("ExtTopic", 0, 0): None}
+    assert units() == java | {("ExtTopic", 0, 0): nothing}
     shutil.rmtree(root / "consumequeue_ext")
-    assert codes() == dict.fromkeys(java)
+    assert units() == dict.fromkeys(java, nothing)
 
 
 @pytest.mark.parametrize("name", ["basic", "broker", "transactions", "multidispatch"])

@@ -29,6 +29,7 @@ from support.extended_store import (
 )
 from support.golden_stores import golden_store
 from support.memory import tmp_path  # noqa: F401 - a directory in memory
+from support.rebuild_runs import rebuilt_here
 from support.small_store import CONFIG, START_MS, Clock
 
 if TYPE_CHECKING:
@@ -411,3 +412,37 @@ def test_queues_are_rebuilt_with_their_extensions(tmp_path):  # noqa: F811
     rebuild_store(tmp_path, what="queues", config=CONFIG, now_ms=NOW_MS)
     assert units_on_disk(tmp_path, "orders") == [None] * 60
     assert not any(DIRECTORY in name for name in queue_files(tmp_path))
+
+
+def test_spark_s_rebuild_writes_plain_codes_and_loses_no_answer(tmp_path):  # noqa: F811
+    config = msgspec.structs.replace(EXTENDED, enable_calc_filter_bit_map=True)
+
+    def paid(properties):
+        return properties["TAGS"] == "Tag1"
+
+    with open_extended(tmp_path, Clock(), config) as store:
+        store.consumer_filters.register("orders", "billing", paid)
+        put(store, range(60))
+        put(store, range(3), properties={"DELAY": "2"})
+    rebuilt_here(tmp_path, config=CONFIG)
+    assert units_on_disk(tmp_path, "orders") == [None] * 60
+    clock = Clock(START_MS + 1)
+    for numbers in (range(60, 90), range(90, 120)):
+        with open_extended(tmp_path, clock, config) as store:
+            filters = store.consumer_filters
+            filters.register("orders", "billing", paid)
+            clock.now_ms += 1
+            put(store, numbers)
+            stop = numbers.stop
+            assert tagged(store, "orders", 0, "Tag1") == list(range(1, stop, 3))
+            units = units_of(store, "orders")
+            assert [unit is None for unit in units] == [n < 60 for n in range(stop)]
+            matching = [filters.may_match("orders", "billing", unit) for unit in units]
+            asked = [n < numbers.start or n % 3 == 1 for n in range(stop)]
+            assert matching == asked  # those of before it was registered are all read
+            [(_, entry), *_] = store.queue_entries(DELAY_TOPIC, 1)
+            assert entry.tags_code == START_MS + 5_000
+        assert {one.kind for one in verify_store(tmp_path, now_ms=NOW_MS).findings} == {"queue-ext"}
+        mark_crashed(tmp_path)
+    rebuild_store(tmp_path, what="queues", config=EXTENDED, now_ms=NOW_MS)
+    assert None not in units_on_disk(tmp_path, "orders")

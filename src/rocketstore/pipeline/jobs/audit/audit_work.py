@@ -33,6 +33,7 @@ from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.stores import StoreFile, offset_files
+from rocketstore.queue_extension.tags_codes import resolved
 from rocketstore.verification import expectation, index_rules, queue_rules
 from rocketstore.verification.batch_entries import (
     entries_called_for,
@@ -182,7 +183,7 @@ class QueueSource:
     def tags_codes(self, codes: Int64Array) -> Int64Array:
         """Return the tags codes that entries mean, some of which stand in the extension."""
         extension = offset_files(self._files.list(self._extension))
-        return queues.tags_codes(self._location, extension, codes)
+        return resolved(codes, queues.unit_reader(self._location, extension))
 
 
 class _LogReader:
