@@ -1,10 +1,11 @@
 """A store against a model that is a list, through every order of calls and of accidents.
 
-The rules put, also for several queues at once, read, close, reopen, kill the process (its memory is
-dropped, its files stay), flip bits in records, tear the end of the log off, delete queues, delete
-the index, let old files expire, and repair, each time after a dry run that must have said what the
-repair then does. After each opening every message that no accident hit is where it was, none is
-there that was not put, and a message that was hit is a place that a get steps over.
+The rules put, also for several queues at once, with a transient store pool or without, read, close,
+reopen, kill the process (its memory is dropped, its files stay), flip bits in records, tear the end
+of the log off, delete queues, delete the index, let old files expire, and repair, each time after a
+dry run that must have said what the repair then does. After each opening every message that no
+accident hit is where it was, none is there that was not put, and a message that was hit is a place
+that a get steps over.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ CONFIG = StoreConfig(
     enable_multi_dispatch=True,
     enable_lmq=True,
 )
+POOLED = structs.replace(CONFIG, transient_store_pool_enable=True, transient_store_pool_size=2)
 LISTS = ("copies", "%LMQ%a", "%LMQ%a,copies")
 QUEUES = (QueueKey("orders", 0), QueueKey("orders", 1), QueueKey("%RETRY%g", 0))
 EXTRA_QUEUES = (QueueKey("copies", 0), QueueKey("copies", 1), QueueKey("%LMQ%a", 0))
@@ -77,8 +79,9 @@ class Put:
 class StoreMachine(RuleBasedStateMachine):
     """See the module."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(has_pool=st.booleans())
+    def begin(self, *, has_pool: bool) -> None:
+        self.config = POOLED if has_pool else CONFIG
         memory = MEMORY if MEMORY.is_dir() else None
         self.root = Path(tempfile.mkdtemp(prefix="rocketstore-machine-", dir=memory))
         self.now_ms = BORN_MS
@@ -202,7 +205,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(policy=st.none())
     def open(self, policy: RecoveryPolicy | None = None) -> None:
         self.store = MessageStore.open(
-            self.root, CONFIG, clock=self.clock, threads=False, policy=policy
+            self.root, self.config, clock=self.clock, threads=False, policy=policy
         )
         self.store.wait_dispatched()
         self.is_in_order = False
@@ -219,6 +222,20 @@ class StoreMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         abandon(self.store)
         self.store = None
+
+    @precondition(lambda self: self.store is not None)
+    @rule(queue=queues, body=bodies)
+    def kill_right_after_a_put(self, queue: QueueKey, body: bytes) -> None:
+        message = self.message(queue, body, None)
+        result = self.store.put(message, queue.queue_id)
+        path, position = self.log_file(result.physical_offset)
+        if any(path.read_bytes()[position : position + 4]):
+            self.note_number(queue, result.queue_offset)
+            place = (result.physical_offset, result.size)
+            self.model[queue].append(Put(body, str(message.keys), None, *place))
+        else:  # a transient store pool had it
+            assert self.store.transient_pool is not None
+        self.kill()
 
     def unhit(self) -> list[Put]:
         return [put for puts in self.model.values() for put in puts if put.is_there]

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 _MENDED: Final = (
     "log-tail", "log-leftover", "log-file-", "queue-file-", "queue-missing", "queue-wrong",
-    "queue-unwritten", "queue-gap", "checkpoint",
+    "queue-unwritten", "queue-gap", "checkpoint", *INDEX_REBUILT,
 )  # fmt: skip
-"""How the kinds of findings begin that are gone after a repair, besides those of an index."""
+"""How the kinds of findings begin that are gone after a repair."""
 
 _MENDED_AS_JAVA: Final = (*_MENDED, "queue-stale", "queue-beyond-log", "queue-kept")
 """Under ``compatible``, which does not keep the places of records lost with the log's end."""
@@ -179,8 +179,12 @@ class _Repair:
             actions.append("checkpoint: move it to repair/ and write a new one")
         if dry_run:
             mended = _MENDED if self.is_salvage else _MENDED_AS_JAVA
+            # Before an entry that is written, a kept place is a filler like any other.
+            ends = {one.file: one.queue_offset for one in findings if one.kind == "queue-missing"}
+            kept = [one for one in findings if one.kind == "queue-kept" and one.file in ends]
+            gone = [one for one in kept if (one.queue_offset or 0) < (ends[one.file] or 0)]
             stay = [one for one in findings if not one.kind.startswith(mended)]
-            remaining = [one for one in stay if one.kind not in INDEX_REBUILT]
+            remaining = [one for one in stay if one not in gone]
         else:
             if plan.actions:
                 audit = self._act(audit, plan)
