@@ -41,9 +41,13 @@ def archived(
         return archive_job.archive(spark, store, target, config=config, max_split_bytes=stretch)
 
 
-def rows(archive: Path | str) -> list[dict[str, Any]]:
+def rows(archive: Path | str, columns: list[str] | None = None) -> list[dict[str, Any]]:
     """Return the archived records in the order of the log."""
-    table = Archive.open(archive).messages.to_pyarrow_table()
+    return _rows(Archive.open(archive), columns)
+
+
+def _rows(archive: Archive, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    table = archive.messages.to_pyarrow_table(columns=columns)
     return sorted(table.to_pylist(), key=lambda row: row["physicalOffset"])
 
 
@@ -58,13 +62,17 @@ def state(archive: Path | str) -> tuple[int, int]:
     return opened.messages.version(), opened.extents.version()
 
 
-def assert_covers(archive: Path | str, store: Path) -> None:
-    """Check that rows say every byte of the log once, with the log's own checksums and bytes."""
+def assert_covers(archive: Path | str, store: Path) -> list[dict[str, Any]]:
+    """Check that rows say every byte of the log once, with the log's own checksums and bytes.
+
+    They are what `rows` returns.
+    """
     opened = Archive.open(archive)
     (broker,) = opened.brokers()
     runs = opened.runs(broker)
-    found = {row["physicalOffset"]: (row["size"], row["recordCRC"]) for row in rows(archive)}
-    assert len(found) == opened.messages.to_pyarrow_table().num_rows
+    records = _rows(opened)
+    found = {row["physicalOffset"]: (row["size"], row["recordCRC"]) for row in records}
+    assert len(found) == len(records)
     numbers = {run.number for run in runs}
     for row in opened.read_extents(LOG_KINDS, EXTENT_SCHEMA.names[3:]):
         if row["run"] in numbers:
@@ -81,3 +89,4 @@ def assert_covers(archive: Path | str, store: Path) -> None:
         assert crc in (None, body_crc(read_log(store, offset, size)))
         position += size
     assert position == runs[-1].end
+    return records

@@ -19,6 +19,25 @@ STORES = (
 )
 """Of the crash cases it is the store after Java's recovery."""
 
+SAME_LOG = {
+    "expired/files_and_cq_removed": "expired/files_removed",
+    **dict.fromkeys(
+        ("crash/checkpoint_zero", "crash/cq_behind", "crash/cq_deleted", "crash/index_deleted"),
+        "crash/plain",
+    ),
+    "crash/torn_half_zero": "crash/noabort_torn",
+}
+"""Stores with the log and the tables of another one, but for what is made of the log."""
+
+OTHER_QUEUES = ("expired/files_and_cq_removed", "crash/cq_deleted")
+"""Those of them that have other queues too."""
+
+LOGS = tuple(name for name in STORES if name not in SAME_LOG)
+"""Stores for tests of what reads only the log."""
+
+QUEUES = (*LOGS, *OTHER_QUEUES)
+"""Stores for tests of what reads only the log and the queues."""
+
 
 def golden_store(name: str) -> tuple[Path, dict[str, Any]]:
     """Return the directory of a store in `STORES`, shared by all tests, and its manifest."""

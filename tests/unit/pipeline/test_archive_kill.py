@@ -21,7 +21,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from support.archiving import archived
 print("ready", flush=True)
-archived(sys.argv[2], sys.argv[3], stretch=500_000)
+archived(sys.argv[2], sys.argv[3], stretch=150_000)
 """
 
 KILLS = 3
@@ -31,9 +31,9 @@ KILLS = 3
 def store(tmp_path_factory):
     """Return a store whose archive takes some tenths of a second."""
     root = tmp_path_factory.mktemp("kill") / "store"
-    config = StoreConfig(mapped_file_size_commit_log=6 * MiB, retention=False)
+    config = StoreConfig(mapped_file_size_commit_log=2 * MiB, retention=False)
     with MessageStore.open(root, config) as opened:
-        for number in range(10_000):
+        for number in range(3_000):
             body = f"{number:09d}".encode() * 100
             opened.put(Message(topic=f"T{number % 6}", body=body), queue_id=number % 2)
     return root
@@ -52,7 +52,7 @@ def test_an_archive_that_was_killed_is_empty_or_whole_and_the_next_call_makes_it
     store, tmp_path
 ):
     began = time.perf_counter()
-    archived(store, tmp_path / "expected", stretch=500_000)
+    archived(store, tmp_path / "expected", stretch=150_000)
     took = time.perf_counter() - began
     expected = rows(tmp_path / "expected")
     moments = random.Random(5)
@@ -64,6 +64,6 @@ def test_an_archive_that_was_killed_is_empty_or_whole_and_the_next_call_makes_it
         except ArchiveError:  # killed before there was a table
             found = []
         assert found in ([], expected)
-        archived(store, target, stretch=500_000)
+        archived(store, target, stretch=150_000)
         assert rows(target) == expected
         shutil.rmtree(target)

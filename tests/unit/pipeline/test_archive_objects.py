@@ -100,8 +100,7 @@ def test_a_kill_at_any_request_leaves_no_run_or_a_whole_one_and_the_next_call_th
         seen.add(len(found))
         s3.writes_left = None
         archived(store, s3.uri("archive"), stretch=5000)
-        assert rows(s3.uri("archive")) == expected
-        assert_covers(s3.uri("archive"), store)
+        assert assert_covers(s3.uri("archive"), store) == expected
     assert 50 in seen
 
 

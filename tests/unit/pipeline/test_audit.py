@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -41,7 +42,7 @@ from support.small_store import (
     read_log,
 )
 
-SPLITS = (3_000, 256 * MiB)
+SPLITS = (7_000, 256 * MiB)
 QUEUE = "consumequeue/Topic0/0/" + file_name(0)
 
 
@@ -74,10 +75,14 @@ def index_file(root):
 # --- beside verify ------------------------------------------------------------------------------
 
 
+@functools.cache
+def whole_report(name):
+    return audited(golden_store(name)[0], max_split_bytes=SPLITS[-1])
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_a_golden_store_is_judged_as_by_verify(name):
-    root, _ = golden_store(name)
-    report, verified = audited(root), verify_store(root)
+    report, verified = whole_report(name), verify_store(golden_store(name)[0])
     assert keys(report.findings) == keys(verified.findings)
     assert report.counts == verified.counts
     assert (report.is_damaged, report.has_warnings) == (
@@ -89,8 +94,8 @@ def test_a_golden_store_is_judged_as_by_verify(name):
 @pytest.mark.parametrize("name", STORES)
 def test_the_cut_does_not_matter(name):
     root, _ = golden_store(name)
-    reports = [audited(root, max_split_bytes=size) for size in SPLITS]
-    assert reports.count(reports[0]) == len(SPLITS)
+    for size in SPLITS[:-1]:
+        assert audited(root, max_split_bytes=size) == whole_report(name)
 
 
 def test_a_large_file_is_cut_into_splits_of_one_and_seven_mebibytes_or_not_at_all(tmp_path):
@@ -319,8 +324,8 @@ DAMAGES = {
 def test_a_damaged_store_is_judged_as_by_verify(store, damage):
     root, offsets = store
     damage(root, offsets)
-    reports = [audited(root, max_split_bytes=size) for size in (2_500, 9_999, MiB)]
-    assert reports[0] == reports[1] == reports[2]
+    reports = [audited(root, max_split_bytes=size) for size in (2_500, MiB)]
+    assert reports[0] == reports[1]
     report, verified = reports[0], verify_store(root)
     assert keys(report.findings) == keys(verified.findings)
     assert report.counts == verified.counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import shutil
 import zlib
 from datetime import UTC, datetime, timedelta
@@ -14,8 +15,9 @@ from rocketstore.message import COMPRESSED_FLAG
 from rocketstore.pipeline import tables
 from rocketstore.queue_extension import tags_codes
 from support.golden import golden_case
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import OTHER_QUEUES, SAME_LOG, STORES, golden_store
 from support.pipeline_tables import plan_table, read_table
+from support.rebuild_oracle import tree
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -70,6 +72,13 @@ def plain_body(stored, sys_flag):
         return stored
 
 
+@pytest.mark.parametrize(("name", "twin"), SAME_LOG.items())
+def test_logs_that_are_tested_once_for_several_stores_are_the_same(name, twin):
+    parts = ["commitlog", "config", *["consumequeue"] * (name not in OTHER_QUEUES)]
+    one, other = golden_store(name)[0], golden_store(twin)[0]
+    assert all(tree(one / part) == tree(other / part) for part in parts)
+
+
 HEALTHY = [name for name in STORES if not name.startswith("crash/")]
 
 
@@ -104,15 +113,19 @@ def test_golden_bodies_hold_some_that_zlib_packed_and_both_forms_can_be_read():
         assert inflated[n]["body"] == zlib.decompress(stored[n]["body"])
 
 
+@functools.cache
+def whole_table(name):
+    return read_table(golden_store(name)[0])
+
+
 @pytest.mark.parametrize(
     "name", ["basic", "batch", "transactions", "ipv6", "expired/deleted_by_store"]
 )
 @pytest.mark.parametrize("max_split_bytes", ["1500", "7000", "40k", "1g"])
 def test_splits_of_any_size_give_the_same_rows(name, max_split_bytes):
     store, _ = golden_store(name)
-    whole = read_table(store)
     split = read_table(store, maxSplitBytes=max_split_bytes)
-    assert split == whole
+    assert split == whole_table(name)
     if max_split_bytes in ("1500", "1g"):
         is_cut = len(plan_table(store, maxSplitBytes=max_split_bytes)) > 1
         assert is_cut == (max_split_bytes == "1500")

@@ -117,16 +117,16 @@ def test_a_queue_whose_last_record_is_damaged_ends_there_and_not_at_another_dama
 def test_an_entry_that_lies_loses_no_row_wherever_the_log_is_cut(tmp_path):
     root, clock = tmp_path / "store", Clock()
     # Between any two messages of the queue there is room for a lie that still points forward.
-    wanted = [Message(topic=f"Topic{number % 2}", body=b"x" * 200) for number in range(60)]
+    wanted = [Message(topic=f"Topic{number % 2}", body=b"x" * 200) for number in range(40)]
     with open_store(root, clock) as store:
         put_all(store, wanted, clock)
     options = {"subscribe": "Topic0", "startingOffsets": '{"Topic0":{"0":1}}'}
-    options |= {"endingOffsets": '{"Topic0":{"0":29}}', "maxSplitBytes": 2000}
+    options |= {"endingOffsets": '{"Topic0":{"0":19}}', "maxSplitBytes": 2000}
     rows = read_table(root, **options)
-    assert len(rows) == 28
+    assert len(rows) == 18
     file = root / "consumequeue" / "Topic0" / "0" / f"{0:020}"
     honest = file.read_bytes()
-    for number in range(2, 28):
+    for number in range(2, 18):
         for shift in (-200, -1, 8, 200):
             at = int.from_bytes(honest[number * 20 : number * 20 + 8], "big") + shift
             lie = at.to_bytes(8, "big")

@@ -14,7 +14,7 @@ from rocketstore.format.index_file import index_file_name
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import LOGS, golden_store
 from support.rebuild_oracle import dispatched, tree
 from support.rebuild_runs import rebuilt_here as rebuilt
 from support.small_store import (
@@ -51,11 +51,12 @@ def test_queues_of_many_files_are_as_dispatch_wrote_them(tmp_path, split):
     assert not (tmp_path / "store" / "rebuild").exists()
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", LOGS)
 def test_every_golden_store_is_rebuilt_as_dispatch_would_write_it(tmp_path, name):
     source, _ = golden_store(name)
     expected = dispatched(source, tmp_path / "expected")
-    for split in SPLITS:
+    is_long = len(tree(source / "commitlog")) > 5
+    for split in SPLITS[is_long:]:  # a thousand tasks for what the shorter logs show
         store = copy_store(source, tmp_path / f"{split}")
         for name_of_part in ("consumequeue", "index"):
             shutil.rmtree(store / name_of_part, ignore_errors=True)

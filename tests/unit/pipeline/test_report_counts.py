@@ -14,7 +14,6 @@ from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.partial_groups import bucket_lows, count_task
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from support.busy_log import DELAY_TOPIC, START_MS, busy_puts, write_log
-from support.golden_stores import STORES, golden_store
 from support.report_run import make_report, tables_of
 
 NOW_MS = START_MS + 3_600_000
@@ -182,20 +181,6 @@ def test_splits_of_any_size_give_the_same_report(busy, found, tmp_path, split_by
     report = make_report(busy[0], tmp_path / "report", split_bytes=split_bytes, now_ms=NOW_MS)
     assert report.summary == found[0]
     assert tables_of(report) == found[1]
-
-
-@pytest.mark.parametrize("name", [name for name in STORES if not name.startswith("crash/")])
-def test_messages_of_golden_stores_equal_the_manifest(name, tmp_path):
-    store, manifest = golden_store(name)
-    java = [record for record in manifest["records"] if record["type"] == "msg"]
-    report = make_report(store, tmp_path / "report")
-    tables = tables_of(report)
-    assert counted(tables["queues"], "topic", "queueId") == Counter(
-        (one["topic"], one["queueId"]) for one in java
-    )
-    assert report.summary["bytes"] == sum(one["size"] for one in java)
-    tags = Counter((one["topic"], one["properties"].get("TAGS") or None) for one in java)
-    assert counted(tables["tags"], "topic", "tags") == tags
 
 
 # --- bounds -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import random
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -30,7 +32,8 @@ from rocketstore.verification.damage_map import (
     encode_damage_map,
 )
 from support.busy_log import FILE_BYTES, NASTY, START_MS, busy_puts, write_log
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import LOGS, golden_store
+from support.memory import memory_directory
 from support.report_run import make_report, read_page, tables_of
 
 NOW_MS = START_MS + 3_600_000
@@ -57,9 +60,26 @@ def damage(path, position, size):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_a_page_is_well_formed_and_needs_nothing_else(name, tmp_path):
-    report = make_report(golden_store(name)[0], tmp_path / "report")
+@pytest.fixture(scope="module")
+def reports():
+    """Reports that several tests look at, each made when it is first asked for."""
+    puts = {"busy": busy_puts(500), "one": [PUT]}
+    with memory_directory() as directory:
+
+        @functools.cache
+        def made(name):
+            store = directory / name / "store"
+            if name in puts:
+                return report_of(store, puts[name])
+            store.parent.mkdir(parents=True)
+            return make_report(golden_store(name)[0], store.parent / "report")
+
+        yield made
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_page_is_well_formed_and_needs_nothing_else(reports, name):
+    report = reports(name)
     page = read_page(report.page)
     assert not {"script", "link", "iframe", "img", "object", "embed", "base", "form"} & {
         tag for tag, _ in page.elements
@@ -71,15 +91,27 @@ def test_a_page_is_well_formed_and_needs_nothing_else(name, tmp_path):
     assert not re.search(r"url\(|@import|https?:|//\w", report.page.read_text("utf-8"))
 
 
-def test_every_link_leads_to_a_section(store):
-    page = read_page(report_of(store, busy_puts(500)).page)
+@pytest.mark.parametrize("name", [name for name in LOGS if not name.startswith("crash/")])
+def test_messages_of_golden_stores_equal_the_manifest(reports, name):
+    java = [record for record in golden_store(name)[1]["records"] if record["type"] == "msg"]
+    report = reports(name)
+    tables = tables_of(report)
+    queues = {(row["topic"], row["queueId"]): row["messages"] for row in tables["queues"]}
+    assert queues == Counter((one["topic"], one["queueId"]) for one in java)
+    assert report.summary["bytes"] == sum(one["size"] for one in java)
+    tags = {(row["topic"], row["tags"]): row["messages"] for row in tables["tags"]}
+    assert tags == Counter((one["topic"], one["properties"].get("TAGS") or None) for one in java)
+
+
+def test_every_link_leads_to_a_section(reports):
+    page = read_page(reports("busy").page)
     targets = {values["href"][1:] for tag, values in page.elements if tag == "a"}
     assert targets <= set(page.ids())
     assert {"traffic", "topics", "tags", "keys", "sizes", "latency", "delays", "retries"} < targets
 
 
-def test_every_chart_has_a_name_a_table_and_values_for_pointer_and_keyboard(store):
-    report = report_of(store, busy_puts(500))
+def test_every_chart_has_a_name_a_table_and_values_for_pointer_and_keyboard(reports):
+    report = reports("busy")
     page = read_page(report.page)
     drawings = [values for tag, values in page.elements if tag == "svg"]
     assert len(drawings) > 10
@@ -98,8 +130,8 @@ def test_every_chart_has_a_name_a_table_and_values_for_pointer_and_keyboard(stor
     assert tags.count("title") > len(reached)
 
 
-def test_names_that_are_markup_or_turn_lines_around_stay_text(store):
-    report = report_of(store, busy_puts(500))
+def test_names_that_are_markup_or_turn_lines_around_stay_text(reports):
+    report = reports("busy")
     assert NASTY not in report.page.read_text("utf-8")
     page = read_page(report.page)
     assert '<script>alert("x")</script>&\\u202e' in page.text
@@ -107,8 +139,8 @@ def test_names_that_are_markup_or_turn_lines_around_stay_text(store):
     assert visible("a\0b\ud800\u2028é✓") == "a\\u0000b\\ud800\\u2028é✓"
 
 
-def test_colours_follow_the_reader_and_a_phone_gets_its_own_layout(store):
-    text = report_of(store, [PUT]).page.read_text("utf-8")
+def test_colours_follow_the_reader_and_a_phone_gets_its_own_layout(reports):
+    text = reports("one").page.read_text("utf-8")
     assert "prefers-color-scheme: dark" in text
     assert "max-width: 48rem" in text
     assert 'name="viewport"' in text
@@ -130,8 +162,8 @@ def contrast(one, other):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_bars_have_the_contrast_that_wcag_asks_for(store, scheme):
-    found = colours(report_of(store, [PUT]).page.read_text("utf-8"), scheme)
+def test_text_and_bars_have_the_contrast_that_wcag_asks_for(reports, scheme):
+    found = colours(reports("one").page.read_text("utf-8"), scheme)
     for ground in ("paper", "card"):
         for text in ("ink", "soft", "odd", "bad", "good", "data"):
             assert contrast(found[text], found[ground]) >= 4.5, (text, ground)
@@ -158,9 +190,8 @@ def test_a_store_of_unwritten_files_is_said_to_hold_nothing(store):
     assert "No damage found." in text
 
 
-def test_one_message_without_tag_and_key_is_written_in_the_singular(store):
-    report = report_of(store, [PUT])
-    page = read_page(report.page)
+def test_one_message_without_tag_and_key_is_written_in_the_singular(reports):
+    page = read_page(reports("one").page)
     assert "1 message of 1 topic in 1 queue, stored 2023-11-14 22:13:20 UTC" in page.text
     assert not {"tags", "keys"} & set(page.ids())
     assert "No message was delayed" in page.text
@@ -244,16 +275,16 @@ def test_a_missing_file_and_a_cut_one_are_damage(store):
     assert "missing" in read_page(report.page).text
 
 
-@pytest.mark.parametrize("split_bytes", [20_000, 100_000])
-def test_damage_is_the_same_for_every_cut(store, tmp_path, split_bytes):
+def test_damage_is_the_same_for_every_cut(store, tmp_path):
     write_log(store, busy_puts(2_000))
     logs = sorted((store / "commitlog").iterdir())
     damage(logs[0], 30_000, 60_000)
     damage(logs[1], 10, 200_000)
     whole = report_of(store)
     expected = whole.page.read_bytes(), whole.summary, tables_of(whole)
-    cut = make_report(store, tmp_path / "cut", split_bytes=split_bytes, now_ms=NOW_MS)
-    assert (cut.page.read_bytes(), cut.summary, tables_of(cut)) == expected
+    for size in (20_000, 100_000):
+        cut = make_report(store, tmp_path / str(size), split_bytes=size, now_ms=NOW_MS)
+        assert (cut.page.read_bytes(), cut.summary, tables_of(cut)) == expected
 
 
 def test_a_torn_end_of_an_open_store_is_no_damage(store):
@@ -394,9 +425,9 @@ assert "PluginImportFixer" not in {type(hook).__name__ for hook in sys.meta_path
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_open_transactions_are_on_the_page_by_age_where_there_are_any(tmp_path):
+def test_open_transactions_are_on_the_page_by_age_where_there_are_any(reports, tmp_path):
     root, manifest = golden_store("broker")
-    assert "Open transactions" not in read_page(make_report(root, tmp_path / "none").page).text
+    assert "Open transactions" not in read_page(reports("broker").page).text
     store = shutil.copytree(root, tmp_path / "store")
     # As if no op record had been written: of these four no committed message is in the log.
     offsets = {"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 12}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import random
@@ -21,6 +22,7 @@ from rocketstore.pipeline.sink.sink_commit import (
 from rocketstore.pipeline.sink.sink_writer import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.store import BaseStore
+from support.memory import memory_directory
 from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
     CONFIG,
@@ -46,12 +48,31 @@ CALLS_OF_A_COMMIT = 76
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
+@pytest.fixture(scope="module")
+def kills():
+    """Stores by the point at which the commit of batch 1 was killed; None: it came to its end."""
+    with memory_directory() as directory:
+        commit(directory / "store", [BEFORE], 0)
+        staged = shutil.copytree(directory / "store", directory / "staged")
+        job = new_job(sink_options(staged))
+        files = stage(sink_options(staged), job, TASKS)
+
+        @functools.cache
+        def killed(point):
+            root = shutil.copytree(staged, directory / str(point))
+            options = sink_options(root)
+            is_killed = killed_at(
+                point, lambda disk: commit_batch(options, job, files, 1, disk=disk)
+            )
+            return root if is_killed else None
+
+        yield killed
+
+
 @pytest.fixture
-def root(tmp_path):
+def root(kills, tmp_path):
     """A store with a first batch."""
-    root = tmp_path / "store"
-    commit(root, [BEFORE], 0)
-    return root
+    return shutil.copytree(kills(0).parent / "store", tmp_path / "store")
 
 
 def commit(root, tasks, batch_id, **disk):
@@ -68,19 +89,18 @@ EXPECTED = numbers([BEFORE, *TASKS])
 LABELS = sorted((int(row["body"][:6]), row["tags"]) for task in (BEFORE, *TASKS) for row in task)
 
 
-def trial(root, target, point):
+def trial(kills, target, point):
     """Kill the commit of batch 1 at a point; False when it came to its end before."""
-    shutil.copytree(root, target)
-    options = sink_options(target)
-    job = new_job(options)
-    files = stage(options, job, TASKS)
-    return killed_at(point, lambda disk: commit_batch(options, job, files, 1, disk=disk))
+    root = kills(point)
+    if root is not None:
+        shutil.copytree(root, target)
+    return root is not None
 
 
-def test_a_repeated_batch_is_there_once_wherever_its_first_commit_was_killed(root, tmp_path):
+def test_a_repeated_batch_is_there_once_wherever_its_first_commit_was_killed(kills, tmp_path):
     found = set()
     point = 0
-    while trial(root, target := tmp_path / str(point), point):
+    while trial(kills, target := tmp_path / str(point), point):
         intent = read_intent(target)
         found.add(None if intent is None else len(stored_numbers(target)) - len(BEFORE))
         outcome = commit(target, TASKS, 1)
@@ -94,9 +114,9 @@ def test_a_repeated_batch_is_there_once_wherever_its_first_commit_was_killed(roo
     assert len(found) > 8
 
 
-def test_a_start_up_alone_leaves_all_of_a_killed_batch_or_nothing(root, tmp_path):
+def test_a_start_up_alone_leaves_all_of_a_killed_batch_or_nothing(kills, tmp_path):
     point, wholes = 0, 0
-    while trial(root, target := tmp_path / str(point), point):
+    while trial(kills, target := tmp_path / str(point), point):
         check_target(sink_options(target))
         assert not (target / "sink" / "intent.json").exists()
         found = stored_numbers(target)
@@ -107,11 +127,11 @@ def test_a_start_up_alone_leaves_all_of_a_killed_batch_or_nothing(root, tmp_path
     assert 0 < wholes < point / 4
 
 
-def test_a_settling_that_is_killed_too_is_settled_by_the_next(root, tmp_path):
+def test_a_settling_that_is_killed_too_is_settled_by_the_next(kills, tmp_path):
     chance = random.Random(4)
     for number in range(15):
         target = tmp_path / str(number)
-        assert trial(root, target, chance.randrange(60))
+        assert trial(kills, target, chance.randrange(60))
         for _ in range(3):
             options = sink_options(target)
             job = new_job(options)
@@ -127,12 +147,12 @@ def test_a_settling_that_is_killed_too_is_settled_by_the_next(root, tmp_path):
 
 
 def test_messages_that_others_put_meanwhile_stay_and_the_batch_is_finished_behind_them(
-    root, tmp_path
+    kills, tmp_path
 ):
     finished = 0
     for point in range(20, 60, 3):
         target = tmp_path / str(point)
-        assert trial(root, target, point)
+        assert trial(kills, target, point)
         with MessageStore.open(target, CONFIG, threads=False) as store:
             for number in range(700, 703):
                 store.put(Message(topic="Topic1", body=b"%06d" % number), 1)
@@ -292,19 +312,19 @@ def test_a_power_cut_in_a_commit_loses_and_repeats_nothing(root, tmp_path, seed)
     assert stored_messages(target, has_gaps=True) == found
 
 
-def interrupted(root, tmp_path, least=10):
+def interrupted(kills, tmp_path, least=10):
     """Return a store whose commit was killed with a part of the batch in the log."""
     for point in range(30, 80):
         target = tmp_path / f"half-{point}"
-        trial(root, target, point)
+        trial(kills, target, point)
         if read_intent(target) and least < len(stored_numbers(target)) < 110:
             return target
         shutil.rmtree(target)
     raise AssertionError
 
 
-def test_a_part_of_a_batch_whose_staged_files_are_gone_stops_every_commit(root, tmp_path):
-    target = interrupted(root, tmp_path)
+def test_a_part_of_a_batch_whose_staged_files_are_gone_stops_every_commit(kills, tmp_path):
+    target = interrupted(kills, tmp_path)
     intent = read_intent(target)
     before = stored_numbers(target)
     (staging_root(target) / intent.job / intent.files[0].name).unlink()
@@ -313,8 +333,8 @@ def test_a_part_of_a_batch_whose_staged_files_are_gone_stops_every_commit(root, 
     assert stored_numbers(target) == before
 
 
-def test_an_intent_that_cannot_be_trusted_stops_every_commit(root, tmp_path):
-    target = interrupted(root, tmp_path)
+def test_an_intent_that_cannot_be_trusted_stops_every_commit(kills, tmp_path):
+    target = interrupted(kills, tmp_path)
     path = target / "sink" / "intent.json"
     path.write_bytes(path.read_bytes().replace(b'"start":', b'"start":1'))
     before = stored_numbers(target)
@@ -323,8 +343,8 @@ def test_an_intent_that_cannot_be_trusted_stops_every_commit(root, tmp_path):
     assert stored_numbers(target) == before
 
 
-def test_a_batch_whose_beginning_was_deleted_meanwhile_stops_every_commit(root, tmp_path):
-    target = interrupted(root, tmp_path, least=70)
+def test_a_batch_whose_beginning_was_deleted_meanwhile_stops_every_commit(kills, tmp_path):
+    target = interrupted(kills, tmp_path, least=70)
     (target / "commitlog" / f"{0:020}").unlink()
     with pytest.raises(StoreError, match=r"and the log begins at 16384 by now") as caught:
         commit(target, TASKS, 1)
@@ -346,11 +366,11 @@ class Watched(Disk):
         super().replace(source, target)
 
 
-def test_rows_are_called_present_only_when_they_are_on_the_disk(root, tmp_path):
+def test_rows_are_called_present_only_when_they_are_on_the_disk(kills, tmp_path):
     # The same kill again: looking at what it left has put that on the disk.
-    _, _, point = interrupted(root, tmp_path).name.partition("-")
+    _, _, point = interrupted(kills, tmp_path).name.partition("-")
     target = tmp_path / "again"
-    assert trial(root, target, int(point))
+    assert trial(kills, target, int(point))
     disk = Watched()
     commit(target, TASKS, 1, disk=disk)
     assert "commitlog" in disk.noted[: disk.noted.index("intent.json")]

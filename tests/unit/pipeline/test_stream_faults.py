@@ -15,7 +15,7 @@ from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline import files
 from rocketstore.pipeline.streaming import live_lines
 from rocketstore.units import QueueKey
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import LOGS, golden_store
 from support.pipeline_tables import read_table
 from support.small_store import (
     LOG_FILE_BYTES,
@@ -541,24 +541,25 @@ def flip(root, offset):
     overwrite(root, offset + 90, bytes([byte[0] ^ 1]))
 
 
-@pytest.mark.parametrize("row", [30, 70, 199])
+@pytest.mark.parametrize("row", [15, 35, 79])
 def test_damage_is_an_error_or_left_out_as_asked(root, mode, row, caplog):
-    put = build_store(root, 200, Clock())
+    put = build_store(root, 80, Clock(), body_size=500)
+    assert put[15] < LOG_FILE_BYTES < put[35] < put[79]
     flip(root, put[row])
     rest = [at for at in put if at != put[row]]
-    if row < 199:
+    if row < 79:
         with pytest.raises(StoreDamagedError, match=f"physical offset {put[row]}"):
             StreamRun(root, **ALL, **mode).drain()
     caplog.set_level(logging.WARNING)
     for limit in (1000, 13, 1):
         run = StreamRun(root, **ALL, damage="report", maxOffsetsPerTrigger=limit, **mode)
         assert sorted_places(run.drain()) == rest
-    if row < 199:
+    if row < 79:
         assert f"(physical offset {put[row]})" in caplog.text
 
 
 def test_records_behind_a_record_whose_length_is_gone_are_the_log_s(root, mode):
-    put = build_store(root, 200, Clock())
+    put = build_store(root, 80, Clock(), body_size=500)
     overwrite(root, put[-10], b"\xff" * 40)
     rest = [at for at in put if at != put[-10]]
     for limit in (1000, 1):
@@ -680,7 +681,7 @@ def test_an_entry_that_points_elsewhere_is_told(root):
         StreamRun(root, **ALL, subscribe="TopicA").drain()
 
 
-@pytest.mark.parametrize("name", [name for name in STORES if name.startswith("crash/")])
+@pytest.mark.parametrize("name", [name for name in LOGS if name.startswith("crash/")])
 def test_a_stream_over_a_crashed_store_has_the_intact_rows(name):
     root = golden_store(name)[0]
     rows = read_table(root, damage="skip")

@@ -69,7 +69,7 @@ def row_batch(rows: Iterable[Sequence[Any]], schema: str) -> pa.RecordBatch:
     import pyarrow as pa  # noqa: PLC0415 - as below
 
     names = [column.split()[0] for column in schema.split(", ")]
-    return pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
+    return pa.RecordBatch.from_arrays([pa.array(one) for one in zip(*rows, strict=True)], names)
 
 
 def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:

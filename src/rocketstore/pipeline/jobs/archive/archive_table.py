@@ -20,6 +20,8 @@ import json
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -114,12 +116,7 @@ BATCH_BYTES: Final = 4 * MiB
 _BATCH_ROWS: Final = 1 << 16
 _EXTENTS_AT_ONCE: Final = 4
 _READS_AT_ONCE: Final = 16
-_READING: Final = {
-    "use_buffered_stream": True,
-    "buffer_size": MiB,
-    "pre_buffer": False,
-    "page_checksum_verification": True,
-}
+_READING: Final = {"buffer_size": MiB, "pre_buffer": False, "page_checksum_verification": True}
 
 _FLUSH_BYTES: Final = 64 * MiB
 """What may wait to be sent to an object store: nothing else bounds how many parts wait."""
@@ -153,6 +150,16 @@ _FILES: Final[dict[str, Any]] = {
 }
 """Columns of a table's files, those of its directories, and how files are written."""
 
+_COMPARED: Final[dict[str, Any]] = {
+    "=": pc.equal,
+    ">=": pc.greater_equal,
+    "<": pc.less,
+    "in": lambda column, values: pc.is_in(column, value_set=pa.array(values)),
+}
+
+Condition = tuple[str, str, Any]
+"""Of rows: a column, a key of ``_COMPARED``, and a value; a filter of ``pyarrow.parquet``."""
+
 LastRecord = tuple[int, int, str]
 """Physical offset, size and SHA-256 of a log's last record; 0 bytes when there is none."""
 
@@ -178,7 +185,8 @@ def run_id(broker: str) -> str:
     return f"{broker}#run"
 
 
-class Archive(NamedTuple):
+@dataclass(frozen=True)
+class Archive:
     """The two tables, as they were when they were opened."""
 
     location: str
@@ -198,8 +206,12 @@ class Archive(NamedTuple):
         try:
             for name, (columns, days, _) in _FILES.items():
                 uri, options = table_uri(location, name)
-                if or_create:
-                    DeltaTable.create(
+                try:
+                    tables[name] = DeltaTable(uri, storage_options=options)
+                except TableNotFoundError:
+                    if not or_create:
+                        raise
+                    tables[name] = DeltaTable.create(
                         uri,
                         pa.schema([*days, *columns]),
                         mode="ignore",
@@ -207,7 +219,6 @@ class Archive(NamedTuple):
                         storage_options=options,
                         configuration={key: ",".join(STATISTICS[name])},
                     )
-                tables[name] = DeltaTable(uri, storage_options=options)
             if as_of is not None:
                 tables[MESSAGES].load_as_version(as_of)
         except (DeltaError, OSError, ValueError) as error:
@@ -222,8 +233,12 @@ class Archive(NamedTuple):
 
     def brokers(self) -> list[str]:
         """Return the brokers that have a run which counts."""
-        found = {row["brokerName"] for row in self.read_extents(["run"], ["brokerName"])}
+        found = {row["brokerName"] for row in self._run_rows}
         return sorted(name for name in found if self.last_run(name))
+
+    @cached_property
+    def _run_rows(self) -> list[dict[str, Any]]:
+        return self.read_extents(["run"], ["brokerName", "content"])
 
     def last_run(self, broker: str) -> int:
         """Return the number of a broker's last run that counts; 0 for none."""
@@ -232,8 +247,10 @@ class Archive(NamedTuple):
     def runs(self, broker: str, *, only_last: bool = False) -> tuple[Run, ...]:
         """Return the runs of a broker that count, oldest first, or `only_last` of them."""
         number = self.last_run(broker)
-        rows = self.read_extents(["run"], ["content"], broker, number * only_last) if number else []
-        contents = {row["run"]: row["content"] for row in rows}
+        rows = self._run_rows if number and not only_last else []
+        if number and only_last:
+            rows = self.read_extents(["run"], ["brokerName", "content"], broker, number)
+        contents = {row["run"]: row["content"] for row in rows if row["brokerName"] == broker}
         found: list[Run] = []
         while number:
             if number not in contents:
@@ -254,12 +271,11 @@ class Archive(NamedTuple):
         Besides the given columns there are `run`, `kind` and ``path``, of the row's file in the
         table. `content` may be large, but for kinds ``run`` and ``config``.
         """
-        field = pc.field
-        wanted = field("kind").isin(list(kinds))
+        wanted: list[Condition] = [("kind", "in", list(kinds))]
         if broker is not None:
-            wanted &= field("brokerName") == broker
+            wanted.append(("brokerName", "=", broker))
         if run:
-            wanted &= field("run") == run
+            wanted.append(("run", "=", run))
 
         def read(path: str) -> list[dict[str, Any]]:
             place = joined(self.location, EXTENTS, *path.split("/"))
@@ -271,6 +287,8 @@ class Archive(NamedTuple):
             for one in pa.table(self.extents.get_add_actions(flatten=True)).to_pylist()
             if not run or (one.get("min.run") or 0) <= run <= (one.get("max.run") or run)
         ]
+        if len(paths) < _READS_AT_ONCE and not is_remote(self.location):
+            return [row for path in paths for row in read(path)]  # sooner than threads start
         with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="rocketstore-archive") as pool:
             return [row for rows in pool.map(read, paths) for row in rows]
 
@@ -358,42 +376,50 @@ def _arrow_place(location: str) -> tuple[Any, str]:
 
 
 def read_rows(
-    path: str, schema: Any, wanted: Any, columns: Sequence[str]
+    path: str, schema: Any, wanted: Sequence[Condition], columns: Sequence[str]
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield rows of a Parquet file of an archive, in batches of a few megabytes."""
     from pyarrow import dataset  # noqa: PLC0415 - loads pandas, which those who write need not
 
-    reading: dict[str, Any] = {
-        "use_threads": False,
-        "batch_readahead": 0,
-        "fragment_scan_options": dataset.ParquetFragmentScanOptions(**_READING),
-    }
+    needed = [*dict.fromkeys((*columns, *(name for name, _, _ in wanted)))]
+    condition = pq.filters_to_expression([*wanted])
+    read_as = pa.schema([schema.field(name) for name in needed])
     try:
         system, place = _arrow_place(path)
-        file: Any = dataset.ParquetFileFormat().make_fragment(place, system)
-        if missing := {*columns} - {*file.physical_schema.names}:
+        known: Any = dataset.ParquetFileFormat().make_fragment(place, system)
+        if missing := {*needed} - {*known.physical_schema.names}:
             # A footer has no checksum: of a name that is damaged, Arrow would make nulls.
             raise ArchiveDamagedError(f"{path} has no column {min(missing)}", hint=FROM_BACKUP)
-        for group in file.split_by_row_group(wanted, schema):
-            count = _EXTENTS_AT_ONCE if "content" in columns else _BATCH_ROWS
-            if "body" in columns:
-                sizes = group.to_table(schema, columns=["size"], **reading)["size"].to_numpy()
-                while (
-                    count > 1
-                    and max(np.add.reduceat(sizes, range(0, len(sizes), count))) > BATCH_BYTES
-                ):
-                    count //= 2
-            for rows in group.to_batches(
-                schema, columns=list(columns), filter=wanted, batch_size=count, **reading
-            ):
-                if rows.num_rows:
-                    yield rows
+        groups = [one.row_groups[0].id for one in known.split_by_row_group(condition, schema)]
+        # A scan of the groups takes several times as long where they are small.
+        with pq.ParquetFile(place, metadata=known.metadata, filesystem=system, **_READING) as file:
+            for group in groups:
+                count = _EXTENTS_AT_ONCE if "content" in columns else _BATCH_ROWS
+                if "body" in columns:
+                    sizes = file.read_row_group(group, ["size"], use_threads=False)["size"]
+                    count = _rows_at_once(sizes.to_numpy(), count)
+                left = file.metadata.row_group(group).num_rows
+                for batch in file.iter_batches(count, [group], needed, use_threads=False):
+                    left -= batch.num_rows
+                    rows = batch.select(needed).cast(read_as)
+                    tests = [_COMPARED[how](rows.column(name), to) for name, how, to in wanted]
+                    found = rows.select(columns).filter(reduce(pc.and_, tests))
+                    if found.num_rows:
+                        yield found
+                if left:  # a column that says it has fewer values ends the others too
+                    raise ArchiveDamagedError(f"{path} lacks {left} rows", hint=FROM_BACKUP)
     except FileNotFoundError:
         reason = "is missing: VACUUM, or somebody else, has deleted a file of this version"
         raise ArchiveDamagedError(f"{path} {reason}", hint=FROM_BACKUP) from None
     except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
         what = " ".join(str(error).split())
         raise ArchiveDamagedError(f"{path} cannot be read: {what}", hint=FROM_BACKUP) from error
+
+
+def _rows_at_once(sizes: Any, most: int) -> int:
+    while most > 1 and max(np.add.reduceat(sizes, range(0, len(sizes), most))) > BATCH_BYTES:
+        most //= 2
+    return most
 
 
 class WrittenFile(NamedTuple):

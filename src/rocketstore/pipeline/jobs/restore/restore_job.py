@@ -279,6 +279,7 @@ def plan_whole(archive: Archive, task: LogFileTask) -> list[LogFileTask]:
                 end=end,
                 messages=overlapping(begin, end),
                 extents=tuple(sorted({row["path"] for row in of_files[base]})),
+                extent_count=len(of_files[base]),
                 counting=frozenset((row["run"], row["kind"]) for row in of_files[base]),
                 others=tuple(one for one in others if one[0] < one[1]),
             )

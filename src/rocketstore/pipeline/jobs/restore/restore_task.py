@@ -46,9 +46,10 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rocketstore.pipeline.jobs.archive.archive_table import Condition
+
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
-field: Any = pc.field
 
 Numbers = npt.NDArray[np.int64]
 
@@ -101,9 +102,9 @@ class LogFileTask(NamedTuple):
 
     It has the records between `begin` and `end` of the archived log, which are in the Parquet files
     `messages` only. What stands between them has the stretches `others`, those included that were
-    deleted before they could be archived, and is in the files `extents`, in rows of the runs and
-    kinds that are `counting`. Bytes that the archive has lost may become zeros (`allows_gaps`). A
-    `blank` may follow the last record.
+    deleted before they could be archived, and is in the files `extents`, in `extent_count` rows of
+    the runs and kinds that are `counting`. Bytes that the archive has lost may become zeros
+    (`allows_gaps`). A `blank` may follow the last record.
     """
 
     archive: str
@@ -117,6 +118,7 @@ class LogFileTask(NamedTuple):
     end: int = 0
     messages: tuple[str, ...] = ()
     extents: tuple[str, ...] = ()
+    extent_count: int = 0
     counting: frozenset[tuple[int, str]] = frozenset()
     others: tuple[tuple[int, int], ...] = ()
     blank: bool = False
@@ -167,8 +169,16 @@ def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int
                 f"{file.byte_count} bytes of records: expected {total}, the sum of their sizes",
                 hint=FROM_BACKUP,
             )
+        count = 0
         for place, content in _extents(task):
             file.write(place, content)
+            count += 1
+        if count != task.extent_count:
+            raise ArchiveDamagedError(
+                f"{task.archive} has {count} rows of extents of the CommitLog file "
+                f"{file_name(task.base)}: expected {task.extent_count}",
+                hint=FROM_BACKUP,
+            )
         if task.blank:
             file.write(task.base + total, encode_blank(task.size - total))
     return file.byte_count, last_ms
@@ -224,14 +234,17 @@ def _milliseconds(rows: pyarrow.RecordBatch) -> Any:
 def _wanted(task: LogFileTask, columns: Sequence[str]) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
     """Yield columns of the rows of a task, and the path that they are from."""
     topics, begin, end = task.selection
-    wanted = (field("physicalOffset") >= task.begin) & (field("physicalOffset") < task.end)
-    wanted &= field("brokerName") == task.broker
+    wanted: list[Condition] = [
+        ("physicalOffset", ">=", task.begin),
+        ("physicalOffset", "<", task.end),
+        ("brokerName", "=", task.broker),
+    ]
     if topics:
-        wanted &= field("topic").isin(list(topics))
+        wanted.append(("topic", "in", list(topics)))
     if begin is not None:
-        wanted &= field("storeTimestamp") >= moment(begin)
+        wanted.append(("storeTimestamp", ">=", moment(begin)))
     if end is not None:
-        wanted &= field("storeTimestamp") < moment(end)
+        wanted.append(("storeTimestamp", "<", moment(end)))
     for file in task.messages:
         path = joined(task.archive, MESSAGES, *file.split("/"))
         for rows in read_rows(path, FILE_SCHEMA, wanted, columns):
@@ -278,7 +291,7 @@ def _places(task: LogFileTask) -> tuple[Numbers, Numbers, list[tuple[int, int]]]
 
 def _extents(task: LogFileTask) -> Iterator[tuple[int, bytes]]:
     """Yield physical offset and content of the extents that count."""
-    wanted = (field("brokerName") == task.broker) & (field("file") == task.base)
+    wanted: list[Condition] = [("brokerName", "=", task.broker), ("file", "=", task.base)]
     for file in task.extents:
         path = joined(task.archive, EXTENTS, *file.split("/"))
         columns = ["run", "kind", "physicalOffset", "content", "contentCRC"]
