@@ -73,11 +73,6 @@ class RunningFlags:
             )
 
     @property
-    def is_writeable(self) -> bool:
-        """Whether puts are taken."""
-        return not self.bits & STOPS_PUTS
-
-    @property
     def reasons(self) -> list[str]:
         """One sentence per flag that is set."""
         with self._lock:

@@ -73,6 +73,8 @@ class BaseStore(Reader):
         The log as master and slave see it.
     attached
         Services that a class above adds when it is made.
+    extra_queues
+        Which queues a message may name besides its own.
     """
 
     is_read_only: Final = False
@@ -90,6 +92,7 @@ class BaseStore(Reader):
         self._parts = parts
         self._services = services = StoreServices(parts, threads=threads)
         self._writer = services.writer
+        self.extra_queues = services.writer.extra_queues
         self._put_at_once = services.writer.put_at_once
         self._put_prepared_at_once = services.writer.put_prepared_at_once
         self.statistics = services.statistics

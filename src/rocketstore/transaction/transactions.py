@@ -49,7 +49,6 @@ from rocketstore.transaction.records import (
     refusal,
 )
 from rocketstore.units import QueueKey
-from rocketstore.verification.extra_queues import asked_queues
 from rocketstore.verification.waiting import Half
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class Transactions:
         group = producer_group or properties.get(PGROUP) or DEFAULT_PRODUCER_GROUP
         key = message.unique_key or properties.get(UNIQ_KEY) or self._ids.next()
         record = half_record(message, queue_id, group, key)
-        asked_queues(properties, QueueKey(message.topic, queue_id), self._store.config)
+        self._store.extra_queues.asked(properties, QueueKey(message.topic, queue_id))
         missing = missing_room(record, self._store.config.mapped_file_size_commit_log or 0)
         if missing is not None:
             put = PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail=missing)

@@ -132,41 +132,17 @@ def offset_in(message: StoredMessage, queue: QueueKey) -> int | None:
     return None
 
 
-def asked_queues(
-    properties: Mapping[str, str], own: QueueKey, settings: Settings, *, refuses: bool = True
-) -> list[QueueKey]:
-    """Return the queues that a message asks for besides its `own`, each once.
-
-    Raises `RefusedMessageError` for what cannot be followed, if it `refuses`, else leaves that out:
-    a message that is acknowledged and never arrives where it asks would be lost.
-    """
-    names = named(properties)
-    if names and refuses and not settings.enable_multi_dispatch:
-        raise RefusedMessageError(
-            f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",
-            hint="open the store with enableMultiDispatch, which is off",
-        )
-    queues: dict[QueueKey, None] = {}
-    for name in names:
-        queue = extra_queue(name, own.queue_id, lmq=has_light_queues(settings))
-        fault = _fault(queue, own, queues)
-        if fault is None:
-            queues[queue] = None
-        elif refuses:
-            raise RefusedMessageError(
-                f"{INNER_MULTI_DISPATCH} names {name!r:.150}: {fault}",
-                hint="name each further queue once, by its topic, with commas between",
-            )
-    return list(queues)
-
-
-def _fault(queue: QueueKey, own: QueueKey, others: Container[QueueKey]) -> str | None:
+def _fault(
+    queue: QueueKey, own: QueueKey, others: Container[QueueKey], roomed: Container[str]
+) -> str | None:
     try:
         check_topic(queue.topic)
     except InvalidNameError as error:
         return error.message
     if not goes_on(queue.topic):
         return "the store keeps messages there until they are put elsewhere"
+    if queue.topic in roomed:
+        return "a memory topic or batch topic takes no message of another topic"
     if queue == own:
         return "it is the message's own queue"
     return "it is named twice" if queue in others else None
@@ -211,7 +187,8 @@ class ExtraQueues:
     queue's end (K-L2), and an append advances it only when its record is in the log.
 
     `known` are the queues there are, `counter` returns the counter of one; `light` are the light
-    ones. Source: MultiDispatch.wrapMultiDispatch and updateMultiQueueOffset of 4.9.8.
+    ones, `roomed` topics that a room above the store keeps, with queues of another kind. Source:
+    MultiDispatch.wrapMultiDispatch and updateMultiQueueOffset of 4.9.8.
     """
 
     def __init__(
@@ -221,15 +198,42 @@ class ExtraQueues:
         settings: Settings,
     ) -> None:
         self._counter, self._settings = counter, settings
+        self.roomed: set[str] = set()
         self.light = self._light_of(known)
 
     def _light_of(self, keys: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
         return {key for key in keys if self._settings.enable_lmq and key[0].startswith(LMQ_PREFIX)}
 
+    def asked(
+        self, properties: Mapping[str, str], own: QueueKey, *, refuses: bool = True
+    ) -> list[QueueKey]:
+        """Return the queues that a message asks for besides its `own`, each once.
+
+        Raises `RefusedMessageError` for what cannot be followed, if it `refuses`, else leaves that
+        out: a message that is acknowledged and never arrives where it asks would be lost.
+        """
+        names, settings = named(properties), self._settings
+        if names and refuses and not settings.enable_multi_dispatch:
+            raise RefusedMessageError(
+                f"property {INNER_MULTI_DISPATCH} asks for delivery to several queues",
+                hint="open the store with enableMultiDispatch, which is off",
+            )
+        queues: dict[QueueKey, None] = {}
+        for name in names:
+            queue = extra_queue(name, own.queue_id, lmq=has_light_queues(settings))
+            fault = _fault(queue, own, queues, self.roomed)
+            if fault is None:
+                queues[queue] = None
+            elif refuses:
+                raise RefusedMessageError(
+                    f"{INNER_MULTI_DISPATCH} names {name!r:.150}: {fault}",
+                    hint="name each further queue once, by its topic, with commas between",
+                )
+        return list(queues)
+
     def of(self, record: Record, own: QueueKey, *, refuses: bool) -> tuple[Record, list[QueueKey]]:
         """Return a record without numbers, and the extra queues that it goes to with `own`."""
-        properties = decode_properties(record.properties)
-        queues = asked_queues(properties, own, self._settings, refuses=refuses)
+        queues = self.asked(decode_properties(record.properties), own, refuses=refuses)
         is_on_its_way = goes_on(own.topic) and record.places > 0
         return _described(record, without_numbers(record.properties)), queues * is_on_its_way
 

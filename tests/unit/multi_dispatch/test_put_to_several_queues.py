@@ -214,6 +214,27 @@ def test_a_list_that_cannot_be_followed_is_refused_and_nothing_is_stored(store, 
     assert store.max_physical_offset == 0
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("room", ["memory", "batches"])
+def test_no_message_of_another_topic_goes_to_a_topic_of_a_room(tmp_path, room, is_new):
+    settings = ON | {"memory_topic_enable": True}
+    with open_small(tmp_path, **settings) as store:
+        store.memory_topics.create("memory")
+        store.batch_topics.create("batches")
+        if is_new:
+            _assert_refused(store, room)
+    with open_small(tmp_path, **settings) as store:
+        _assert_refused(store, room)
+
+
+def _assert_refused(store, room):
+    named = message(f"copies,{room}")
+    for put in (store.put, lambda one: store.put_prepared(store.prepare(one)), store.begin):
+        with pytest.raises(RefusedMessageError, match="memory topic or batch topic"):
+            put(named)
+    assert store.max_physical_offset == 0
+
+
 def test_the_topic_of_the_message_may_be_named_where_it_is_another_queue(store):
     store.put(Message(topic="%LMQ%a", properties={NAMES: "%LMQ%a"}), 3)
     store.wait_dispatched()

@@ -245,14 +245,14 @@ def test_above_90_percent_puts_stop_until_there_is_room(bench):
     bench.fill(OLD)
     bench.log_ratio = 0.90
     assert bench.retention.check_disk() == DiskUsage(0.90, 0.1)
-    assert bench.flags.is_writeable
+    assert not bench.flags.bits
     bench.log_ratio = 0.91
     bench.retention.check_disk()
-    assert not bench.flags.is_writeable
+    assert bench.flags.bits
     assert "91%" in bench.flags.reasons[0]
     bench.log_ratio = 0.5
     bench.retention.check_disk()
-    assert bench.flags.is_writeable
+    assert not bench.flags.bits
 
 
 def test_the_two_partitions_have_a_flag_each(bench):
@@ -324,10 +324,10 @@ def test_the_ratio_above_which_puts_stop_is_a_setting(tmp_path, settings, ratio)
     bench = Bench(tmp_path, **settings)
     bench.log_ratio = ratio
     bench.retention.check_disk()
-    assert bench.flags.is_writeable
+    assert not bench.flags.bits
     bench.log_ratio = ratio + 0.01
     bench.retention.check_disk()
-    assert not bench.flags.is_writeable
+    assert bench.flags.bits
 
 
 def test_the_age_of_files_that_go_is_a_setting(tmp_path):

@@ -495,7 +495,7 @@ def test_an_interrupted_commit_is_done_again_and_leaves_no_lock_held(
             with pytest.raises(KeyboardInterrupt):
                 store.flush()
         assert store.max_physical_offset == 0
-        assert store.running_flags.is_writeable
+        assert not store.running_flags.bits
         put(store, b"third")
         store.flush()
         store.wait_dispatched()
@@ -610,7 +610,7 @@ class StrangeDisk(Disk):
 def test_when_its_thread_dies_puts_are_refused_and_close_commits(tmp_path):
     with open_pooled(tmp_path, Ticking(), disk=StrangeDisk(), threads=True) as store:
         put(store, b"kept")
-        wait_until(lambda: not store.running_flags.is_writeable, "its death is seen")
+        wait_until(lambda: store.running_flags.bits, "its death is seen")
         result = store.put(Message(topic=TOPIC, body=b"x"))
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert "rocketstore-commit" in result.detail
@@ -627,7 +627,7 @@ def test_the_thread_goes_on_after_what_the_disk_refused(tmp_path):
         wait_until(lambda: store.max_offset(TOPIC, 0) == 1, "the first is seen")
         disk.is_full = True
         put(store, b"second")
-        wait_until(lambda: not store.running_flags.is_writeable, "puts are refused")
+        wait_until(lambda: store.running_flags.bits, "puts are refused")
         disk.is_full = False
-        wait_until(lambda: store.running_flags.is_writeable, "puts are taken")
+        wait_until(lambda: not store.running_flags.bits, "puts are taken")
         wait_until(lambda: store.max_offset(TOPIC, 0) == 2, "the second is seen")

@@ -112,7 +112,7 @@ class StoreWriter:
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
-        self._extra = ExtraQueues(log.counters, log.counter, config)
+        self.extra_queues = ExtraQueues(log.counters, log.counter, config)
         self._last_level = len(parse_delay_levels(config.message_delay_level))
         self._syncs = config.is_sync_flush
         self._timeout_s = config.sync_flush_timeout / 1000
@@ -197,7 +197,7 @@ class StoreWriter:
     ) -> PutResult:
         queues: list[QueueKey] = []
         if _EXTRA in record.properties:
-            record, queues = self._extra.of(record, counter.key, refuses=checks)
+            record, queues = self.extra_queues.of(record, counter.key, refuses=checks)
         level, record = delayed(record, *counter.key, self._last_level) if checks else (0, record)
         if level:
             # When it is delivered.
@@ -212,7 +212,7 @@ class StoreWriter:
         limit = self.config.max_lmq_consume_queue_num if checks else None
 
         def numbered() -> tuple[Record, list[QueueCounter]]:
-            made = self._extra.numbered(record, queues, limit)
+            made = self.extra_queues.numbered(record, queues, limit)
             if made is None:
                 status = PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
                 raise _NotTaken(status, f"more than maxLmqConsumeQueueNum of {limit} light queues")
