@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import re
 
@@ -24,6 +25,7 @@ BASES = {base.__name__ for name in ERRORS for base in getattr(errors, name).__mr
 SOURCES = [path for path in files_with(".py", under=("src",)) if path.name != "errors.py"]
 
 
+@functools.cache
 def made() -> set[str]:
     """Return the names of all classes that some module calls, by which an error is made."""
     called: set[str] = set()
