@@ -75,7 +75,7 @@ class FailingCalls:
     Attributes
     ----------
     counts
-        Calls so far, by name.
+        Calls so far, by name; with a fault only those of its kind, and syncs.
     fault
         None fails nothing.
     hits
@@ -108,13 +108,19 @@ class FailingCalls:
                 return False
             return real_zero_range(descriptor, *rest)
 
-        self._set(disk_module, "_fallocate_zero_range", zero_range)
+        if self._is_wanted("zero_range"):
+            self._set(disk_module, "_fallocate_zero_range", zero_range)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._undo.close()
 
+    def _is_wanted(self, call: str) -> bool:
+        return self.fault is None or call in {self.fault.call, *_SYNCS}
+
     def _wrap(self, module: Any, name: str, call: str, path_of: Callable[..., str]) -> None:
+        if not self._is_wanted(call):
+            return
         real = getattr(module, name)
 
         def wrapper(*arguments: Any, **keywords: Any) -> Any:

@@ -147,6 +147,11 @@ def _message(
     )
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def _properties_of(label: Label) -> dict[str, str]:
+    return decode_properties(message_properties(step_of(*label[:3]).messages[label.part]))
+
+
 def check_true(records: list[LogRecord], tried: set[Label]) -> dict[Label, LogRecord]:
     """Assert that each record is a message that was put, whole and once; return them by label."""
     found: dict[Label, LogRecord] = {}
@@ -161,8 +166,9 @@ def check_true(records: list[LogRecord], tried: set[Label]) -> dict[Label, LogRe
         wanted = step.messages[label.part]
         assert record.queue == step.queue, f"{label} in {record.queue}, not in {step.queue}"
         assert (record.body, record.flag) == (wanted.body, wanted.flag), f"{label} differs"
-        properties = decode_properties(message_properties(wanted))
+        properties = _properties_of(label)
         if INNER_MULTI_DISPATCH in properties:
+            properties = properties.copy()
             properties.pop(WAIT, None)
             # Whether it is right, the queues tell.
             properties[INNER_MULTI_QUEUE_OFFSET] = record.properties[INNER_MULTI_QUEUE_OFFSET]
