@@ -21,6 +21,9 @@ TESTS = Path(__file__).parent
 settings.register_profile("rocketstore", deadline=None, print_blob=True)
 settings.load_profile("rocketstore")
 
+# Nothing of what is imported and collected goes until tests begin: see `_leave_what_stays_alone`.
+gc.disable()
+
 # A shell's background job ignores Ctrl-C and hands that on; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -112,6 +115,7 @@ def _leave_what_stays_alone() -> Iterator[None]:
 
     Nothing that a test leaves is among it: frozen, a store in a cycle would keep its files open.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     yield

@@ -59,43 +59,58 @@ class Queue:
         return guarded(part), start, start + len(part) // 20, False
 
 
+# Made once: to make and check a strategy takes longer than to draw from it.
+_NUMBERS = st.integers(0, 1)
+_TEXTS = st.lists(
+    st.sampled_from((
+        *(f"TAGS\x01{tag}" for tag in TAGS), "KEYS\x01k", "TAGS\x01", "T",
+        "INNER_MULTI_DISPATCH\x01TopicA,%LMQ%x", "INNER_MULTI_DISPATCH\x01TopicB",
+    )),
+    max_size=4,
+)  # fmt: skip
+_FIELDS = st.fixed_dictionaries(
+    {
+        "topic": st.sampled_from(TOPICS).map(str.encode),
+        "queue_id": _NUMBERS,
+        "properties": _TEXTS.map(lambda texts: "\x02".join(texts).encode()),
+        "body": st.binary(max_size=60),
+        "crc": st.sampled_from((None, None, None, 7)),
+        "sys_flag": st.sampled_from((0, 0, 0x10, 0x20, 0x30)),
+        "magic": st.sampled_from((0xDAA320A7, 0xDAA320A7, MAGIC_V2)),
+    }
+)
+_CODES = st.sampled_from((*map(string_hash, TAGS), 0, -(2**31) - 5, 2**40))
+_SIZES = st.integers(-5, 400) | st.sampled_from((0x7FFFFFFF, -(2**31)))
+_STRANGE = st.sampled_from((tuple(FILLER), (0, 0, 0), (-(2**63), 5, 0), (2**63 - 1, 91, 0)))
+
+
 @st.composite
 def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
     log = SyntheticLog(base=draw(st.sampled_from([0, 4096])))
-    texts = [*(f"TAGS\x01{tag}" for tag in TAGS), "KEYS\x01k", "TAGS\x01", "T"]
-    texts += ["INNER_MULTI_DISPATCH\x01TopicA,%LMQ%x", "INNER_MULTI_DISPATCH\x01TopicB"]
     for _ in range(draw(st.integers(1, 20))):
-        log.add(
-            topic=draw(st.sampled_from(TOPICS)).encode(),
-            queue_id=draw(st.integers(0, 1)),
-            properties="\x02".join(draw(st.lists(st.sampled_from(texts), max_size=4))).encode(),
-            body=draw(st.binary(max_size=60)),
-            crc=draw(st.sampled_from([None, None, None, 7])),
-            sys_flag=draw(st.sampled_from([0, 0, 0x10, 0x20, 0x30])),
-            magic=draw(st.sampled_from([0xDAA320A7, 0xDAA320A7, MAGIC_V2])),
-        )
+        log.add(**draw(_FIELDS))
     return log
+
+
+_LOGS = healthy_logs() | damaged_logs()
 
 
 def entries_for(log: SyntheticLog, draw: st.DrawFn) -> bytes:
     """Entries of the log's records, with every way of being wrong among them."""
-    places = [(log.base + at, size) for at, size in log.records] or [(log.base, 100)]
-    codes = st.sampled_from([string_hash(tag) for tag in TAGS] + [0, -(2**31) - 5, 2**40])
-    right = st.tuples(st.sampled_from(places), codes).map(lambda drawn: (*drawn[0], drawn[1]))
-    wrong = st.tuples(
-        st.sampled_from(places).map(lambda place: place[0]) | st.integers(-50, 5000),
-        st.integers(-5, 400) | st.sampled_from([0x7FFFFFFF, -(2**31)]),
-        codes,
+    places = st.sampled_from(
+        [(log.base + at, size) for at, size in log.records] or [(log.base, 100)]
     )
-    strange = st.sampled_from([tuple(FILLER), (0, 0, 0), (-(2**63), 5, 0), (2**63 - 1, 91, 0)])
-    entries = st.lists(st.one_of(right, right, right, wrong, strange), min_size=1, max_size=60)
+    right = st.tuples(places, _CODES).map(lambda drawn: (*drawn[0], drawn[1]))
+    offsets = places.map(lambda place: place[0]) | st.integers(-50, 5000)
+    wrong = st.tuples(offsets, _SIZES, _CODES)
+    entries = st.lists(st.one_of(right, right, right, wrong, _STRANGE), min_size=1, max_size=60)
     return encode_entries(draw(entries))
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_a_page_is_what_the_rules_say(data: st.DataObject) -> None:
-    log = data.draw(healthy_logs() | damaged_logs())
+    log = data.draw(_LOGS)
     entries = entries_for(log, data.draw)
     topic = data.draw(st.sampled_from([*TOPICS, "TopicTest", "%LMQ%x"]))
     queue_id = data.draw(st.integers(0, 1))

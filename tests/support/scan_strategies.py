@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from hypothesis import strategies as st
 
 from support.synthetic_log import (
@@ -22,6 +24,7 @@ _UTF8_PIECES = (
 _BROKEN_UTF8 = st.lists(st.sampled_from(_UTF8_PIECES), max_size=8).map(b"".join)
 
 
+@functools.cache
 def texts_or_noise() -> st.SearchStrategy[bytes]:
     return _TEXT | _BROKEN_UTF8 | st.binary(max_size=20)
 
@@ -37,6 +40,7 @@ def _made_whole(block: bytes) -> bytes:
     return block + b"\x02" * block.endswith(b"\0")
 
 
+@functools.cache
 def properties_blocks(*, is_whole: bool = False) -> st.SearchStrategy[bytes]:
     """Blocks of properties, with every way of being malformed, or with those that are no damage."""
     names = st.sampled_from(
@@ -56,42 +60,61 @@ def properties_blocks(*, is_whole: bool = False) -> st.SearchStrategy[bytes]:
     texts = _TEXT if is_whole else texts_or_noise()
     values = texts | st.integers(0, 2**33).map(lambda n: str(n).encode()) | st.just(b"")
     part = st.tuples(names, st.sampled_from([b"\x01", b"\x01\x01", b""]), values).map(b"".join)
-    blocks = st.lists(part, max_size=6).flatmap(
-        lambda parts: st.sampled_from([b"\x02".join(parts), b"\x02".join([*parts, b""])])
-    )
+    lists = st.tuples(st.lists(part, max_size=6), st.sampled_from(((), (b"",))))
+    blocks = lists.map(lambda drawn: b"\x02".join((*drawn[0], *drawn[1])))
     return blocks.map(_made_whole) if is_whole else blocks
+
+
+# Made once: to make and check a strategy takes longer than to draw from it.
+_MAGICS = st.sampled_from((MAGIC_V1, MAGIC_V1, MAGIC_V1, MAGIC_V2))
+_TOPICS = {
+    magic: texts_or_noise() | st.just(b"TopicTest") | st.just(b"t" * limit)
+    for magic, limit in ((MAGIC_V1, 127), (MAGIC_V2, 300))
+}
+_BODIES = st.binary(max_size=40) | st.binary(min_size=60, max_size=200)
+_SYS_FLAGS = st.sampled_from((0, 0, 0x10, 0x20, 0x30, 0x4, 0xC, 0x1))
+_QUEUE_IDS, _OFFSETS = st.integers(0, 7), st.integers(0, 2**40)
+_FLAGS, _TIMES = st.integers(-(2**31), 2**31 - 1), st.integers(0, 16)
+_KINDS = st.sampled_from(("bytes", "zeros", "foreign", "magic", "hidden", "blank", "torn"))
+_LENGTHS = st.integers(-5, 300) | st.just(2**31 - 1)
+_MAGICS_OF_NOISE = st.sampled_from((MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+_BASES = st.sampled_from((0, 65536, 1 << 40))
+_TAILS = st.sampled_from(("none", "zeros", "blank", "noise", "hole"))
+_DISTANCES = st.sampled_from((0, 0, 1000))
 
 
 @st.composite
 def record_fields(draw: st.DrawFn, *, is_whole: bool = False) -> dict[str, object]:
-    magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V1, MAGIC_V1, MAGIC_V2]))
-    topic_limit = 127 if magic == MAGIC_V1 else 300
-    topic = draw(texts_or_noise() | st.just(b"TopicTest") | st.just(b"t" * topic_limit))
+    magic = draw(_MAGICS)
+    topic = draw(_TOPICS[magic])
     return {
-        "body": draw(st.binary(max_size=40) | st.binary(min_size=60, max_size=200)),
+        "body": draw(_BODIES),
         "topic": topic.rstrip(b"\0") if is_whole else topic,
         "properties": draw(properties_blocks(is_whole=is_whole)),
         "magic": magic,
-        "sys_flag": draw(st.sampled_from([0, 0, 0x10, 0x20, 0x30, 0x4, 0xC, 0x1])),
-        "queue_id": draw(st.integers(0, 7)),
-        "queue_offset": draw(st.integers(0, 2**40)),
-        "flag": draw(st.integers(-(2**31), 2**31 - 1)),
-        "reconsume_times": draw(st.integers(0, 16)),
-        "prepared_offset": draw(st.integers(0, 2**40)),
+        "sys_flag": draw(_SYS_FLAGS),
+        "queue_id": draw(_QUEUE_IDS),
+        "queue_offset": draw(_OFFSETS),
+        "flag": draw(_FLAGS),
+        "reconsume_times": draw(_TIMES),
+        "prepared_offset": draw(_OFFSETS),
     }
+
+
+_RECORDS = record_fields()
 
 
 def _noise(draw: st.DrawFn, log: SyntheticLog) -> bytes:  # noqa: PLR0911 - one per kind
     """Something that is no record of this place, the nastier the better."""
     here = log.base + len(log.data)
-    kind = draw(st.sampled_from(["bytes", "zeros", "foreign", "magic", "hidden", "blank", "torn"]))
+    kind = draw(_KINDS)
     if kind == "zeros":
         return bytes(draw(st.integers(1, 200)))
     if kind == "foreign":
         return record_bytes(here + draw(st.integers(1, 5000)), body=b"not here")
     if kind == "magic":
-        magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V2, MAGIC_BLANK]))
-        length = draw(st.integers(-5, 300) | st.just(2**31 - 1))
+        magic = draw(_MAGICS_OF_NOISE)
+        length = draw(_LENGTHS)
         return length.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big") + b"\x01" * 40
     if kind == "hidden":
         return record_bytes(here, body=record_bytes(7, body=b"inner"))[:-1] + b"\x00\x01"
@@ -105,17 +128,17 @@ def _noise(draw: st.DrawFn, log: SyntheticLog) -> bytes:  # noqa: PLR0911 - one 
 @st.composite
 def damaged_logs(draw: st.DrawFn) -> SyntheticLog:
     """A log of records with noise between some, flipped bytes, and a tail of any kind."""
-    log = SyntheticLog(base=draw(st.sampled_from([0, 65536, 1 << 40])))
+    log = SyntheticLog(base=draw(_BASES))
     for _ in range(draw(st.integers(0, 6))):
         if draw(st.integers(0, 3)) == 0:
             log.garbage(_noise(draw, log))
-        fields = draw(record_fields())
+        fields = draw(_RECORDS)
         if draw(st.integers(0, 4)) == 0:
             # A body that carries a whole record, one of elsewhere or one that states its place.
-            inside = log.base + len(log.data) + 88 + draw(st.sampled_from([0, 0, 1000]))
+            inside = log.base + len(log.data) + 88 + draw(_DISTANCES)
             fields |= {"body": record_bytes(inside, body=b"hidden"), "sys_flag": 0}
         log.add(**fields)
-    tail = draw(st.sampled_from(["none", "zeros", "blank", "noise", "hole"]))
+    tail = draw(_TAILS)
     if tail == "zeros":
         log.zeros(draw(st.integers(1, 300)))
     elif tail == "blank":

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("numba", "llvmlite", "pyarrow", "pyspark", "pandas")
+HEAVY = ("numba", "llvmlite", "pyarrow", "pyspark", "pandas", "javaproperties")
 
 
 def loaded_after(code: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
@@ -33,6 +33,6 @@ def test_help_and_version_load_nothing_of_the_store(arguments):
     code = "import contextlib, io, rocketstore.cli as cli\n"
     code += "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
     code += f"    cli.main({arguments})"
-    ours = ("numpy", "javaproperties", "msgspec", "rich.markdown", "rocketstore.config",
+    ours = ("numpy", "msgspec", "rich.markdown", "rocketstore.config",
             "rocketstore.format", "rocketstore.storage")  # fmt: skip
     assert loaded_after(code, HEAVY + ours) == []

@@ -17,8 +17,6 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import javaproperties
-
 from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, FieldSpec, StoreConfig, kind_name
 from rocketstore.errors import ConfigError
 
@@ -121,6 +119,8 @@ def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
     ConfigError
         It cannot be read, or holds a malformed ``\u`` escape.
     """
+    import javaproperties  # noqa: PLC0415 - half the time of numpy's import, and few need it
+
     try:
         # Bytes are Latin-1, as for java.util.Properties.load(InputStream).
         with open(path, "rb") as file:  # noqa: PTH123 - any path-like
