@@ -81,6 +81,7 @@ def test_a_genuine_slave_follows_our_master_over_file_ends_and_restarts(tmp_path
             assert result.status is PutMessageStatus.PUT_OK
             assert end_of(slave) == master.max_physical_offset
             slave.wait_dispatched()
+            master.wait_dispatched()
             assert len(slave.read_queue("orders", 1)) == master.max_offset("orders", 1)
             assert follower.sent == follower.acknowledged
             slave.halt()
