@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from hypothesis import settings
 
 from rocketstore.events import ROOT
 from support.golden import unpacked_directories
+
+# Of numpy, in every process that tests start: its idle threads turn for a tenth of a second.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 TESTS = Path(__file__).parent
 
@@ -118,6 +122,7 @@ def _leave_what_stays_alone() -> Iterator[None]:
     gc.enable()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)  # of 700: what tests make and drop is mostly no cycle
     yield
     gc.unfreeze()  # as at the start; libraries look at their end for what was never freed
 

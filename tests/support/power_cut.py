@@ -227,8 +227,9 @@ class Trial:
 
     def _forget_what_is_in_memory_only(self, store: MessageStore) -> None:
         """A death takes what a pool has not committed; nobody may ever find it."""
+        files = LogBytes(store)
         for label, place in list(self.promises.pending.items()):
-            if place.physical_offset >= store.max_physical_offset and not in_file(store, place):
+            if place.physical_offset >= store.max_physical_offset and not files.have(place):
                 del self.promises.pending[label]
                 self.promises.tried.remove(label)
 
@@ -307,7 +308,10 @@ class Trial:
                 label = Label.parse(message.properties[LABEL])
                 own = QueueKey(message.topic, message.queue_id)
                 seen[label] = Place(message.physical_offset, own, message.queue_offset)
-                assert in_file(store, seen[label]), f"{label} was seen while it was in memory only"
+        if store.transient_pool is not None:
+            files = LogBytes(store)
+            for label, place in seen.items():
+                assert files.have(place), f"{label} was seen while it was in memory only"
         if self.is_sync:
             for label, place in seen.items():
                 self.promises.promise(label, place)
@@ -399,13 +403,20 @@ def _decode_offsets(content: bytes) -> ConsumerOffsets:
     return decode_table(content, ConsumerOffsets)
 
 
-def in_file(store: MessageStore, place: Place) -> bool:
-    """Return whether a file of the log, not only a buffer, has a record at a place."""
-    (directory,) = store.layout.commit_log_directories
-    start, position = divmod(place.physical_offset, LOG_FILE_BYTES)
-    with (directory / f"{start * LOG_FILE_BYTES:020}").open("rb") as file:
-        file.seek(position)
-        return any(file.read(4))
+class LogBytes:
+    """The log's files as they are now, without what only a buffer has; each is read once."""
+
+    def __init__(self, store: MessageStore) -> None:
+        (self._directory,) = store.layout.commit_log_directories
+        self._read: dict[int, bytes] = {}
+
+    def have(self, place: Place) -> bool:
+        """Return whether a file has a record at a place."""
+        number, position = divmod(place.physical_offset, LOG_FILE_BYTES)
+        if number not in self._read:
+            path = self._directory / f"{number * LOG_FILE_BYTES:020}"
+            self._read[number] = path.read_bytes()
+        return any(self._read[number][position : position + 4])
 
 
 def abandon(store: MessageStore) -> None:
