@@ -43,12 +43,16 @@ def code_objects(code: CodeType) -> Iterator[CodeType]:
 
 
 def blocks_of_locks(tree: ast.AST) -> list[range]:
-    """Return the lines of each block entered by a name, not by a call that makes a context."""
+    """Return the lines of each block entered by a name, not by a call that makes a context.
+
+    ``cython.nogil`` takes no lock.
+    """
     return [
         range(node.body[0].lineno, (node.body[-1].end_lineno or 0) + 1)
         for node in ast.walk(tree)
         if isinstance(node, ast.With)
         and any(isinstance(item.context_expr, (ast.Name, ast.Attribute)) for item in node.items)
+        and not any(ast.unparse(item.context_expr) == "cython.nogil" for item in node.items)
     ]
 
 
