@@ -233,6 +233,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.note_number(queue, result.queue_offset)
             place = (result.physical_offset, result.size)
             self.model[queue].append(Put(body, str(message.keys), None, *place))
+            self.forgetful.add(queue)  # its entry may have died, and the record may be hit
         else:  # a transient store pool had it
             assert self.store.transient_pool is not None
         self.kill()
