@@ -4,12 +4,11 @@ from rocketstore.native.group cimport SyncGroup
 from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record
 from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes
-from rocketstore.native.walk cimport hold_names, property_at
+from rocketstore.native.walk cimport hold_names
 
-cdef long long _DELA, _INNER_MU
+cdef long long _DELA, _Y_END, _INNER_MU
 cdef bytes _KEYS, _UNIQ_KEY, _TAGS, _WAIT
 
-@cython.locals(name_end=Py_ssize_t, end=Py_ssize_t)
 cdef bint is_plain_block(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept
 cdef bint is_same(object one, object other)
 

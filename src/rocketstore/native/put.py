@@ -25,15 +25,16 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.log_end import LogEnd, QueueCounter, Record
     from rocketstore.native.view import Bytes
-    from rocketstore.native.walk import hold_names, property_at
+    from rocketstore.native.walk import hold_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.native.group import SyncGroup
 
-# The starts of DELAY and of INNER_MULTI_DISPATCH, as loads see them.
+# The name DELAY with what ends it, and the start of INNER_MULTI_DISPATCH, as loads see them.
 _DELA = int.from_bytes(b"DELA", "big")
+_Y_END = int.from_bytes(b"Y\x01", "big")
 _INNER_MU = int.from_bytes(b"INNER_MU", "big")
 _KEYS, _UNIQ_KEY, _TAGS = b"\x02KEYS\x01", b"\x02UNIQ_KEY\x01", b"\x02TAGS\x01"
 _WAIT = b"WAIT\x01"
@@ -42,21 +43,20 @@ _WAIT = b"WAIT\x01"
 def is_plain_block(source: Bytes, at: int, size: int) -> bool:
     """Return whether encoded properties may be stored as they are, and ask for nothing.
 
-    What begins like DELAY or INNER_MULTI_DISPATCH is left to the writer.
+    What begins like DELAY or INNER_MULTI_DISPATCH is left to the writer, whether it has a value or
+    not: to take properties apart (`property_at`) would cost a client's batch 7 % more.
     """
     stop = at + size
     if size == 0:
         return True
     if view.load_u8(source, stop - 1) == 0 or not hold_names(source, at, stop):
         return False
-    while at < stop:
-        name_end, end = property_at(source, at, stop)
-        size = name_end - at
-        if size == 5 and view.load_i32(source, at) == _DELA and view.load_u8(source, at + 4) == 89:
+    while stop - at >= 6:
+        if view.load_i32(source, at) == _DELA and view.load_i16(source, at + 4) == _Y_END:
             return False
-        if size >= 8 and view.load_i64(source, at) == _INNER_MU:
+        if stop - at >= 8 and view.load_i64(source, at) == _INNER_MU:
             return False
-        at = end + 1
+        at = view.find_byte(source, at, stop, 2) + 1
     return True
 
 
