@@ -334,12 +334,13 @@ class ConsumeQueue(QueueSearch):
             is_expired = last is None or last[1].physical_offset < log_min_offset
             return is_expired and stop <= self.next_position and not is_written
 
-        with self._mappings.files_lock:
-            before = self.files.files
-            gone, is_whole = self.files.remove_leading(may_go, **when)
-        for file in before[: len(gone)]:
-            self._mappings.forget(file)
-        return gone, is_whole
+        before = self.files.files
+        try:
+            with self._mappings.files_lock:
+                return self.files.remove_leading(may_go, **when)
+        finally:  # also of those that went before an error
+            for file in {*before} - {*self.files.files}:
+                self._mappings.forget(file)
 
     # --- durability -----------------------------------------------------------------------------
 

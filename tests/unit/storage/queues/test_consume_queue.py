@@ -309,6 +309,21 @@ def test_a_file_that_ends_in_fillers_stays_while_a_message_of_it_lives(table):
     assert len(queue.delete_expired(1101, **options)[0]) == 2
 
 
+def test_what_went_before_an_error_is_let_go_of(queue, monkeypatch):
+    """Else it would count among the files that may be mapped until the store is closed."""
+    first = queue.files.files[0]
+    assert queue.entry(0) == entry(0)
+    assert first in queue._mappings._readers
+
+    def fails(_disk, _directory):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Disk, "fsync_directory", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        queue.delete_expired(1401, force_after_ms=0, now_ms=0)
+    assert first not in queue._mappings._readers
+
+
 def test_a_held_file_is_deleted_when_its_reader_is_done(queue):
     first = queue.files.files[0]
     view = first.array[:20]
