@@ -65,8 +65,9 @@ class TopicRoutes(ABC):
         store.queues = lambda: sorted({*without(), *keys()})
 
     def attach_puts(self) -> None:
-        """Let calls that put come here."""
+        """Let calls that put come here, and no message of another topic."""
         store = self._routed_store
+        store.extra_queues.rooms.append(self)
         self._route("put", "message", _topic_of)
         self._route("put_prepared", "prepared", _topic_of)
         self._route("put_record")

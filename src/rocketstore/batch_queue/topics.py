@@ -92,7 +92,6 @@ class BatchTopics(BatchReads):
         self._file_size = file_size(parts.layout, parts.config, parts.sizes)
         self._mapped: dict[QueueKey, MappedBatchQueue] = {}
         super().__init__(store, parts.log, self._mapped, parts.queues.batch_topics)
-        store.extra_queues.roomed |= self.names
         self._load()
         self._attach()
 
@@ -196,7 +195,6 @@ class BatchTopics(BatchReads):
 
             self._file.mark(topic, queue_count, marks)
             self.names = self._table.batch_topics = self._table.batch_topics | {topic}
-            self._store.extra_queues.roomed.add(topic)
 
     # --- puts -----------------------------------------------------------------------------------
 

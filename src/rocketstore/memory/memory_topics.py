@@ -85,7 +85,6 @@ class MemoryTopics(TopicRoutes):
         self._store = store
         self._file = file
         self.names = _marked(file.topics())
-        store.extra_queues.roomed |= self.names
 
     def create(self, topic: str, queue_count: int = 1) -> None:
         """Make a topic a memory topic, also for later opens: ``topics.json`` says so.
@@ -117,7 +116,6 @@ class MemoryTopics(TopicRoutes):
         with self._file.changing:
             self._file.mark(topic, queue_count, marks)
             self.names |= {topic}
-            self._store.extra_queues.roomed.add(topic)
 
     def _disk_queues(self) -> list[QueueKey]:
         return type(self._store).queues(self._store)

@@ -59,6 +59,14 @@ class Settings(Protocol):
         """Whether there are light ones."""
 
 
+class Room(Protocol):
+    """What keeps topics of a kind of its own above the store."""
+
+    @property
+    def names(self) -> Container[str]:
+        """Its topics at the moment."""
+
+
 def has_light_queues(settings: Settings) -> bool:
     """Whether further queues named ``%LMQ%…`` are light ones: also without any of the settings."""
     return settings.enable_lmq or not settings.enable_multi_dispatch
@@ -133,7 +141,7 @@ def offset_in(message: StoredMessage, queue: QueueKey) -> int | None:
 
 
 def _fault(
-    queue: QueueKey, own: QueueKey, others: Container[QueueKey], roomed: Container[str]
+    queue: QueueKey, own: QueueKey, others: Container[QueueKey], *, is_roomed: bool
 ) -> str | None:
     try:
         check_topic(queue.topic)
@@ -141,7 +149,7 @@ def _fault(
         return error.message
     if not goes_on(queue.topic):
         return "the store keeps messages there until they are put elsewhere"
-    if queue.topic in roomed:
+    if is_roomed:
         return "a memory topic or batch topic takes no message of another topic"
     if queue == own:
         return "it is the message's own queue"
@@ -187,7 +195,7 @@ class ExtraQueues:
     queue's end (K-L2), and an append advances it only when its record is in the log.
 
     `known` are the queues there are, `counter` returns the counter of one; `light` are the light
-    ones, `roomed` topics that a room above the store keeps, with queues of another kind. Source:
+    ones; a topic of one of the `rooms` has queues of another kind. Source:
     MultiDispatch.wrapMultiDispatch and updateMultiQueueOffset of 4.9.8.
     """
 
@@ -198,7 +206,7 @@ class ExtraQueues:
         settings: Settings,
     ) -> None:
         self._counter, self._settings = counter, settings
-        self.roomed: set[str] = set()
+        self.rooms: list[Room] = []
         self.light = self._light_of(known)
 
     def _light_of(self, keys: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -221,7 +229,8 @@ class ExtraQueues:
         queues: dict[QueueKey, None] = {}
         for name in names:
             queue = extra_queue(name, own.queue_id, lmq=has_light_queues(settings))
-            fault = _fault(queue, own, queues, self.roomed)
+            is_roomed = any(name in room.names for room in self.rooms)
+            fault = _fault(queue, own, queues, is_roomed=is_roomed)
             if fault is None:
                 queues[queue] = None
             elif refuses:

@@ -450,7 +450,7 @@ def test_a_record_for_several_queues_makes_none_of_a_batch_topic(root):
     with open_batches(root, enable_multi_dispatch=True) as store:
         put(store, "a", "b")
         properties = {"INNER_MULTI_DISPATCH": f"{BATCHES},other"}
-        store.extra_queues.roomed.clear()  # as a store that refuses no such list
+        store.extra_queues.rooms.clear()  # as a store that refuses no such list
         store.put(Message(topic=PLAIN, body=b"p", properties=properties))
         store.wait_dispatched()
         assert bodies(store.get("other", 0, 0)) == [(0, "p")]
