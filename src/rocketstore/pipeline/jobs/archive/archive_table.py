@@ -21,7 +21,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -29,7 +29,6 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -53,8 +52,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 pa: Any = pyarrow
-pc: Any = pyarrow.compute
-"""Their annotations know too little of what they take."""
+"""Its annotations know too little of what it takes."""
 
 MESSAGES: Final = "messages"
 EXTENTS: Final = "extents"
@@ -150,15 +148,8 @@ _FILES: Final[dict[str, Any]] = {
 }
 """Columns of a table's files, those of its directories, and how files are written."""
 
-_COMPARED: Final[dict[str, Any]] = {
-    "=": pc.equal,
-    ">=": pc.greater_equal,
-    "<": pc.less,
-    "in": lambda column, values: pc.is_in(column, value_set=pa.array(values)),
-}
-
 Condition = tuple[str, str, Any]
-"""Of rows: a column, a key of ``_COMPARED``, and a value; a filter of ``pyarrow.parquet``."""
+"""Of rows: a column, how it is compared, and a value; a filter of ``pyarrow.parquet``."""
 
 LastRecord = tuple[int, int, str]
 """Physical offset, size and SHA-256 of a log's last record; 0 bytes when there is none."""
@@ -247,8 +238,10 @@ class Archive:
     def runs(self, broker: str, *, only_last: bool = False) -> tuple[Run, ...]:
         """Return the runs of a broker that count, oldest first, or `only_last` of them."""
         number = self.last_run(broker)
-        rows = self._run_rows if number and not only_last else []
-        if number and only_last:
+        if not number:
+            return ()
+        rows = self._run_rows
+        if only_last:
             rows = self.read_extents(["run"], ["brokerName", "content"], broker, number)
         contents = {row["run"]: row["content"] for row in rows if row["brokerName"] == broker}
         found: list[Run] = []
@@ -402,8 +395,7 @@ def read_rows(
                 for batch in file.iter_batches(count, [group], needed, use_threads=False):
                     left -= batch.num_rows
                     rows = batch.select(needed).cast(read_as)
-                    tests = [_COMPARED[how](rows.column(name), to) for name, how, to in wanted]
-                    found = rows.select(columns).filter(reduce(pc.and_, tests))
+                    found = rows.filter(condition).select(columns)
                     if found.num_rows:
                         yield found
                 if left:  # a column that says it has fewer values ends the others too
