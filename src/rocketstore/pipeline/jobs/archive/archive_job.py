@@ -161,7 +161,7 @@ def archive(
     Raises
     ------
     NotAStoreError
-        `store` is not a store, or a directory of several.
+        `store` is not a store, or is a directory of several.
     ArchiveError
         The store is not the one that was archived; another process archived it meanwhile; or the
         archive cannot be written.

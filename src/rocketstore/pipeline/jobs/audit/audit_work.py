@@ -35,10 +35,7 @@ from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.stores import StoreFile, offset_files
 from rocketstore.queue_extension.tags_codes import resolved
 from rocketstore.verification import expectation, index_rules, queue_rules
-from rocketstore.verification.batch_entries import (
-    entries_called_for,
-    stored_entries,
-)
+from rocketstore.verification.batch_entries import entries_called_for, stored_entries
 from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
 from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers

@@ -98,7 +98,7 @@ def report(
     Raises
     ------
     NotAStoreError
-        There is not a store.
+        There is no store.
     ConfigError
         `out` lies inside the store, or not on a disk.
     StoreError

@@ -119,7 +119,7 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     Raises
     ------
     ArchiveError
-        There is not an archive, no such version or broker, or it has several brokers.
+        There is no archive, no such version or broker, or it has several brokers.
     ArchiveDamagedError
         Files or rows of the archive are gone or changed; nothing is restored.
     ConfigError
