@@ -24,7 +24,7 @@ _COUNT = struct.Struct("=q")
 
 
 def lost_by_a_kill(spec: dict[str, Any], open_store: Open) -> int:
-    """Return how many acknowledged messages are gone after `kill -9` of who puts them."""
+    """Return how many acknowledged messages are gone after `kill -9` of their writer."""
     acknowledged = mmap.mmap(-1, _COUNT.size)  # which both processes see
     writer = os.fork()
     if not writer:

@@ -249,7 +249,7 @@ def bench_put_latency(spec: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def bench_kill_loss(spec: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Kill who puts."""
+    """Kill a writer, and count what is gone."""
     return {"lost": lost_by_a_kill(spec, partial(_open, spec, path))}
 
 
