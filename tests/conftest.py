@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,3 +144,11 @@ def _keep_the_log_as_it_was() -> Iterator[None]:
     yield
     ROOT.handlers[:] = handlers
     ROOT.setLevel(level)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _see_that_services_ended() -> Iterator[None]:
+    """Fail a module that leaves a store open: its threads run on, and later tests meet them."""
+    yield
+    left = [one.name for one in threading.enumerate() if one.name.startswith("rocketstore-")]
+    assert not left, f"a store was left open: {left}"

@@ -66,15 +66,16 @@ def test_both_may_end_and_come_back_anywhere(tmp_path):
 def test_a_slave_that_becomes_master_delivers_and_commits_what_its_master_did_not(tmp_path):
     """K-H9: no offsets of delays or transactions came with the log, and none are needed."""
     settings = {"message_delay_level": "1s 2s", "transaction_time_out": 0}
-    master = open_master(tmp_path / "master", **settings)
-    with open_slave(tmp_path / "slave", address_of(master)) as slave:
+    with (
+        open_master(tmp_path / "master", **settings) as master,
+        open_slave(tmp_path / "slave", address_of(master)) as slave,
+    ):
         for level in "12":
             master.put(Message(topic="T", body=level.encode(), properties={"DELAY": level}))
         ended, left = (master.begin(Message(topic="T", body=body)) for body in (b"a", b"b"))
         master.commit(ended)
         wait_until(lambda: master.max_offset("T", 0) == 2, "the first one is delivered")
         wait_for_slave(master, slave)
-        master.abandon()
     with open_master(tmp_path / "slave", **settings) as promoted:
         assert promoted.commit(ended).status is EndStatus.ENDED_ALREADY
         assert promoted.commit(left).status is EndStatus.COMMITTED
