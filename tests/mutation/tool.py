@@ -10,7 +10,7 @@ another that makes a line of docs/coverage.md false, and names the tests that mu
     new     by what
     tests   below tests; each of them must fail
     code    "plain" (the default): without anything compiled, as ROCKETSTORE_KERNELS=off does it;
-            "compiled": with it, built anew where `file` is a C file
+            "compiled": with it, and built again where `file` is one of `native`
 
 ``make mutate`` runs all, ``make mutate CHOSEN="S0-19 retention"`` those of a line or of a list.
 A mutation that some test of its own survives is a hole in the tests: close it, or say in
@@ -101,18 +101,19 @@ class Tree:
         text = path.read_text("utf-8")
         if text.count(mutation.old) != 1:
             raise ValueError(f"{mutation.file} has {text.count(mutation.old)} of: {mutation.old}")
-        self._write(path, text.replace(mutation.old, mutation.new))
+        is_built = mutation.code == "compiled" and path.parent.name == "native"
+        self._write(path, text.replace(mutation.old, mutation.new), is_built)
         try:
             yield
         finally:
-            self._write(path, text)
+            self._write(path, text, is_built)
 
-    def _write(self, path: Path, text: str) -> None:
+    def _write(self, path: Path, text: str, is_built: bool) -> None:
         path.write_text(text, "utf-8")
         # Bytecode is told from that of the text before by whole seconds.
         moment = next(self._times)
         os.utime(path, (moment, moment))
-        if path.suffix == ".c" or path.parent.name == "native":
+        if is_built:
             subprocess.run(
                 [sys.executable, "setup.py", "build_ext", "--inplace"], cwd=self.place, check=True
             )
@@ -209,7 +210,8 @@ def main() -> int:
             not_noticed = survivors_of(tree, mutation)
             survived += bool(not_noticed)
             verdict = "SURVIVED" if not_noticed else "killed"
-            print(f"{number:4}/{len(mutations)} {verdict:8} {mutation.file}: {mutation.breaks}")
+            line = f"{number:4}/{len(mutations)} {verdict:8} {mutation.file}: {mutation.breaks}"
+            print(line, flush=True)
             for test in not_noticed:
                 print(f"{'':14}not noticed by {test}", flush=True)
     lines = {row for mutation in mutations for row in mutation.rows}

@@ -249,12 +249,14 @@ def test_more_hits_than_one_call_returns_come_newest_first(span: int, most: int)
 
 def test_a_hit_behind_more_items_than_are_looked_at_with_the_lock_held() -> None:
     log = SyntheticLog().add(topic=b"T", properties=b"KEYS\x01k1")
+    log.add(topic=b"T", properties=b"KEYS\x01k1")
     file = IndexPart()
     layout = IndexLayout(1, 400)
     file.array = file.mapping = guarded(bytes(layout.size_bytes))
     put_item(file.array, *layout, key_hash("T", "k1"), 0, 1_600_000_000_123)
     for other in range(300):
-        put_item(file.array, *layout, other, 0, 1_600_000_000_123)
+        # Named by no item of its key, so its record is not looked at.
+        put_item(file.array, *layout, other, log.records[1][0], 1_600_000_000_123)
     index = Index(file)
     index.layout = layout
     search = KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), index, 1 << 30)
