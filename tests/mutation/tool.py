@@ -102,13 +102,13 @@ class Tree:
         if text.count(mutation.old) != 1:
             raise ValueError(f"{mutation.file} has {text.count(mutation.old)} of: {mutation.old}")
         is_built = mutation.code == "compiled" and path.parent.name == "native"
-        self._write(path, text.replace(mutation.old, mutation.new), is_built)
+        self._write(path, text.replace(mutation.old, mutation.new), is_built=is_built)
         try:
             yield
         finally:
-            self._write(path, text, is_built)
+            self._write(path, text, is_built=is_built)
 
-    def _write(self, path: Path, text: str, is_built: bool) -> None:
+    def _write(self, path: Path, text: str, *, is_built: bool) -> None:
         path.write_text(text, "utf-8")
         # Bytecode is told from that of the text before by whole seconds.
         moment = next(self._times)

@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rocketstore.storage.files.ahead import WarmUp
+from rocketstore.storage.files.disk import libc
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.failing_disk import FailingDisk
 
@@ -40,7 +42,9 @@ def test_warming_syncs_after_so_many_pages_only_with_sync_flush(tmp_path, disk, 
     assert disk.calls.count(("fdatasync", file.path.name)) == before + syncs
 
 
-def test_warming_leaves_a_file_of_zeros_with_every_page_present(tmp_path, disk):
+def test_warming_leaves_a_file_of_zeros_with_every_page_present(tmp_path, disk, monkeypatch):
+    without_locks = SimpleNamespace(madvise=libc().madvise, mlock=lambda _address, _size: -1)
+    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: without_locks)
     file = MappedFile.create(tmp_path / "file", base=0, size=SIZE, disk=disk)
     WarmUp(flush_every_pages=4096, flush=False).warm(file)
     assert file.path.read_bytes() == bytes(SIZE)
