@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from rocketstore.message import Message, StoredMessage
     from rocketstore.message_store import MessageStore
     from rocketstore.queue_extension.filters import ConsumerFilters
+    from rocketstore.storage.audit.repair_plan import RepairReport
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import Arrival
     from rocketstore.storage.files.pread_files import LogFile
@@ -84,7 +85,9 @@ if TYPE_CHECKING:
         ByteRange,
         QueueKey,
     )
+    from rocketstore.upkeep import repair_store, verify_store
     from rocketstore.verification.file_rules import FileFinding
+    from rocketstore.verification.findings import Finding, Severity, VerifyReport
 
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
     # Puts, pages and statistics rely on it (decision 0022).
@@ -118,6 +121,7 @@ __all__ = [
     "ExtensionUnit",
     "FieldRangeError",
     "FileFinding",
+    "Finding",
     "FlushDiskType",
     "FlushFailedError",
     "FormatError",
@@ -148,9 +152,11 @@ __all__ = [
     "RecoveryPolicy",
     "RecoveryReport",
     "RefusedMessageError",
+    "RepairReport",
     "RocketStoreError",
     "RunningFlag",
     "RunningFlags",
+    "Severity",
     "SparkJobError",
     "StoreClosedError",
     "StoreConfig",
@@ -165,7 +171,10 @@ __all__ = [
     "SystemRefusedError",
     "TruncatedRecordError",
     "UnsupportedEnvironmentError",
+    "VerifyReport",
     "load_config",
+    "repair_store",
+    "verify_store",
 ]
 
 _PLACES: Final = {
@@ -188,6 +197,7 @@ _PLACES: Final = {
     "message": ("Message", "StoredMessage"),
     "message_store": ("MessageStore",),
     "queue_extension.filters": ("ConsumerFilters",),
+    "storage.audit.repair_plan": ("RepairReport",),
     "storage.dispatch.dispatcher": ("Arrival",),
     "storage.dispatch.dispatch_service": ("DispatchHealth",),
     "storage.files.pread_files": ("LogFile",),
@@ -208,7 +218,9 @@ _PLACES: Final = {
     "transaction.records": ("EndStatus",),
     "transaction.transactions": ("EndResult", "HalfMessage"),
     "units": ("ByteRange", "QueueKey"),
+    "upkeep": ("repair_store", "verify_store"),
     "verification.file_rules": ("FileFinding",),
+    "verification.findings": ("Finding", "Severity", "VerifyReport"),
 }
 _PLACE_OF: Final = {name: place for place, names in _PLACES.items() for name in names}
 

@@ -16,6 +16,7 @@ import msgspec
 
 from rocketstore.batch_queue.topics import BatchTopics, file_size
 from rocketstore.storage.audit.store_audit import ReadLogFile, find_places
+from rocketstore.storage.audit.verify import small_files
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, may_have_writer
 from rocketstore.storage.files.pread_files import PreadFiles
@@ -27,11 +28,13 @@ from rocketstore.topic_file import TopicFile
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import (
     entries_called_for,
+    queue_bounds,
     queue_finding,
     stored_entries,
 )
 from rocketstore.verification.findings import file_finding
 from rocketstore.verification.queue_numbers import QueueNumbers
+from rocketstore.verification.small_files import position_findings, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def check_batch_queues(root: Path, config: StoreConfig, *, now_ms: int) -> list[Finding]:
-    """Return what is wrong with the batch queues of a store; nothing where it has none.
+    """Return what is wrong with the batch queues of a store, and where groups stand in them.
 
     What a live writer has not dispatched yet is no fault. `StoreDamagedError`: a topic has queues
     of the other kind.
@@ -54,17 +57,22 @@ def check_batch_queues(root: Path, config: StoreConfig, *, now_ms: int) -> list[
     if not names:
         return []
     is_live = may_have_writer(layout.lock)
-    # Read first: a writer adds records before their entries.
+    # What consumers had by then, the queues have; and a writer adds records before their entries.
+    standing = [one for one in positions(small_files(layout)) if one.topic in names]
     stored = dict(_stored(layout))
     log = PreadFiles(layout.log_directories, file_size=sizes.commit_log_file_bytes)
     called = _called_for(log, names, now_ms)
     findings = [finding for _, wrong in stored.values() for finding in wrong]
-    for key in sorted({*stored, *called}):
-        entries = stored[key][0] if key in stored else stored_entries(b"")
-        found = queue_finding(
-            key, entries, stored_entries(called[key]), max(log.min_offset, 0), is_live=is_live
-        )
+    log_min, none = max(log.min_offset, 0), stored_entries(b"")
+    entries = {key: stored.get(key, (none, []))[0] for key in sorted({*stored, *called})}
+    for key, array in entries.items():
+        found = queue_finding(key, array, stored_entries(called[key]), log_min, is_live=is_live)
         findings += [] if found is None else [found]
+    topics = {key.topic for key in stored}
+    for one in standing:
+        if one.topic in topics:  # else it has had no message yet
+            array = entries.get(QueueKey(one.topic, one.queue_id), none)
+            findings += position_findings(one, queue_bounds(array, log_min))
     return findings
 
 
@@ -106,7 +114,11 @@ def repair_batch_queues(
 
     Of the store itself nothing else may be wrong any more: `repair_store` comes first.
     """
-    findings = check_batch_queues(root, config, now_ms=now_ms)
+    findings = [
+        one
+        for one in check_batch_queues(root, config, now_ms=now_ms)
+        if not one.kind.startswith("consumer")  # which a repair leaves to the group
+    ]
     topics = sorted({one.topic for one in findings if one.topic is not None})
     actions = [f"batch queues of {topic}: build them again from the log" for topic in topics]
     if topics and not dry_run:

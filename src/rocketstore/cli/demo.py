@@ -192,7 +192,7 @@ def consume_half(store: MessageStore) -> None:
 
 def _verify(directory: Path) -> int:
     from rocketstore.cli.findings import checksum_note, verification_summary
-    from rocketstore.storage.audit.verify import verify_store
+    from rocketstore.upkeep import verify_store
 
     started = time.perf_counter()
     report = verify_store(directory)

@@ -116,16 +116,13 @@ def verify(
     output: OutputOption = "table",
 ) -> int:
     """Check every structure against the CommitLog; writes nothing, works beside a writer."""
-    from rocketstore.batch_queue.checking import check_batch_queues
     from rocketstore.cli.findings import print_verification
     from rocketstore.cli.progress import progress
-    from rocketstore.storage.audit.verify import verify_store
+    from rocketstore.upkeep import verify_store
 
     config = (settings or StoreSettings()).load(store)
-    now_ms = time.time_ns() // 1_000_000
     with progress("verifying", total=None) as advance:
-        report = verify_store(store, config, progress=advance, now_ms=now_ms)
-    report.findings.extend(check_batch_queues(store, config, now_ms=now_ms))
+        report = verify_store(store, config, progress=advance)
     return print_verification(report, output)
 
 
@@ -193,16 +190,11 @@ def repair(
     output
         How to print.
     """
-    from rocketstore.batch_queue.checking import repair_batch_queues
     from rocketstore.cli.findings import print_repair
-    from rocketstore.storage.audit.repair import repair_store
+    from rocketstore.upkeep import repair_store
 
-    config, now_ms = (settings or StoreSettings()).load(store), time.time_ns() // 1_000_000
-    report = repair_store(store, policy=policy, dry_run=dry_run, config=config, now_ms=now_ms)
-    findings, actions = repair_batch_queues(store, config, now_ms=now_ms, dry_run=dry_run)
-    report.findings.extend(findings)
-    report.actions.extend(actions)
-    return print_repair(report, output)
+    config = (settings or StoreSettings()).load(store)
+    return print_repair(repair_store(store, config, policy=policy, dry_run=dry_run), output)
 
 
 @app.command(name="import")

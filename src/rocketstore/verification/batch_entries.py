@@ -139,6 +139,14 @@ def written_count(array: BatchEntryArray) -> int:
     return int(wrong[0]) if wrong.size else len(array)
 
 
+def queue_bounds(stored: BatchEntryArray, log_min: int) -> tuple[int, int]:
+    """Return the queue offsets of the first message that has not expired and after the last."""
+    stored = stored[: written_count(stored)]
+    stop = int(stored["base_offset"][-1]) + int(stored["message_count"][-1]) if len(stored) else 0
+    left = stored["base_offset"][stored["physical_offset"] >= log_min]
+    return (int(left[0]) if len(left) else stop), stop
+
+
 def queue_finding(
     key: QueueKey,
     stored: BatchEntryArray,

@@ -33,8 +33,6 @@ from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.verification.queue_rules import QueueView
-
 TABLES: Final[dict[str, Any]] = {
     TOPICS_FILE: TopicTable,
     CONSUMER_OFFSETS_FILE: ConsumerOffsets,
@@ -169,9 +167,9 @@ def positions(content_of: Callable[[str], Content]) -> Iterator[Position]:
                 yield Position(shown, f"delay level {level}", topic, level - 1, offset)
 
 
-def position_findings(position: Position, queue: QueueView | None) -> Iterator[Finding]:
-    """Compare a consumer's next offset with what its queue has; None: there is no such queue."""
-    first, end = (0, 0) if queue is None else (queue.first_record, queue.stop)
+def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[Finding]:
+    """Compare a consumer's next offset with first and end of its queue: of none, (0, 0)."""
+    first, end = bounds
     at = f"{position.who}: next is queue offset {position.offset}, and the queue"
     if position.offset > end:
         kind, reason = "consumer-ahead", f"{at} ends before {end}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, StoreConfig
+import rocketstore
+from rocketstore import Message, Severity, StoreConfig, verify_store
 from rocketstore.batch_queue.checking import check_batch_queues, repair_batch_queues
 from rocketstore.cli.application import run
 from rocketstore.format.batch_queue_entry import (
@@ -16,8 +18,6 @@ from rocketstore.format.batch_queue_entry import (
     encode_batch_entry,
 )
 from rocketstore.storage.audit.repair import rebuild_store, repair_store
-from rocketstore.storage.audit.verify import verify_store
-from rocketstore.verification.findings import Severity
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
 from support.memory import memory_directory
@@ -113,6 +113,37 @@ def test_what_is_wrong_is_found_and_built_again(root, harm, capsys):
         assert list((root / "repair").rglob("batchconsumequeue*"))
     check_whole(root)
     assert run(["store", "repair", str(root)]) == 0
+
+
+def test_python_is_told_what_the_command_says_and_repairs_as_it_does(root, capsys):
+    HARMS["wrong"][2](root)
+    report = verify_store(root)
+    assert [one.kind for one in report.findings] == ["queue-wrong"]
+    run(["store", "verify", str(root), "--output", "json"])
+    assert json.loads(capsys.readouterr().out) == report.to_dict()
+    said = rocketstore.repair_store(root, dry_run=True)
+    assert not (root / "repair").exists()
+    done = rocketstore.repair_store(root)
+    assert (said.findings, said.actions) == (done.findings, done.actions)
+    assert len(done.actions) == 1
+    check_whole(root)
+
+
+def test_groups_that_stand_outside_a_batch_queue_are_named_by_verify_and_by_the_audit(root):
+    places = {"ahead": 41, "inside": 7, "at the end": 40}
+    table = {f"{BATCHES}@{group}": {"0": offset} for group, offset in places.items()}
+    table[f"{BATCHES}@elsewhere"] = {"9": 1}
+    (root / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    wrong = {("consumer-ahead", 0, 41), ("consumer-ahead", 9, 1)}
+
+    def found(report):
+        return {(one.kind, one.queue_id, one.queue_offset) for one in report.findings}
+
+    assert found(verify_store(root)) == wrong
+    assert set(verify_store(root, now_ms=START_MS).findings) == set(
+        audited(root, now_ms=START_MS).findings
+    )
+    assert repair_batch_queues(root, CONFIG, now_ms=START_MS) == ([], [])
 
 
 def test_a_file_of_a_wrong_length_is_found_and_built_again(root):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from rocketstore import Message
+from rocketstore import Message, verify_store
 from rocketstore.cli.application import run
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
@@ -17,6 +17,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH
 from rocketstore.pipeline import inner_messages
 from rocketstore.pipeline.columns import TABLES
+from support.audit_runs import audited
 from support.batch_stores import BATCHES, PLAIN, open_batches, put
 from support.memory import memory_directory
 from support.pipeline_tables import ARROW_TYPES, read_table
@@ -114,6 +115,17 @@ def test_the_lag_of_a_group_ends_at_the_last_message(root, capsys):
     assert run(["queue", "lag", str(root), "--output", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {(row["topic"], row["queueId"]): (row["maxOffset"], row["lag"]) for row in said} == found
+
+
+def test_a_group_before_the_first_message_left_is_named_by_verify_and_by_the_audit(root):
+    first = as_the_store_says(root)[BATCHES, 0][0]
+    table = root / "config/consumerOffset.json"
+    before = table.read_text()
+    table.write_text(json.dumps({"offsetTable": {f"{BATCHES}@late": {"0": first - 1}}}))
+    for report in (verify_store(root), audited(root)):
+        (found,) = (one for one in report.findings if one.kind.startswith("consumer"))
+        assert (found.kind, found.expected) == ("consumer-behind", f"{first} to 120")
+    table.write_text(before)
 
 
 def test_the_queues_that_are_listed_are_of_both_kinds(root, capsys):

@@ -97,32 +97,7 @@ def repair_store(
     config: StoreConfig | None = None,
     disk: Disk | None = None,
 ) -> RepairReport:
-    """Repair the store at `path`.
-
-    Parameters
-    ----------
-    path
-        Directory of the store.
-    now_ms
-        The time; names the directory of copies.
-    policy
-        ``salvage`` keeps every intact record, ``compatible`` ends the log where 4.9.3 does.
-    dry_run
-        Write nothing, not even the lock file.
-    config
-        Settings that the files do not tell.
-    disk
-        How files are written; a test's own may fail.
-
-    Raises
-    ------
-    StoreLockedError
-        A writer has the store.
-    NotAStoreError
-        There is no CommitLog directory.
-    StoreDamagedError
-        There is no CommitLog file although queues have entries (K-R10).
-    """
+    """Repair all but batch queues, which `rocketstore.repair_store` adds, by the same arguments."""
     repair = _Repair(Path(path), config, disk, now_ms, policy)
     with ExitStack() as stack:
         if dry_run:

@@ -243,15 +243,16 @@ class _Audit(NamedTuple):
     ) -> DataFrame:
         import pyarrow as pa  # noqa: PLC0415 - only where jobs run
 
-        queues = self.places.queues
-        topics = frozenset(key.topic for key in queues)
+        queues, batch_queues = self.places.queues, self.places.batch_queues
+        topics = frozenset(key.topic for key in (*queues, *batch_queues))
         known = [Row("index", -1, "listed")]  # so that there is a row at least
-        for kind, of_kind in (("queue", queues), ("batch", self.places.batch_queues)):
+        for kind, of_kind in (("queue", queues), ("batch", batch_queues)):
             for key, row in of_kind.items():
                 target = audit_work.queue_target(key, kind)
                 known.append(Row(target, -1, "listed", audit_work.packed(row.files)))
         for one in small_files.positions(self.small.get):
-            target = audit_work.queue_target(QueueKey(one.topic, one.queue_id))
+            kind = "batch" if one.topic in self.common.batch_topics else "queue"
+            target = audit_work.queue_target(QueueKey(one.topic, one.queue_id), kind)
             known.append(Row(target, -1, "position", audit_work.packed(one)))
         about = facts.filter("kind NOT IN ('stretch', 'index')")
         table = pa.Table.from_batches(audit_work.as_batches(known))

@@ -19,7 +19,7 @@ from rocketstore.pipeline.jobs.audit.audit_work import QueueSource, Row, packed,
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.units import QueueKey
 from rocketstore.verification import queue_rules, runs
-from rocketstore.verification.batch_entries import queue_finding, stored_entries
+from rocketstore.verification.batch_entries import queue_bounds, queue_finding, stored_entries
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.queue_rules import QueuePart, QueueView
 from rocketstore.verification.small_files import Position, position_findings
@@ -64,7 +64,7 @@ class Judgement(NamedTuple):
     """What queues are judged by.
 
     `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
-    gone. `topics` have a directory.
+    gone. `topics` have a directory of queues of their kind.
     """
 
     task: AuditTask
@@ -147,11 +147,14 @@ def _judge_queue(
         )
         yield Row(target, _QUEUE, "queue", msgspec.json.encode(queue))
     if is_there or topic in judgement.topics or topic == DELAY_TOPIC:
-        for row in rows:
-            if row.kind == "position":
-                position = msgspec.msgpack.decode(row.facts, type=Position)
-                found += position_findings(position, view if is_there else None)
+        found += _position_findings(rows, (view.first_record, view.stop) if is_there else (0, 0))
     yield from map(_finding_row, found)
+
+
+def _position_findings(rows: list[Row], bounds: tuple[int, int]) -> Iterator[Finding]:
+    for row in rows:
+        if row.kind == "position":
+            yield from position_findings(msgspec.msgpack.decode(row.facts, type=Position), bounds)
 
 
 def _finding_row(one: Finding) -> Row:
@@ -168,15 +171,19 @@ def _judge_batch_queue(judgement: Judgement, target: str, rows: list[Row]) -> It
                 with passing_over_deleted(), opened(judgement.task.location, file.path) as source:
                     content += source.read(0, file.size)
     entries = sorted((row for row in rows if row.kind == "entries"), key=lambda row: row.place)
+    stored, log_min = stored_entries(content), judgement.bounds.min
     found = queue_finding(
         QueueKey(topic, int(number)),
-        stored_entries(content),
+        stored,
         stored_entries(b"".join(row.facts for row in entries)),
-        judgement.bounds.min,
+        log_min,
         is_live=judgement.task.is_live,
     )
     if found is not None:
         yield _finding_row(found)
+    if topic in judgement.topics:
+        bounds = queue_bounds(stored, log_min)
+        yield from map(_finding_row, _position_findings(rows, bounds))
 
 
 def _view(
