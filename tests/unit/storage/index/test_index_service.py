@@ -7,6 +7,7 @@ import struct
 from datetime import UTC
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rocketstore.errors import FlushFailedError, StoreFullError
@@ -21,7 +22,6 @@ from support.golden_stores import golden_store
 from support.index_answers import candidates
 from support.index_answers import find as find_in
 from support.oracle.codecs import decode_item
-from support.oracle.index import put_item
 from support.said import capture_logs
 
 LAYOUT = IndexLayout(5, 8)
@@ -40,11 +40,10 @@ def item_count(index):
 
 
 def put(index, key, physical_offset, stored_ms, topic=TOPIC):
-    """Put one item as the kernel does."""
-    while not index.files or not put_item(
-        index.newest_bytes, index.layout.slot_count, index.layout.item_count,
-        key_hash(topic, key), physical_offset, stored_ms,
-    ):  # fmt: skip
+    """Put one item as dispatch does."""
+    numbers = (key_hash(topic, key), physical_offset, stored_ms)
+    columns = [np.array([number], np.int64) for number in numbers]
+    while not index.files or not kernels.put_items(index.newest_bytes, *index.layout, *columns):
         index.roll()
 
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message
 from rocketstore.format.java_hash import key_hash
 from rocketstore.storage.read_only import ReadOnlyStore
-from support.configured_store import open_small
 from support.mapped_reader import mapped_reader
 from support.store_files import INDEX_LAYOUT, StoreFiles
 
@@ -171,18 +169,18 @@ def test_a_damaged_chain_ends_the_search_and_nothing_else(
         assert found(open_reader(), "TopicTest", "k") == [offsets[2]]
 
 
-@pytest.mark.parametrize("number", [-(2**31), -1, 0, 5, 2000, 2**31 - 1])
-def test_a_slot_that_names_no_item_in_use_finds_nothing(tmp_path: Path, number: int) -> None:
-    with open_small(tmp_path / "store") as store:
-        for _ in range(3):
-            store.put(Message(topic="t", body=b"x", keys="k"))
-        store.wait_dispatched()
-        assert len(store.find("t", "k")) == 3
-        (file,) = store._parts.index.files
-        layout = store._parts.index.layout
-        slot = key_hash("t", "k") % layout.slot_count
-        file.file.write_bytes(layout.slot_position(slot), struct.pack(">i", number))
-        assert store.find("t", "k") == []
+def test_a_slot_that_names_no_item_in_use_finds_nothing(
+    files: StoreFiles, open_reader: OpenReader
+) -> None:
+    items = [("TopicTest", "k", files.put(keys="k"), 1_000) for _ in range(3)]
+    files.index(FIRST, items, begin_ms=1_000, end_ms=1_000)
+    path = files.root / "index" / FIRST
+    data = bytearray(path.read_bytes())
+    slot = key_hash("TopicTest", "k") % INDEX_LAYOUT.slot_count
+    for number in (-(2**31), -1, 0, 5, 2000, 2**31 - 1):
+        struct.pack_into(">i", data, INDEX_LAYOUT.slot_position(slot), number)
+        path.write_bytes(data)
+        assert found(open_reader(), "TopicTest", "k") == []
 
 
 def test_strange_files_in_the_index_directory_are_named(files: StoreFiles) -> None:
