@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rocketstore.config import FlushDiskType, StoreConfig
-from rocketstore.errors import RefusedMessageError, StoreFullError
+from rocketstore.errors import RefusedMessageError, StoreClosedError, StoreFullError
 from rocketstore.format.host import encode_host
 from rocketstore.format.record import decode_record, encode_blank
 from rocketstore.message import (
@@ -61,6 +61,16 @@ def test_records_follow_each_other_and_each_queue_counts_for_itself(tmp_path):
     assert parts.log.max_offset == other[0] + other[1]
     assert parts.log.next_queue_offset(ORDERS) == 2
     assert parts.log.next_queue_offset(QueueKey("orders", 9)) == 0
+
+
+def test_nothing_is_appended_once_the_last_append_is_settled(tmp_path):
+    parts = LogParts(tmp_path)
+    append(parts)
+    before = parts.written()
+    parts.log.settle()
+    with pytest.raises(StoreClosedError, match="the store was closed"):
+        append(parts)
+    assert parts.written() == before
 
 
 def test_without_a_born_time_a_message_is_born_when_it_is_stored(tmp_path):
