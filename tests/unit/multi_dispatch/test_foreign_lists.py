@@ -7,6 +7,7 @@ import pytest
 from rocketstore import Message
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
+from support import replicas
 from support.audit_runs import audited
 from support.configured_store import LOG_FILE_BYTES, START_MS, open_small, small_config
 from support.said import capture_logs
@@ -17,14 +18,19 @@ NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 TOPIC = "orders"
 
 
+def listed(names, numbers):
+    text = f"{NAMES}\x01{names}" + ("" if numbers is None else f"\x02{NUMBERS}\x01{numbers}")
+    return text.encode()
+
+
 def foreign_store(root, names, numbers):
     """Return a store of four messages, the second with a list, whose queues are to be made."""
-    block = f"{NAMES}\x01{names}" + ("" if numbers is None else f"\x02{NUMBERS}\x01{numbers}")
     log = SyntheticLog()
     for number in range(4):
         log.add(
             topic=TOPIC.encode(), queue_offset=number, body=b"%d" % number,
-            properties=block.encode() if number == 1 else b"", store_timestamp=START_MS + number,
+            properties=listed(names, numbers) if number == 1 else b"",
+            store_timestamp=START_MS + number,
         )  # fmt: skip
     (root / "commitlog").mkdir(parents=True)
     (root / "commitlog" / f"{0:020d}").write_bytes(log.data.ljust(LOG_FILE_BYTES, b"\0"))
@@ -71,6 +77,38 @@ def test_names_without_as_many_numbers_are_said(tmp_path):
     with capture_logs() as said, open_small(root, **ON):
         pass
     assert [line["physical_offset"] for line in said if "no_extra" in line["event"]] != []
+
+
+MISFITS = [
+    ("%LMQ%a", "x"),
+    ("%LMQ%a,b", "0"),
+    ("../x", "0"),
+    ("%LMQ%a", None),
+    ("copies,b", "0,-1"),
+]
+
+
+def test_a_slave_takes_in_records_whose_lists_do_not_fit(tmp_path):
+    log = SyntheticLog()
+    for number, (names, numbers) in enumerate(MISFITS):
+        log.add(topic=TOPIC.encode(), queue_offset=number, properties=listed(names, numbers))
+    (tmp_path / "master" / "commitlog").mkdir(parents=True)
+    content = log.data.ljust(replicas.LOG_FILE_BYTES, b"\0")
+    (tmp_path / "master" / "commitlog" / f"{0:020d}").write_bytes(content)
+    with (
+        replicas.open_master(tmp_path / "master", **ON) as master,
+        replicas.open_slave(tmp_path / "slave", replicas.address_of(master), **ON) as slave,
+    ):
+        told = []
+        slave.add_listener(lambda arrival: told.append((arrival.topic, arrival.next_offset)))
+        master.put(Message(topic=TOPIC, body=b"after"))
+        replicas.wait_for_slave(master, slave)
+        slave.wait_dispatched()
+        own = {(TOPIC, 0): len(MISFITS) + 1, ("copies", 0): 1}
+        assert {tuple(key): slave.max_offset(*key) for key in slave.queues()} == own
+        assert told[-1] == (TOPIC, len(MISFITS) + 1)
+        assert slave.get(TOPIC, 0, len(MISFITS)).messages[0].body == b"after"
+    assert not verify_store(tmp_path / "slave").has_warnings
 
 
 def queue_files(root):

@@ -4,9 +4,10 @@ import threading
 
 import pytest
 
-from rocketstore import Message, PutMessageStatus, RefusedMessageError
+from rocketstore import EndStatus, HalfMessage, Message, PutMessageStatus, RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.log.prepared import PreparedMessage
+from rocketstore.transaction.records import HALF
 from support.configured_store import Clock, open_small
 from support.failing_disk import FailingDisk
 
@@ -324,7 +325,29 @@ def test_a_half_message_goes_to_its_queues_when_it_is_committed(store):
     assert store.max_offset(TOPIC, 3) == 1
 
 
-@pytest.mark.parametrize("names", ["copies,copies", "copies,a b", f"copies,{TOPIC}"])
+WRONG_LISTS = ["copies,copies", "copies,a b", f"copies,{TOPIC}"]
+
+
+@pytest.mark.parametrize("names", WRONG_LISTS)
+def test_a_half_message_that_4_9_let_begin_with_a_wrong_list_is_committed_where_it_can(
+    store, names
+):
+    begun = store.begin(message("copies"), 3)
+    store.wait_dispatched()
+    (half,) = read(store, HALF.topic)
+    block = half.raw_properties.replace(b"copies", names.encode())
+    foreign = store.put_record(*HALF, PreparedMessage("", b"y", block).record)
+    store.wait_dispatched()
+    for put in (begun.put, foreign):
+        half = HalfMessage(put, begun.producer_group, begun.transaction_id)
+        assert store.commit(half).status is EndStatus.COMMITTED
+    store.wait_dispatched()
+    assert numbers(store, "copies", 3) == [0, 1]
+    assert store.max_offset(TOPIC, 3) == 2
+    assert store.commit(half).status is EndStatus.ENDED_ALREADY
+
+
+@pytest.mark.parametrize("names", WRONG_LISTS)
 def test_what_4_9_let_wait_with_a_wrong_list_is_delivered_where_it_can(store, clock, names):
     put(store, "copies", DELAY="1")
     (waiting,) = read(store, "SCHEDULE_TOPIC_XXXX")
