@@ -21,6 +21,7 @@ from rocketstore.storage.read_only import ReadOnlyStore
 from support.extended_store import (
     EXT_FILE_BYTES,
     EXTENDED,
+    files_below,
     golden_log,
     open_extended,
     queue_files,
@@ -424,7 +425,11 @@ def test_spark_s_rebuild_writes_plain_codes_and_loses_no_answer(tmp_path):  # no
         store.consumer_filters.register("orders", "billing", paid)
         put(store, range(60))
         put(store, range(3), properties={"DELAY": "2"})
-    rebuilt_here(tmp_path, config=CONFIG)
+    right = files_below(tmp_path, DIRECTORY)
+    report = rebuilt_here(tmp_path, config=CONFIG)
+    assert not files_below(tmp_path, DIRECTORY)
+    assert files_below(tmp_path / report.kept, DIRECTORY) == right != {}
+    assert verify_store(tmp_path, now_ms=NOW_MS).findings == []
     assert units_on_disk(tmp_path, "orders") == [None] * 60
     clock = Clock(START_MS + 1)
     for numbers in (range(60, 90), range(90, 120)):

@@ -26,6 +26,7 @@ import msgspec
 
 from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
+from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.storage.checkpoint import forget_known_ends
 from rocketstore.storage.files.disk import Disk
@@ -84,6 +85,8 @@ def commit(root: Path, staging: Path, *, now_ms: int, disk: Disk | None = None) 
     old directories are, relative to the store; None when there were none.
     """
     disk = disk or Disk()
+    if (root / CONSUME_QUEUE_EXT_DIRECTORY).is_dir():  # no new entry refers there
+        (staging / CONSUME_QUEUE_EXT_DIRECTORY).mkdir()
     names = sorted(path.name for path in staging.iterdir())
     for name in names:
         _refuse_link(root / name)
