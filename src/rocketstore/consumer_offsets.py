@@ -8,8 +8,8 @@ Law: what the file says was consumed is on the disk, and so is what was put to c
 save flushes the store first. What this version does not know in the file stays there. A file that
 is broken, with its backup, is an error when an offset is asked for, and nobody writes over it.
 
-With ``enableLmq`` the file is ``lmqConsumerOffset.json``. 4.9 begins with no offset when that is
-switched on; here the offsets of the other file are where it begins.
+With ``enableLmq`` the file is ``lmqConsumerOffset.json``. 4.9 begins with no offset, or with old
+ones, when that is switched; here everybody begins with the file that was changed last.
 
 How derived: ConsumerOffsetManager, LmqConsumerOffsetManager and ConfigManager of 4.9,
 BrokerController's scheduled persist (spec F13). The table is read when somebody first asks, and
@@ -19,7 +19,7 @@ written by a thread that starts with the first change.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
@@ -30,14 +30,16 @@ from rocketstore.format.metadata_json import (
     decode_table,
     dumps,
     loads,
+    offset_tables_by_age,
     offsets_key,
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
-from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.threads import Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from pathlib import Path
 
     from rocketstore.config import StoreConfig
     from rocketstore.storage.files.disk import Disk
@@ -47,6 +49,7 @@ _TABLE: Final = "offsetTable"
 _LIGHT: Final = "lmqOffsetTable"
 
 _log: Final = get_logger(__name__)
+_T = TypeVar("_T")
 
 
 class ConsumerOffsetTable:
@@ -61,7 +64,6 @@ class ConsumerOffsetTable:
     ) -> None:
         lmq = config.enable_lmq
         self.path = layout.config / (LMQ_CONSUMER_OFFSETS_FILE if lmq else CONSUMER_OFFSETS_FILE)
-        self._others = layout.config / CONSUMER_OFFSETS_FILE
         self._lmq = lmq
         self._interval_s = config.flush_consumer_offset_interval / 1000
         self._flush = flush
@@ -146,10 +148,9 @@ class ConsumerOffsetTable:
         if self._loaded is None:
             with self._loading:
                 if self._loaded is None:
-                    known = read_with_backup(self.path, _decoded)
-                    if known is None and self._lmq:
-                        known = read_with_backup(self._others, _decoded)
-                    self._loaded = known or ({_LIGHT: {}} if self._lmq else {}) | {_TABLE: {}}
+                    known = _read(self.path.parent, _decoded) or {_TABLE: {}}
+                    known.pop(_LIGHT, None)  # by now it stands in the other table
+                    self._loaded = ({_LIGHT: {}} if self._lmq else {}) | known
         offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
         return offsets
 
@@ -179,18 +180,21 @@ class ConsumerOffsetTable:
 def read_offsets(layout: StoreLayout) -> ConsumerOffsets:
     """Return the offsets that a store has at the moment, for a reader.
 
-    Those of ``lmqConsumerOffset.json``, where there is one.
-
     Raises
     ------
     FormatError
         The file and its backup are broken.
     """
-    for name in (LMQ_CONSUMER_OFFSETS_FILE, CONSUMER_OFFSETS_FILE):
-        table = read_with_backup(layout.config / name, _table)
-        if table is not None:
-            return table
-    return ConsumerOffsets()
+    return _read(layout.config, _table) or ConsumerOffsets()
+
+
+def _read(directory: Path, decode: Callable[[bytes], _T]) -> _T | None:
+    """Return what the file that counts has; None without one."""
+    for name in offset_tables_by_age(changed_ns(directory)):
+        found = read_with_backup(directory / name, decode)
+        if found is not None:
+            return found
+    return None
 
 
 def _table(content: bytes) -> ConsumerOffsets:

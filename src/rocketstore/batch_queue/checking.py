@@ -16,7 +16,7 @@ import msgspec
 
 from rocketstore.batch_queue.topics import BatchTopics, file_size
 from rocketstore.storage.audit.store_audit import ReadLogFile, find_places
-from rocketstore.storage.audit.verify import small_files
+from rocketstore.storage.audit.verify import standing_groups
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, may_have_writer
 from rocketstore.storage.files.pread_files import PreadFiles
@@ -34,7 +34,7 @@ from rocketstore.verification.batch_entries import (
 )
 from rocketstore.verification.findings import file_finding
 from rocketstore.verification.queue_numbers import QueueNumbers
-from rocketstore.verification.small_files import position_findings, positions
+from rocketstore.verification.small_files import position_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def check_batch_queues(root: Path, config: StoreConfig, *, now_ms: int) -> list[
         return []
     is_live = may_have_writer(layout.lock)
     # What consumers had by then, the queues have; and a writer adds records before their entries.
-    standing = [one for one in positions(small_files(layout)) if one.topic in names]
+    standing = [one for one in standing_groups(layout) if one.topic in names]
     stored = dict(_stored(layout))
     log = PreadFiles(layout.log_directories, file_size=sizes.commit_log_file_bytes)
     called = _called_for(log, names, now_ms)

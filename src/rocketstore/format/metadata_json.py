@@ -21,7 +21,7 @@ from rocketstore.errors import FieldRangeError, FormatError
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 TOPICS_FILE: Final = "topics.json"
 CONSUMER_OFFSETS_FILE: Final = "consumerOffset.json"
@@ -136,6 +136,20 @@ class ConsumerOffsets(_Bean):
             topic, _, group = name.partition("@")
             for queue_id, offset in sorted(offsets.items()):
                 yield group, QueueKey(topic, queue_id), offset
+
+
+def offset_tables_by_age(changed: Mapping[str, int]) -> list[str]:
+    """Return the two files of offsets; that which was changed last counts, and comes first.
+
+    `changed` says when files were, by their names. Each writer has the one of its ``enableLmq``,
+    and leaves the other behind; no file says what the setting was. Of equals the light one counts.
+    """
+
+    def last_change(name: str) -> int:
+        return max(changed.get(name, 0), changed.get(name + BACKUP_SUFFIX, 0))
+
+    names = (LMQ_CONSUMER_OFFSETS_FILE, CONSUMER_OFFSETS_FILE)
+    return sorted(names, key=last_change, reverse=True)
 
 
 def offsets_key(topic: str, group: str) -> str:

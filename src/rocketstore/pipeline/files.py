@@ -46,6 +46,7 @@ class FileEntry(NamedTuple):
     path: str
     size: int
     is_directory: bool
+    changed_ns: int = 0
 
 
 def is_remote(location: str) -> bool:
@@ -209,8 +210,12 @@ class LocalFiles:
                     )
                 # A file may go between being listed and being asked for its size.
                 with contextlib.suppress(FileNotFoundError):
-                    size = entry.stat().st_size
-                    found.append(FileEntry(entry.name, entry.path, size, entry.is_dir()))
+                    stat = entry.stat()
+                    found.append(
+                        FileEntry(
+                            entry.name, entry.path, stat.st_size, entry.is_dir(), stat.st_mtime_ns
+                        )
+                    )
         return sorted(found)
 
     def open(self, path: str) -> LocalFile:
@@ -281,7 +286,13 @@ class ArrowFiles:
         with plain_reads(path), contextlib.suppress(NotADirectoryError):
             infos = self.system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         return sorted(
-            FileEntry(info.base_name, info.path, info.size or 0, info.type == fs.FileType.Directory)
+            FileEntry(
+                info.base_name,
+                info.path,
+                info.size or 0,
+                info.type == fs.FileType.Directory,
+                info.mtime_ns or 0,
+            )
             for info in infos
         )
 

@@ -41,11 +41,10 @@ from rocketstore.format.file_name import (
 )
 from rocketstore.format.metadata_json import (
     BACKUP_SUFFIX,
-    CONSUMER_OFFSETS_FILE,
-    LMQ_CONSUMER_OFFSETS_FILE,
     ConsumerOffsets,
     Table,
     decode_table,
+    offset_tables_by_age,
 )
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
@@ -302,7 +301,7 @@ def _listed(store: StorePlace) -> list[Segment]:
         last -= 1
     segments: list[Segment] = []
     reached = entries[0][0]
-    for number, (base, (_, path, size, _)) in enumerate(entries):
+    for number, (base, (_, path, size, *_)) in enumerate(entries):
         if base > reached:
             hole, gap = f"{path.rpartition('/')[0]}/{file_name(reached)}", base - reached
             missing = SegmentState.MISSING
@@ -374,8 +373,10 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
 
 
 def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:
-    """Return where each group goes on; ``lmqConsumerOffset.json`` counts where there is one."""
-    for name in (LMQ_CONSUMER_OFFSETS_FILE, CONSUMER_OFFSETS_FILE):
+    """Return where each group goes on."""
+    files, root = files_at(store.location)
+    listed = files.list(f"{root}/{CONFIG_DIRECTORY}")
+    for name in offset_tables_by_age({entry.name: entry.changed_ns for entry in listed}):
         table = read_metadata(store, name, ConsumerOffsets)
         if table is not None:
             return table

@@ -25,13 +25,14 @@ from rocketstore.format.metadata_json import (
     SubscriptionGroupTable,
     TopicTable,
     decode_table,
+    offset_tables_by_age,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.verification.findings import Finding, Severity, finding
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 TABLES: Final[dict[str, Any]] = {
     TOPICS_FILE: TopicTable,
@@ -149,11 +150,14 @@ class Position(NamedTuple):
     offset: int
 
 
-def positions(content_of: Callable[[str], Content]) -> Iterator[Position]:
-    """Yield every consumer's position, of the table or else its backup."""
-    light = f"{CONFIG_DIRECTORY}/{LMQ_CONSUMER_OFFSETS_FILE}"
-    offsets_file = CONSUMER_OFFSETS_FILE if content_of(light) is None else LMQ_CONSUMER_OFFSETS_FILE
-    for name in (offsets_file, DELAY_OFFSETS_FILE):
+def positions(
+    content_of: Callable[[str], Content], changed: Mapping[str, int]
+) -> Iterator[Position]:
+    """Yield every consumer's position, of the table or else its backup.
+
+    `changed` as `offset_tables_by_age` has it.
+    """
+    for name in (offset_tables_by_age(changed)[0], DELAY_OFFSETS_FILE):
         shown = f"{CONFIG_DIRECTORY}/{name}"
         table, _ = _decoded(content_of(shown), name)
         if table is None:

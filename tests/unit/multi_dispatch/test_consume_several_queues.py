@@ -1,6 +1,7 @@
 """Groups that consume extra queues, and where their offsets are kept."""
 
 import json
+import os
 
 import pytest
 
@@ -9,6 +10,7 @@ from rocketstore.cli.application import run
 from rocketstore.consumer_offsets import read_offsets
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.layout import StoreLayout
+from support.audit_runs import audited
 from support.configured_store import START_MS, Clock, open_small, small_config
 from support.pipeline_tables import read_table
 
@@ -105,6 +107,33 @@ def test_a_store_that_begins_with_light_queues_keeps_the_offsets_of_before(tmp_p
         assert take(store, "orders", "billing", 9) == [(1, 1)]
     with open_small(tmp_path, **ON) as store:
         assert take(store, "orders", "billing", 9) == []
+
+
+def test_switched_on_and_off_everybody_goes_on_from_the_file_that_was_written_last(tmp_path):
+    config = tmp_path / "config"
+    with open_small(tmp_path, **ON) as store:
+        put(store, 5)
+    for turn, settings in enumerate([{}, ON, {}, ON], 1):
+        with open_small(tmp_path, **settings) as store:
+            for group in ("billing", "%LMQ%g"):
+                assert take(store, LIGHT, group, 1) == [(turn - 1, turn - 1)]
+            store.consumer_offsets.save()
+        name = "lmqConsumerOffset.json" if settings else "consumerOffset.json"
+        os.utime(config / name, ns=(turn, turn))  # a file system's clock is coarse
+        wanted = {("%LMQ%g", LIGHT, 0, turn), ("billing", LIGHT, 0, turn)}
+        table = read_offsets(StoreLayout.of(tmp_path))
+        assert {(group, *key, offset) for group, key, offset in table.places()} == wanted
+        rows = read_table(tmp_path, table="consumers")
+        names = ("group", "topic", "queueId", "offset")
+        assert {tuple(row[name] for name in names) for row in rows} == wanted
+        (config / name).write_text((config / name).read_text().replace(f":{turn}", ":9"))
+        os.utime(config / name, ns=(turn, turn))
+        for report in (verify_store(tmp_path, now_ms=START_MS), audited(tmp_path)):
+            ahead = {(one.file, one.kind) for one in report.findings if one.topic == LIGHT}
+            assert ahead == {(f"config/{name}", "consumer-ahead")}
+        (config / name).write_text((config / name).read_text().replace(":9", f":{turn}"))
+        os.utime(config / name, ns=(turn, turn))
+    assert "lmqOffsetTable" not in (config / "consumerOffset.json").read_text()
 
 
 def test_the_lag_of_groups_is_shown_from_the_file_with_light_queues(tmp_path, capsys):

@@ -17,6 +17,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.storage.audit.store_audit import audit_store, find_places
 from rocketstore.storage.files.lock import may_have_writer
+from rocketstore.storage.files.whole_file import changed_ns
 from rocketstore.units import QueueKey
 from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import Finding, Severity, VerifyReport, file_finding
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.audit.store_audit import StoreAudit
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.verification.small_files import Content
+    from rocketstore.verification.small_files import Content, Position
 
 
 def verify_store(
@@ -68,7 +69,7 @@ def _look(
     is_live = may_have_writer(layout.lock)
     # Read first: what consumers had by then, the queues have when they are looked at.
     read = small_files(layout)
-    standing = list(positions(read))
+    standing = standing_groups(layout)
     audit = audit_store(layout, sizes, config, now_ms=now_ms, is_live=is_live, advance=progress)
     findings = [
         *audit_findings(audit, is_live=is_live),
@@ -123,6 +124,11 @@ def _queue_findings(audit: StoreAudit, *, is_live: bool) -> Iterator[Finding]:
         if sizes:
             shown = audit.below_root(directory)
             yield extension_finding(shown, directory.parent.name, directory.name, sizes)
+
+
+def standing_groups(layout: StoreLayout) -> list[Position]:
+    """Return where consumers, and delay levels, go on."""
+    return list(positions(small_files(layout), changed_ns(layout.config)))
 
 
 def small_files(layout: StoreLayout) -> Callable[[str], Content]:

@@ -137,9 +137,9 @@ def audit(
     places = audit_plan.find_places(str(store), config)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     # Read first: what consumers had by then, the queues have when they are looked at.
-    small = audit_plan.small_contents(places)
+    small, changed = audit_plan.small_contents(places)
     common, tasks, index_files = audit_plan.plan_tasks(places, config, max_split_bytes, now_ms)
-    return _Audit(spark, places, now_ms, small, common, index_files).run(tasks, out)
+    return _Audit(spark, places, now_ms, small, changed, common, index_files).run(tasks, out)
 
 
 def prove_rebuild(
@@ -186,6 +186,7 @@ class _Audit(NamedTuple):
     places: StorePlaces
     now_ms: int
     small: dict[str, bytes]
+    changed: dict[str, int]
     common: AuditTask
     index_files: list[Finding]
 
@@ -250,7 +251,7 @@ class _Audit(NamedTuple):
             for key, row in of_kind.items():
                 target = audit_work.queue_target(key, kind)
                 known.append(Row(target, -1, "listed", audit_work.packed(row.files)))
-        for one in small_files.positions(self.small.get):
+        for one in small_files.positions(self.small.get, self.changed):
             kind = "batch" if one.topic in self.common.batch_topics else "queue"
             target = audit_work.queue_target(QueueKey(one.topic, one.queue_id), kind)
             known.append(Row(target, -1, "position", audit_work.packed(one)))

@@ -219,22 +219,24 @@ def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntr
         return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))
 
 
-def small_contents(places: StorePlaces) -> dict[str, bytes]:
-    """Return the small files that are there, by their names below the store."""
-    found = {}
+def small_contents(places: StorePlaces) -> tuple[dict[str, bytes], dict[str, int]]:
+    """Return the small files by their names below the store; and when files were changed last."""
+    found, changed = {}, {}
     for directory in (places.root, f"{places.root}/{CONFIG_DIRECTORY}"):
         for entry in places.files.list(directory):
             name = places.below_root(entry.path)
+            changed[entry.name] = entry.changed_ns
             if name in SMALL_FILES and not entry.is_directory:
                 with passing_over_deleted():
                     found[name] = read_part(places.location, entry.path, 0, entry.size)
-    return found
+    return found, changed
 
 
 def batch_topics_of(places: StorePlaces) -> frozenset[str]:
     """Return the topics whose records have no entry in a ConsumeQueue, as ``topics.json`` says."""
     with contextlib.suppress(FormatError):  # which is a finding of the small files
-        return batch_topics(small_contents(places).get(f"{CONFIG_DIRECTORY}/{TOPICS_FILE}", b""))
+        small, _ = small_contents(places)
+        return batch_topics(small.get(f"{CONFIG_DIRECTORY}/{TOPICS_FILE}", b""))
     return frozenset()
 
 
