@@ -73,6 +73,19 @@ def test_nothing_is_appended_once_the_last_append_is_settled(tmp_path):
     assert parts.written() == before
 
 
+def test_somebody_who_sleeps_until_the_next_append_is_woken_by_that_one_only(tmp_path):
+    master, slave = LogParts(tmp_path / "master"), LogParts(tmp_path / "slave")
+    append(master)
+    rung = []
+    master.log.ring_at_next_append(lambda: rung.append("put"))
+    slave.log.ring_at_next_append(lambda: rung.append("replicated"))
+    for _ in range(2):
+        append(master)
+        end = slave.log.max_offset
+        slave.log.append_replicated(end, memoryview(master.written())[end:], master.clock.now_ms)
+    assert rung == ["put", "replicated"]
+
+
 def test_without_a_born_time_a_message_is_born_when_it_is_stored(tmp_path):
     parts = LogParts(tmp_path)
     parts.log.append(parts.log.counter(ORDERS), [Record(b"", b"", BORN)])
