@@ -64,7 +64,7 @@ class RowsHere:
         size = items_per_file(writing.sizes)
         before = {row["piece"]: row["before"] for row in numbered_pieces(pieces).to_pylist()}
         for row in self._blocks:
-            if row["piece"] not in before:
+            if row["piece"] not in before or row["count"] < 0:
                 continue
             if row["target"] != INDEX_TARGET:
                 blocks.append(row)

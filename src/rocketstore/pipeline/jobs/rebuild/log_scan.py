@@ -23,6 +23,7 @@ import numpy as np
 
 from rocketstore.config import parse_delay_levels
 from rocketstore.errors import StoreDamagedError
+from rocketstore.format.batch_queue_entry import decode_batch_entry
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, LMQ_PREFIX
 from rocketstore.message import TRANSACTION_PREPARED
@@ -30,6 +31,7 @@ from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.verification import runs
+from rocketstore.verification.batch_entries import entries_called_for
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
 from rocketstore.verification.extra_queues import has_light_queues
 from rocketstore.verification.leftovers import Headers, KeyColumns, left_chains
@@ -60,8 +62,9 @@ ROW_SCHEMA: Final = (
 )
 """A block: `target` is `INDEX_TARGET`, or `QUEUE_TARGET` and the queue's directory; `piece` the
 physical offset at which its piece begins, in which `ordinal` orders the blocks of a target; `first`
-the queue offset of the first entry, or the number of the first item in its piece. The last row of a
-task has its facts."""
+the queue offset of the first entry, or the number of the first item in its piece. A negative
+`count` is how many messages a record of a batch topic has, in a row that is no block. The last row
+of a task has its facts."""
 
 FACTS_TARGET: Final = b"f"
 INDEX_TARGET: Final = b"i"
@@ -133,6 +136,7 @@ class _LogScan:
         self._targets = {INDEX_TARGET: 0}
         self._target_of = np.zeros(0, np.int64)
         self._held: list[tuple[Int64Array, int, Int64Array, Bytes]] = []
+        self._batches: list[tuple[bytes, int, int, int]] = []
         self._ordinal = 0
 
     def take(self, columns: RecordColumns, chains: Sequence[Chain]) -> None:
@@ -156,6 +160,10 @@ class _LogScan:
         batch_count = self._queues.batch_count - before
         piece.refused_count += int(is_normal.sum()) - int((~entries.is_extra).sum()) - batch_count
         piece.entry_count += len(entries.entries)
+        for key, entry in entries_called_for(columns, self._queues):
+            batch = decode_batch_entry(entry)
+            target = QUEUE_TARGET + f"{key.topic}/{key.queue_id}".encode()
+            self._batches.append((target, start, batch.base_offset, -batch.message_count))
         targets = self._target_of[entries.queue_number]
         self._held.append((targets, start, entries.queue_offset, entries.entries.view(np.uint8)))
         if self._task.config.message_index_enable:
@@ -204,6 +212,9 @@ class _LogScan:
         if not self._held:
             return
         targets, starts, numbers, contents = zip(*self._held, strict=True)
+        for name, start, base, count in self._batches:
+            self._ordinal += 1
+            yield name, start, self._ordinal, base, count, b"", 0
         # Of 16-bit numbers a stable sort is a radix sort.
         kind = np.uint16 if len(self._targets) <= np.iinfo(np.uint16).max else np.int64
         target = np.concatenate(targets).astype(kind)
@@ -226,7 +237,7 @@ class _LogScan:
                     names[int(target[start])], int(piece[start]), self._ordinal,
                     int(number[start]), stop - start, data, zlib.crc32(data),
                 )  # fmt: skip
-        self._held, self.held_count = [], 0
+        self._held, self._batches, self.held_count = [], [], 0
 
 
 def _target(queue: TaskQueue) -> bytes:
@@ -339,7 +350,7 @@ class _Evidence:
         counts = np.maximum(counts, 1)
         total = int(counts.sum())
         if not total:
-            # Of batch topics a rebuild has no rows: their times testify, no number does.
+            # Of records that call for no entry the times testify, no number does.
             stored = np.array(times[1] or times[0], np.int64)
             own = np.full(stored.size, -1 - chain.start)
             return KeyColumns(own, own, own, stored, np.full(stored.size, bool(times[1])))

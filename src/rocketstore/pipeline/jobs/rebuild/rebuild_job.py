@@ -300,7 +300,7 @@ class LogRows:
         size = rebuilt_files.items_per_file(writing.sizes)
         file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
         blocks = (
-            self._rows.where(f"target <> X'{FACTS_TARGET.hex()}'")
+            self._rows.where(f"target <> X'{FACTS_TARGET.hex()}' AND count >= 0")
             .join(f.broadcast(self._spark.createDataFrame(numbered_pieces(pieces))), "piece")
             # A block of items at the edge of two files goes to both.
             .withColumn(
