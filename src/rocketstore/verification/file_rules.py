@@ -128,6 +128,9 @@ def log_file_findings(
             ends_in_bytes=is_short and is_last and any(last_bytes(one.path, _LOOKED_AT_BYTES)),
         )
     if last_base is None:
-        severity = Severity.DAMAGE if entry_count else Severity.NOTE
         reason = f"no CommitLog file, {entry_count} entries in queues"
-        yield finding("log-empty", "commitlog", reason, severity=severity)
+        if entry_count:
+            yield finding("log-empty", "commitlog", reason)
+        else:
+            action = "nothing to do: no message came yet; if some did, bring the files back"
+            yield finding("log-empty", "commitlog", reason, severity=Severity.NOTE, action=action)

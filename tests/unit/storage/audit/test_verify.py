@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore.config import StoreConfig
+from rocketstore import MessageStore
+from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import NotAStoreError
 from rocketstore.storage.audit.repair import repair_store
 from rocketstore.storage.audit.verify import verify_store
@@ -285,6 +286,18 @@ def test_a_record_that_claims_the_place_of_another_is_told(
 def test_a_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(NotAStoreError):
         verify_store(tmp_path, CONFIG, now_ms=NOW_MS)
+
+
+def test_a_slave_to_which_nothing_came_is_not_told_to_bring_files_back(tmp_path: Path) -> None:
+    config = StoreConfig.small(broker_role=BrokerRole.SLAVE, ha_master_address="127.0.0.1:1")
+    MessageStore.open(tmp_path, config, threads=False).close()
+    report = verify_store(tmp_path)
+    found = only(report, "log-empty")
+    assert (found.severity, found.action[:13], report.exit_code) == (
+        Severity.NOTE,
+        "nothing to do",
+        0,
+    )
 
 
 def test_an_empty_file_is_named(store: tuple[Path, list[int]]) -> None:
