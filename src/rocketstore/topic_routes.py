@@ -29,8 +29,8 @@ _PAGES: Final = (
     ("get_views", VIEWS, GetViewsResult),
 )
 _READS: Final = (
-    "min_offset", "max_offset", "message_count", "queue_entries", "offset_at",
-    "earliest_timestamp", "store_timestamp",
+    "min_offset", "max_offset", "queue_entries", "offset_at", "earliest_timestamp",
+    "store_timestamp",
 )  # fmt: skip
 
 
@@ -53,6 +53,14 @@ class TopicRoutes(ABC):
         tags: str | None = None,
     ) -> Any:
         """Return the result of `get`, or of one of its twins: `form` is its kind and its type."""
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
+        """Return the store time of a queue's first message, None when it has none."""
+        store = self._routed_store
+        found: int | None = store.store_timestamp(
+            topic, queue_id, store.min_offset(topic, queue_id)
+        )
+        return found
 
     def attach_reads(self, keys: Callable[[], Iterable[QueueKey]]) -> None:
         """Let calls that read come here, and `queues` name those of `keys` too."""

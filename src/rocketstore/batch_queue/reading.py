@@ -178,11 +178,6 @@ class BatchReads(TopicRoutes):
         """Return one past the last queue offset, 0 for an unknown queue."""
         return self._bounds(self.queues.get(QueueKey(topic, queue_id)))[1]
 
-    def message_count(self, topic: str, queue_id: int) -> int:
-        """Return how many messages of a queue can be read, lost ones included."""
-        minimum, maximum = self._bounds(self.queues.get(QueueKey(topic, queue_id)))
-        return max(0, maximum - minimum)
-
     def queue_entries(
         self, topic: str, queue_id: int, offset: int | None = None, max_entries: int | None = None
     ) -> Iterator[tuple[int, QueueEntry]]:
@@ -200,10 +195,6 @@ class BatchReads(TopicRoutes):
         """Return the queue offset of the first message stored at or after a moment."""
         queue = self.queues.get(QueueKey(topic, queue_id))
         return 0 if queue is None else max(queue.offset_at(timestamp_ms), self._bounds(queue)[0])
-
-    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
-        """Return the store time of a queue's first message, None when it has none."""
-        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of one queue offset, None when it has no message."""

@@ -226,11 +226,6 @@ class MemoryTopics(TopicRoutes):
 
     next_queue_offset = max_offset
 
-    def message_count(self, topic: str, queue_id: int) -> int:
-        """Return how many messages of a queue can be read."""
-        queue = self.messages.queue(topic, queue_id)
-        return 0 if queue is None else len(queue.records)
-
     def queue_entries(
         self, topic: str, queue_id: int, offset: int | None = None, max_entries: int | None = None
     ) -> Iterator[tuple[int, QueueEntry]]:
@@ -253,10 +248,6 @@ class MemoryTopics(TopicRoutes):
             numbers, timestamp_ms, key=lambda n: self.store_timestamp(topic, queue_id, n) or -1
         )
         return numbers.start + at
-
-    def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
-        """Return the store time of a queue's first message, None when it has none."""
-        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of one queue offset, None when it has no message."""

@@ -180,9 +180,7 @@ class TransactionChecks:
         key = half.unique_key
         kept = [] if key is None else self._store.find(DISCARDED.topic, key)
         is_kept = any(known(one).identity == known(half).identity for one in kept)
-        if not is_kept:
-            is_kept = self._store.put_record(*DISCARDED, discarded_record(half)).is_stored
-        if not is_kept:
+        if not (is_kept or self._store.put_record(*DISCARDED, discarded_record(half)).is_stored):
             return None
         _log.warning("transaction.discarded", half=half.message_id, checks=times_checked(half))
         self._transactions.note_ended(half)
