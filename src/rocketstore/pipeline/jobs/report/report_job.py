@@ -188,12 +188,11 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
             config={"memory_limit": MEMORY, "temp_directory": str(directory / "groups" / "spill")}
         ) as engine:
             engine.execute("SET default_null_order = 'nulls_first'; SET TimeZone = 'UTC'")
-            engine.read_parquet(f"{escape(str(directory))}/groups/*.parquet").create_view("groups")
-            engine.execute(VIEWS)
+            engine.execute(_view("groups", f"{escape(str(directory))}/groups/*.parquet") + VIEWS)
             for name, statement in TABLES.items():
                 path = str(directory / "tables" / f"{name}.parquet")
-                engine.sql(statement).write_parquet(path)
-                engine.read_parquet(escape(path)).create_view(name)
+                copied = f"COPY ({statement}) TO {_quoted(path)} (FORMAT parquet);"
+                engine.execute(copied + _view(name, escape(path)))
             findings = findings_of(plan, engine)
     except duckdb.Error as error:
         what = f"the tables of the report cannot be made in {directory}: {error}"
@@ -207,6 +206,14 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
         sync_path(written)
     place, summary = plan.place, findings["summary"]
     return Report(place / "index.html", place / "tables", place / "report.json", summary)
+
+
+def _view(name: str, pattern: str) -> str:
+    return f"CREATE VIEW {name} AS FROM read_parquet({_quoted(pattern)});"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def known_groups(plan: ReportPlan) -> Any:

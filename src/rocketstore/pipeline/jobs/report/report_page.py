@@ -80,10 +80,10 @@ def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
     summary = _summary(plan, ask)
     found: Row = {"summary": summary}
     names = "topics queues tags allTags keys allKeys delays transactions damage"
-    for name in names.split():
-        rows = f"FROM {name} {'WHERE tags IS NOT NULL' * ('ags' in name)}"
-        found[name] = ask(f"{rows} LIMIT {{rows}}", rows=SHOWN[name])
-        [summary[f"{name}Rows"]] = ask(f"SELECT count(*) AS rows {rows}")[0].values()
+    rows = {one: f"FROM {one} {'WHERE tags IS NOT NULL' * ('ags' in one)}" for one in names.split()}
+    found |= {name: ask(f"{one} LIMIT {{rows}}", rows=SHOWN[name]) for name, one in rows.items()}
+    counts = (f"SELECT '{name}Rows' AS name, count(*) AS rows {one}" for name, one in rows.items())
+    summary |= {row["name"]: row["rows"] for row in ask(" UNION ALL ".join(counts))}
     cards = ask(report_tables.QUEUES_OF_TOPICS, topics=SHOWN["cards"], queues=SHOWN["queueBars"])
     found["cardQueues"] = [list(rows) for _, rows in groupby(cards, lambda row: row["place"])]
     found["traffic"] = _traffic(plan.width_ms, ask) if summary["timed"] else None

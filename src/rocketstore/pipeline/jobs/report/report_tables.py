@@ -23,7 +23,7 @@ CREATE MACRO kind_of(topic) AS CASE
   WHEN topic IN ('TBW102', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT')
        OR starts_with(lower(topic), 'rmq_sys_') THEN 'system'
   ELSE 'normal' END;
-CREATE VIEW percentiles AS
+CREATE TABLE percentiles AS
   SELECT part, topic, min(most) FILTER (seen >= total * 0.5) AS p50,
     min(most) FILTER (seen >= total * 0.9) AS p90, min(most) FILTER (seen >= total * 0.99) AS p99,
     min(least) AS least, max(most) AS most, any_value(total) AS sent,
