@@ -119,11 +119,7 @@ def record_batches(
     for rows, body in _bodies(columns, schema.names, decompress=decompress):
         piece = columns.taken(rows)
         known = {BODY: body, BROKER_NAME: broker}
-        values = {
-            name: known[name] if name in known else record_values(piece, name)
-            for name in schema.names
-        }
-        yield batch_of(values, schema, len(piece))
+        yield batch_of(record_values(piece, schema.names, known), schema, len(piece))
 
 
 def batch_of(
@@ -160,16 +156,18 @@ def timestamps(milliseconds: npt.NDArray[np.int64] | Sequence[int | None]) -> An
         milliseconds = np.array(given, dtype=np.int64)
     is_date = (milliseconds >= FIRST_TIMESTAMP_MS) & (milliseconds <= LAST_TIMESTAMP_MS)
     mask = None if is_date.all() else ~is_date
-    return pa.array(milliseconds * 1000, pa.int64(), mask=mask).cast(pa.timestamp("us", "UTC"))
+    return pa.array(milliseconds * 1000, pa.int64(), mask=mask).view(pa.timestamp("us", "UTC"))
 
 
-def record_values(columns: RecordColumns, name: str) -> Any:
-    """Return a column of ``messages`` for `batch_of`, bodies and names of stores excepted."""
-    if name == PROPERTIES:
-        return property_maps(columns)
-    if name in ("bornTimestamp", "storeTimestamp"):
-        return columns.born_timestamp if name[0] == "b" else columns.store_timestamp
-    return _key_lists(columns) if name == "keys" else columns.to_arrow([name]).column(0)
+def record_values(
+    columns: RecordColumns, names: Sequence[str], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return columns of ``messages`` for `batch_of`, besides those that are `known`."""
+    made = {name: make for name, make in _MADE.items() if name in names and name not in known}
+    plain = [name for name in names if name not in known and name not in made]
+    stored = columns.to_arrow(plain).columns  # at once: a batch for each would cost as much again
+    own = {name: make(columns) for name, make in made.items()}
+    return {**known, **own, **dict(zip(plain, stored, strict=True))}
 
 
 def _bodies(
@@ -242,3 +240,12 @@ def property_maps(columns: RecordColumns) -> Any:
         # The later value wins at the earlier place, as in a `dict`.
         return pa.array([list(dict(one).items()) for one in maps.to_pylist()], maps.type)
     return maps
+
+
+_MADE: Final[dict[str, Callable[[RecordColumns], Any]]] = {
+    PROPERTIES: property_maps,
+    "keys": _key_lists,
+    "bornTimestamp": lambda columns: columns.born_timestamp,
+    "storeTimestamp": lambda columns: columns.store_timestamp,
+}
+"""Columns whose values are not those of ``scan.arrow``."""

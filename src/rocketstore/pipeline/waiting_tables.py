@@ -92,11 +92,7 @@ def _batch(
         "bodySize": columns.body_size,
         "brokerName": store.broker_name,
     }
-    values = {
-        name: known[name] if name in known else record_values(columns, name)
-        for name in schema.names
-    }
-    return batch_of(values, schema, len(columns))
+    return batch_of(record_values(columns, schema.names, known), schema, len(columns))
 
 
 def _texts(maps: Any, name: str) -> Any:
