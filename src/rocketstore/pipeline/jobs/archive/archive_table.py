@@ -480,13 +480,14 @@ class TableFile:
 
 def _statistics(footer: Any, names: Sequence[str]) -> str:
     """Return what Delta keeps of a Parquet file, from the file's own footer."""
-    columns = [one for group in footer.to_dict()["row_groups"] for one in group["columns"]]
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    places = {footer.schema.column(at).path: at for at in range(footer.num_columns)}
     found: dict[str, Any] = {"numRecords": footer.num_rows}
     found |= {kind: {} for kind in ("minValues", "maxValues", "nullCount")}
     for name in names:
-        known = [one["statistics"] for one in columns if one["path_in_schema"] == name]
-        found["nullCount"][name] = sum(one["null_count"] for one in known)
+        known = [group.column(places[name]).statistics for group in groups]
+        found["nullCount"][name] = sum(one.null_count for one in known)
         for kind, pick in ("min", min), ("max", max):
-            if values := [one[kind] for one in known if one["has_min_max"]]:
+            if values := [getattr(one, kind) for one in known if one.has_min_max]:
                 found[f"{kind}Values"][name] = pick(values)
     return json.dumps(found, default=lambda at: f"{at:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z")
