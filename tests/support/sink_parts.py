@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +20,6 @@ from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from rocketstore.message import StoredMessage
     from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile
@@ -148,6 +149,24 @@ class _KillPoints:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class _Copies(_KillPoints):
+    """Copies a store at each place where a process may die."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(0)
+        self.root = root
+        self.count = 0
+
+    def passed(self) -> None:
+        shutil.copytree(self.root, self.root.parent / str(self.count), copy_function=_copied)
+        self.count += 1
+
+
+def _copied(source: str, target: str) -> None:
+    """Copy a file; the lock of a process ends where it closes that file once more."""
+    (os.link if Path(source).name == "lock" else shutil.copy2)(source, target)
+
+
 class KillingDisk(Disk):
     """Kills the process before a call that changes or syncs something, or in a write's middle."""
 
@@ -222,8 +241,22 @@ def killed_at(point: int, work: Callable[[Disk], object]) -> bool:
     return False
 
 
+def copied_at_points(root: Path, work: Callable[[Disk], object]) -> int:
+    """Do `work`, and copy the store at `root` beside it at each point of `killed_at`, by number.
+
+    A copy has what a kill at that point would leave: what was written is in files. Return how many.
+    """
+    points, put = _Copies(root), BaseStore.put_prepared
+    try:
+        _tear_puts(points)
+        work(KillingDisk(points))
+    finally:
+        BaseStore.put_prepared = put  # type: ignore[method-assign]
+    return points.count
+
+
 def _tear_puts(points: _KillPoints) -> None:
-    """Let every put of this process, which is about to die, be a place to die in."""
+    """Let every put of this process be a place to die in."""
     put = BaseStore.put_prepared
 
     def torn(store: BaseStore, *arguments: Any) -> PutResult:
@@ -234,15 +267,14 @@ def _tear_puts(points: _KillPoints) -> None:
         result = put(store, *arguments)
         half = result.size // 2
         for start, size in ((half, result.size - half), (0, half)):
-            points.left -= 1
-            if points.left < 0:
-                position = result.physical_offset + start
-                file_start = position // LOG_FILE_BYTES * LOG_FILE_BYTES
-                path = store.layout.root / "commitlog" / f"{file_start:020}"
-                with path.open("r+b") as log:
-                    log.seek(position - file_start)
-                    log.write(bytes(size))
-                os.kill(os.getpid(), signal.SIGKILL)
+            position = result.physical_offset + start
+            file_start = position // LOG_FILE_BYTES * LOG_FILE_BYTES
+            path = store.layout.root / "commitlog" / f"{file_start:020}"
+            with path.open("r+b") as log:
+                whole = os.pread(log.fileno(), size, position - file_start)
+                os.pwrite(log.fileno(), bytes(size), position - file_start)
+                points.passed()
+                os.pwrite(log.fileno(), whole, position - file_start)
         return result
 
     BaseStore.put_prepared = torn  # type: ignore[method-assign, assignment]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import random
@@ -27,6 +26,7 @@ from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
     CONFIG,
     check_whole,
+    copied_at_points,
     killed_at,
     rows,
     sink_options,
@@ -57,16 +57,10 @@ def kills():
         job = new_job(sink_options(staged))
         files = stage(sink_options(staged), job, TASKS)
 
-        @functools.cache
-        def killed(point):
-            root = shutil.copytree(staged, directory / str(point))
-            options = sink_options(root)
-            is_killed = killed_at(
-                point, lambda disk: commit_batch(options, job, files, 1, disk=disk)
-            )
-            return root if is_killed else None
-
-        yield killed
+        count = copied_at_points(
+            staged, lambda disk: commit_batch(sink_options(staged), job, files, 1, disk=disk)
+        )
+        yield lambda point: directory / str(point) if point < count else None
 
 
 @pytest.fixture
