@@ -317,6 +317,10 @@ def test_a_message_s_bit_map_says_whose_filter_it_passes(tmp_path):  # noqa: F81
         ]
         assert matching == [1, 4, 7]
         assert [len(unit.bit_map) for unit in units] == [14] * 9
+    before = queue_files(tmp_path)
+    mark_crashed(tmp_path)
+    with open_extended(tmp_path, clock, EXTENDED):
+        assert queue_files(tmp_path) == before, "they stay where filters are not known any more"
 
 
 @pytest.mark.parametrize(
