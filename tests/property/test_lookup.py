@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rocketstore.format.index_file import IndexLayout, decode_header
 from rocketstore.format.java_hash import key_hash, string_hash
 from rocketstore.native.decode import LogAtHand
+from rocketstore.native.log_end import LogEnd
 from rocketstore.native.lookup import KeySearch
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
@@ -51,7 +52,9 @@ class Log:
     def __init__(self, *files: Part, whole: bool = True) -> None:
         self.files = files
         self.whole = whole
+        self.end = LogEnd(b"")
         self.max_offset = max((part.base + part.write_position for part in files), default=0)
+        self.end.max_offset = self.max_offset
 
     def window(self, offset: int, size: int):
         for part in self.files:

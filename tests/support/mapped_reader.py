@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.index_file import layout_of
+from rocketstore.native.log_end import LogEnd
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
@@ -30,6 +31,8 @@ class MappedLog:
         for file in files.files:
             file.set_end(file.size if end is None else min(max(end - file.base, 0), file.size))
         self.max_offset = self.readable_limit = files.max_offset if end is None else end
+        self.end = LogEnd(b"")
+        self.end.max_offset = self.max_offset
 
     @property
     def min_offset(self) -> int:

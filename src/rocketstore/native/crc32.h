@@ -19,7 +19,7 @@
 
 enum { CRC_TABLES = 16, CRC_STEP = 16, CRC_LANES = 4, CRC_FOLDED_STEP = 64, CRC_WIDE_STEP = 256 };
 
-/* How far ahead of the folding memory is asked for: what is read is mostly not in a cache. */
+/* How far ahead of the folding memory is asked for, as long as more follows: what is walked is mostly not in a cache. */
 enum { CRC_AHEAD = 2048 };
 
 /* crc_tables[k][b] is what byte b contributes when k bytes follow it. */
@@ -103,7 +103,7 @@ crc_fold_wide(__m512i lanes, __m512i factors, __m512i data)
 
 /* Make lanes of the first whole wide steps, four registers abreast; return how many bytes those are. */
 WIDE static size_t
-crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char *at, size_t size)
+crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char *at, size_t size, size_t ahead)
 {
     const __m512i over_256 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1322d1430, 0x11542778a));
     const __m512i over_64 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1c6e41596, 0x154442bd4));
@@ -115,7 +115,7 @@ crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char 
     wide[0] = _mm512_xor_si512(wide[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
     for (size -= CRC_WIDE_STEP; size >= CRC_WIDE_STEP; size -= CRC_WIDE_STEP) {
         for (int i = 0; i < 4; i++, data += sizeof wide[0]) {
-            __builtin_prefetch(data + CRC_AHEAD);
+            __builtin_prefetch(data + ahead);
             wide[i] = crc_fold_wide(wide[i], over_256, _mm512_loadu_si512(data));
         }
     }
@@ -127,7 +127,7 @@ crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char 
 }
 
 __attribute__((target("pclmul,sse2"))) static uint32_t
-crc_by_folding(uint32_t crc, const unsigned char *at, size_t size)
+crc_by_folding(uint32_t crc, const unsigned char *at, size_t size, size_t ahead)
 {
     const __m128i *data = (const __m128i *)at;
     const __m128i over_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
@@ -135,7 +135,7 @@ crc_by_folding(uint32_t crc, const unsigned char *at, size_t size)
     __m128i lanes[CRC_LANES];
     size_t begun = 0;
     if (crc_folds_wide && size >= CRC_WIDE_STEP) {
-        begun = crc_by_wide_folding(lanes, crc, at, size);
+        begun = crc_by_wide_folding(lanes, crc, at, size, ahead);
     }
     if (begun == 0) {
         for (int i = 0; i < CRC_LANES; i++) {
@@ -147,7 +147,7 @@ crc_by_folding(uint32_t crc, const unsigned char *at, size_t size)
     data += begun / sizeof *data;
     size -= begun;
     for (; size >= CRC_FOLDED_STEP; size -= CRC_FOLDED_STEP) {
-        __builtin_prefetch((const char *)data + CRC_AHEAD);
+        __builtin_prefetch((const char *)data + ahead);
         for (int i = 0; i < CRC_LANES; i++) {
             lanes[i] = crc_fold(lanes[i], over_64, _mm_loadu_si128(data++));
         }
@@ -165,13 +165,13 @@ crc_by_folding(uint32_t crc, const unsigned char *at, size_t size)
 }
 #endif
 
-/* The CRC-32 of bytes whose beginning has `crc` and whose rest is given. */
+/* The CRC-32 of bytes whose beginning has `crc` and whose rest is given; `more` bytes follow those, which are read next. */
 static uint32_t
-crc32_continued(uint32_t crc, const unsigned char *at, size_t size)
+crc32_continued(uint32_t crc, const unsigned char *at, size_t size, size_t more)
 {
 #if HAS_FOLDING
     if (crc_folds && size >= CRC_FOLDED_STEP) {
-        return ~crc_by_folding(~crc, at, size);
+        return ~crc_by_folding(~crc, at, size, more < CRC_AHEAD ? 0 : CRC_AHEAD);
     }
 #endif
     return ~crc_by_tables(~crc, at, size);

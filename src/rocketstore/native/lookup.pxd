@@ -16,10 +16,10 @@ cdef enum:
 @cython.final
 cdef class KeySearch:
     cdef LogAtHand log
-    cdef object index
+    cdef object index, end
     cdef bint is_mapped
     cdef long long memory_span, slot_limit, item_limit
-    @cython.locals(one=Lookup, is_begun=cython.bint)
+    @cython.locals(one=Lookup, files=tuple, is_begun=cython.bint, first=cython.longlong, last=cython.longlong)
     cpdef list find(self, object topic, object key, object begin_ms, object end_ms, object max_messages)
 
 @cython.final

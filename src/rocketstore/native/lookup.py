@@ -72,6 +72,7 @@ class KeySearch:
         self.index = index
         self.memory_span = memory_span
         self.is_mapped = index.is_mapped
+        self.end = self.log.source.end if self.is_mapped else self.log.source
         if self.is_mapped:
             self.slot_limit, self.item_limit = index.layout
 
@@ -82,22 +83,24 @@ class KeySearch:
         one = Lookup.__new__(Lookup)
         if end_ms is None:
             end_ms = _LAST_MS
-        if type(begin_ms) is not int or type(end_ms) is not int:
-            begin_ms, end_ms = math.ceil(begin_ms), math.floor(end_ms)
-        begin_ms, end_ms = max(begin_ms, _FIRST_MS), min(end_ms, _LAST_MS)
-        if begin_ms > end_ms or max_messages <= 0:
+        first, last = view.number_of(begin_ms, 64), view.number_of(end_ms, 64)
+        if view.NO_NUMBER in (first, last):  # fractions, or beyond 64 bits
+            first = min(max(math.ceil(begin_ms), _FIRST_MS), _LAST_MS)
+            last = min(max(math.floor(end_ms), _FIRST_MS), _LAST_MS)
+        if first > last or max_messages <= 0:
             return []
-        one.ask(topic, key, begin_ms, end_ms, min(max_messages, _MOST_MESSAGES))
+        one.ask(topic, key, first, last, min(max_messages, _MOST_MESSAGES))
         if one.topic.size < 0 or one.key.size <= 0:
             return []  # no record holds half a surrogate pair
         if not self.is_mapped:
             one.begin_search(self)
-            for offset in self.index.candidates(topic, key, begin_ms=begin_ms, end_ms=end_ms):
+            for offset in self.index.candidates(topic, key, begin_ms=first, end_ms=last):
                 if not one.look_at(offset):
                     break
             return one.found
         is_begun = False
-        for file in reversed(self.index.files):
+        files = self.index.files
+        for file in reversed(files):
             try:
                 mapping = file.file.mapping
             except FileNotFoundError:  # retention was faster: all it knows has expired
@@ -130,7 +133,7 @@ class Lookup(Window):
             self.offsets: Any = [0] * (_ROOM + 1)
         self.begin(search.log)
         self.lowest = -1
-        self.in_disk_below = search.log.source.max_offset
+        self.in_disk_below = search.end.max_offset
         self.in_disk_below -= search.memory_span
 
     def aim(self, mapping: Any, slot_limit: int, item_limit: int) -> bool:
@@ -214,8 +217,9 @@ class Lookup(Window):
             return False
         if not self.carries(topic_at + topic_size + 2, at + view.load_i32(data, at)):
             return False
-        body_at = body_place(data, at)
-        return crc_agrees(data, at, body_at, view.load_i32(data, body_at - 4))
+        data = view.part_of(data, at, view.load_i32(data, at))  # nothing after it is asked for
+        body_at = body_place(data, 0)
+        return crc_agrees(data, 0, body_at, view.load_i32(data, body_at - 4))
 
     def carries(self, at: int, end: int) -> bool:
         """Return whether properties have the key, as a word of ``KEYS`` or as ``UNIQ_KEY``."""

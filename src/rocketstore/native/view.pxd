@@ -38,7 +38,7 @@ cdef extern from "bytes.h" nogil:
     void store_i16(Bytes data, Py_ssize_t at, long long number)
     void store_i32(Bytes data, Py_ssize_t at, long long number)
     void store_i64(Bytes data, Py_ssize_t at, long long number)
-    unsigned int crc32_continued(unsigned int crc, const unsigned char *data, size_t size)
+    unsigned int crc32_continued(unsigned int crc, const unsigned char *data, size_t size, size_t more)
     int trailing_zeros "__builtin_ctzll"(unsigned long long word)
     void prefetch_line "__builtin_prefetch"(const void *address)
     void store_atomically "__atomic_store_n"(long long *number, long long value, int order)
@@ -99,7 +99,7 @@ cdef inline long long crc_of(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcep
 
 
 cdef inline long long crc_continued(Bytes data, Py_ssize_t at, Py_ssize_t stop, long long crc) noexcept nogil:
-    return crc32_continued(<unsigned int>crc, <unsigned char *>chars_at(data, at, stop - at), stop - at)
+    return crc32_continued(<unsigned int>crc, <unsigned char *>chars_at(data, at, stop - at), stop - at, data.size - stop)
 
 
 cdef inline Bytes lend(object buffer, Py_buffer *lending) except *:
@@ -174,7 +174,7 @@ cdef inline Numbers queue_at(Numbers queues, Py_ssize_t number) noexcept nogil:
 # --- objects of Python, read without running any of it ----------------------------------------------
 
 
-cdef inline Bytes part_of(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept:
+cdef inline Bytes part_of(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
     return bytes_at(source.start + at, size)
 
 
