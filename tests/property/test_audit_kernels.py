@@ -6,45 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketstore.native import columns as compiled
 from rocketstore.native import index as compiled_index
-from rocketstore.scan.columns import new_columns
-from rocketstore.scan.scanner import scan_window
 from support.guarded_memory import guarded
 from support.oracle import audit as reference
-from support.synthetic_log import SyntheticLog
-
-NAME = "INNER_MULTI_DISPATCH"
-PROPERTIES = st.lists(
-    st.sampled_from(
-        [f"{NAME}\x01%LMQ%a", NAME, f"X{NAME}\x01a", f"{NAME}X\x01a", "TAGS\x01a", "", "I" * 40,
-         f"KEYS\x01{NAME}\x01b", NAME[:-3] + f"{NAME}\x01a"]
-    ),
-    max_size=5,
-)  # fmt: skip
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(PROPERTIES, min_size=1, max_size=8))
-def test_records_with_extra_queues_are_those_of_the_reference(lists: list[list[str]]) -> None:
-    log = SyntheticLog()
-    for parts in lists:
-        log.add(properties="\x02".join(["a\x01b", *parts]).encode())
-    buffer = guarded(bytes(log.data))
-    cols = next(scan_window(buffer, base=0)).columns.cols
-    found = []
-    for kernel in (compiled.list_extra_queues, reference.list_extra_queues):
-        rows = np.zeros(len(cols), np.int64)
-        found.append(rows[: kernel(buffer, cols, rows)].tolist())
-    assert found[0] == found[1]
-    wanted = [any(one.startswith(f"{NAME}\x01") for one in parts) for parts in lists]
-    assert found[0] == [row for row, has in enumerate(wanted) if has]
-
-
-def test_no_record_has_no_extra_queue() -> None:
-    rows = np.zeros(0, np.int64)
-    assert compiled.list_extra_queues(np.zeros(0, np.uint8), new_columns(0), rows) == 0
-
 
 ITEMS = st.lists(
     st.tuples(

@@ -21,7 +21,7 @@ from support.synthetic_log import SyntheticLog
 compiled_dispatch = pytest.importorskip("rocketstore.native.dispatch")
 compiled_index = pytest.importorskip("rocketstore.native.index")
 
-TOPICS = (b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode())
+TOPICS = (b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode(), b"SCHEDULE_TOPIC_XXXX")
 KEYS = (b"k1", b"k2", b"Aa", b"BB", "schlüssel".encode(), "😀".encode(), b"")
 PARTS = (
     b"UNIQ_KEY\x01u1", b"TAGS\x01t", b"DELAY\x012", b"DELAY\x019", b"INNER_MULTI_DISPATCH\x01x"

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketstore.format.index_file import IndexLayout
+from rocketstore.format.properties import decode_properties
+from rocketstore.format.queue_entry import FILLER, entry_array
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import RecordColumns, new_columns
-from rocketstore.verification.expectation import expected_items
+from rocketstore.scan.columns import CallsFor, RecordColumns, new_columns
+from rocketstore.verification.expectation import expected_entries, expected_items
 from rocketstore.verification.queue_numbers import QueueNumbers
 from support.memory_dispatch import MemoryDispatch
 from support.oracle import dispatch as reference_dispatch
@@ -22,10 +24,19 @@ from support.oracle.walk import walk
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
 
+compiled_dispatch = pytest.importorskip("rocketstore.native.dispatch")
 compiled_entries = pytest.importorskip("rocketstore.native.columns")
 compiled_index = pytest.importorskip("rocketstore.native.index")
 
-TOPICS = (b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode(), b"\xff\xfe")
+TOPICS = (
+    b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode(), b"\xff\xfe", b"SCHEDULE_TOPIC_XXXX"
+)  # fmt: skip
+NAME = b"INNER_MULTI_DISPATCH"
+FURTHER = (
+    b"UNIQ_KEY\x01u1", b"TAGS\x01t", b"DELAY\x012", b"DELAY\x0199", NAME + b"\x01%LMQ%a",
+    b"X" + NAME + b"\x01a", NAME + b"X\x01a", NAME, NAME[:-3] + NAME + b"\x01a",
+    b"TAGS\x01" + NAME, b"I" * 40,
+)  # fmt: skip
 KEYS = (b"k1", b"Aa", b"BB", "schlüssel".encode(), b"")
 
 
@@ -36,7 +47,7 @@ def keyed_logs(draw: st.DrawFn) -> SyntheticLog:
     chosen = random.Random(draw(st.integers(0, 2**32)))  # a draw per field takes far longer
     for number in range(draw(st.integers(0, 30))):
         parts = [b"KEYS\x01" + b" ".join(chosen.choices(KEYS, k=chosen.randint(0, 4)))]
-        parts += chosen.choices([b"UNIQ_KEY\x01u1", b"TAGS\x01t"], k=chosen.randint(0, 2))
+        parts += chosen.choices(FURTHER, k=chosen.randint(0, 3))
         chosen.shuffle(parts)
         log.add(
             topic=chosen.choice(TOPICS),
@@ -89,6 +100,28 @@ def test_a_number_is_one_queue_whatever_topics_share_a_hash(log):
             queue = numbers.queues[number]
             assert queue.queue_id == int(columns.queue_id[row])
             assert queue.name == columns.topic(row)
+
+
+@settings(max_examples=100)
+@given(keyed_logs(), st.sampled_from([(), (1000,), (1000, 2000, 5000)]))
+def test_the_entries_that_are_expected_are_those_that_dispatch_makes(log, delays_ms):
+    run = MemoryDispatch(file_size=20 * 40, delays_ms=delays_ms, layout=IndexLayout(7, 300))
+    run.run(compiled_dispatch.RowDispatch, bytes(log.data), log.base)
+    columns, numbers = columns_of(log), QueueNumbers()
+    found = expected_entries(columns, numbers, np.array(delays_ms, np.int64))
+    made = [
+        (queue, number, entry)
+        for (queue, _), content in run.files.items()
+        for number, entry in enumerate(entry_array(content.tobytes()).tolist())
+        if entry[1] and entry != FILLER
+    ]
+    columns_found = (found.queue_number, found.queue_offset, found.entries, found.is_extra)
+    rows = zip(*(column.tolist() for column in columns_found), strict=True)
+    assert sorted(made) == sorted(row[:3] for row in rows if not row[3])
+    has_names = columns.call_for(CallsFor.EXTRA_ENTRIES).tolist()
+    for row, has_entry in enumerate((columns.sys_flag & 0x4 == 0).tolist()):
+        is_named = "INNER_MULTI_DISPATCH" in decode_properties(columns.properties(row))
+        assert has_names[row] == (has_entry and is_named)
 
 
 @settings(max_examples=100)

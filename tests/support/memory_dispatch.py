@@ -92,7 +92,6 @@ class MemoryDispatch:
         self.slots[number] = (
             row[Column.TOPIC_HASH], row[Column.QUEUE_ID], self.topic_end, size, self.queue_count
         )  # fmt: skip
-        self.queues[self.queue_count, QueueColumn.TAGS_KIND] = self.queue_count % 2
         self.topic_end += size
         self.queue_count += 1
         return True

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES, encode_batch_entry
+from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.whole_file import has_data
-from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.verification.batch_entries import may_follow
 
 if TYPE_CHECKING:

@@ -51,6 +51,7 @@ from rocketstore.message import (
     inflated,
 )
 from rocketstore.native.log_end import QueueCounter, Record
+from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.pread_files import file_lengths
 from rocketstore.storage.log.commit_log import QueueMovedError
 from rocketstore.storage.log.prepared import (
@@ -58,7 +59,6 @@ from rocketstore.storage.log.prepared import (
     record_of,
     storable_block,
 )
-from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import QueueKey

@@ -1,10 +1,9 @@
 cimport cython
-from rocketstore.native cimport Column, SlotColumn, view
+from rocketstore.native cimport CallsFor, Column, SlotColumn, view
 from rocketstore.native.index cimport positive_hash
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport hash_of, property_at
 
-cdef const unsigned char *_EXTRA_QUEUES
 cdef long long _TOPIC_FACTOR, _QUEUE_FACTOR
 
 @cython.locals(begin=cython.longlong, length=cython.longlong, written=Py_ssize_t)
@@ -23,8 +22,8 @@ cpdef split_properties(
     const unsigned char[::1] buffer, const long long[:] at, const long long[:] size, long long[::1] ends,
     long long[:, ::1] parts
 )
-cdef bint has_extra_queues(Bytes data, Numbers row) noexcept nogil
-cpdef list_extra_queues(const unsigned char[::1] buffer, long long[:, ::1] cols, long long[::1] rows)
+cdef long long entry_code(Numbers row, Numbers delays_ms, Py_ssize_t delay_count) noexcept nogil
+cpdef list_codes(long long[:, ::1] cols, long long[::1] delays_ms, long long[::1] codes)
 cdef long long find_queue(Numbers slots, long long slot_count, Bytes topics, Bytes data, Numbers row) noexcept nogil
 cpdef number_queues(
     const unsigned char[::1] buffer, long long[:, ::1] cols, Py_ssize_t first, long long[:, ::1] slots,

@@ -1,10 +1,10 @@
 """What jobs ask of whole columns of records: slices, properties, queues and index items.
 
-Law: a queue's number or an index item is what ``native.dispatch`` would have used for
+Law: a queue's number, a tags code or an index item is what ``native.dispatch`` would have used for
 the same record: it calls the same functions.
 
-Sources: DefaultMessageStore.checkMultiDispatchQueue, IndexService.buildIndex, and 4.9.3's
-MessageDecoder.string2messageProperties (spec F3.3, F8, F10).
+Sources: CommitLog.checkMessageAndReturnSize, IndexService.buildIndex, and 4.9.3's
+MessageDecoder.string2messageProperties (spec F3.3, F5, F10).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ except ImportError:
 if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.index import positive_hash
-    from rocketstore.native.row import Column, SlotColumn
+    from rocketstore.native.row import CallsFor, Column, SlotColumn
     from rocketstore.native.view import Bytes, Numbers
     from rocketstore.native.walk import hash_of, property_at
 
-_EXTRA_QUEUES = b"INNER_MULTI_DISPATCH"
 _TOPIC_FACTOR = 0x9E3779B1
 _QUEUE_FACTOR = 0x85EBCA77
 
@@ -119,33 +118,21 @@ def split_properties(
     return int(count), int(doubtful)
 
 
-def has_extra_queues(data: Bytes, row: Numbers) -> bool:
-    """Return whether the properties of a record have ``INNER_MULTI_DISPATCH``."""
-    at = row[Column.PROPERTIES_AT]
-    stop = at + row[Column.PROPERTIES_SIZE]
-    while at + 21 < stop:
-        same = 0
-        while same < 20 and view.load_u8(data, at + same) == _EXTRA_QUEUES[same]:
-            same += 1
-        if same == 20 and property_at(data, at, stop)[0] == at + 20:
-            return True
-        at = view.find_byte(data, at, stop, 2) + 1
-    return False
+def entry_code(row: Numbers, delays_ms: Numbers, delay_count: int) -> int:
+    """Return what the entry of a record keeps as tags code: of one that waits, when it is due (F5).
 
-
-def list_extra_queues(buffer: Bytes, cols: Numbers, rows: Numbers) -> int:
-    """Fill `rows` with the numbers of records that have extra queues; return how many.
-
-    `rows` is at least as long as `cols`, whose bytes are in `buffer`.
+    `delays_ms` has the delay of each level from index 1 on; without one the hash stays.
     """
-    data = view.bytes_of(buffer)
-    records = view.rows_of(cols)
-    count = 0
-    for number in range(min(cols.shape[0], rows.shape[0])):
-        if has_extra_queues(data, view.row_at(records, number)):
-            rows[count] = number
-            count += 1
-    return count
+    if row[Column.CALLS_FOR] & CallsFor.DUE_TIME == 0 or delay_count < 2:
+        return row[Column.TAGS_CODE]
+    return row[Column.STORE_TIMESTAMP] + delays_ms[min(row[Column.DELAY_LEVEL], delay_count - 1)]
+
+
+def list_codes(cols: Numbers, delays_ms: Numbers, codes: Numbers) -> None:
+    """Put what the entry of each record keeps as tags code into `codes`, as long as `cols`."""
+    records, delays = view.rows_of(cols), view.numbers_of(delays_ms)
+    for number in range(min(cols.shape[0], codes.shape[0])):
+        codes[number] = entry_code(view.row_at(records, number), delays, delays_ms.shape[0])
 
 
 def find_queue(slots: Numbers, slot_count: int, topics: Bytes, data: Bytes, row: Numbers) -> int:
@@ -186,8 +173,7 @@ def number_queues(
     count = min(cols.shape[0], numbers.shape[0])
     for number in range(first, count):
         row = view.row_at(records, number)
-        kind = row[Column.SYS_FLAG] & 0xC
-        if kind == 0x4 or kind == 0xC:
+        if row[Column.CALLS_FOR] & CallsFor.ENTRY == 0:
             numbers[number] = -1
             continue
         queue = find_queue(table, slots.shape[0], names, data, row)
@@ -235,7 +221,7 @@ def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> 
     count = 0
     for number in range(cols.shape[0]):
         row = view.row_at(records, number)
-        if row[Column.SYS_FLAG] & 0xC == 0xC:
+        if row[Column.CALLS_FOR] & CallsFor.ITEMS == 0:
             continue
         at, end = next_key(data, row, -1)
         while end > 0:

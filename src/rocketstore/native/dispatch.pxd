@@ -1,6 +1,6 @@
 cimport cython
-from rocketstore.native cimport Column, QueueColumn, StopReason, view
-from rocketstore.native.columns cimport find_queue, has_extra_queues, key_hash_of, next_key
+from rocketstore.native cimport CallsFor, Column, PutEntry, QueueColumn, StopReason, view
+from rocketstore.native.columns cimport entry_code, find_queue, key_hash_of, next_key
 from rocketstore.native.index cimport put_item
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport walk_rows
@@ -10,6 +10,16 @@ cdef enum:
     _FILLER_SIZE = 0x7FFFFFFF
 
 cdef long long _MAX_QUEUE_OFFSET
+
+cdef bint is_in_file(Numbers queue, long long at) noexcept nogil
+@cython.locals(is_filler=cython.bint)
+cdef int put_entry(
+    Numbers queue, long long at, long long physical, long long size, long long tags_code, bint overwrite
+) noexcept nogil
+@cython.locals(is_known=cython.bint)
+cpdef int put_mapped(
+    long long[::1] numbers, long long at, long long physical, long long size, long long tags_code, bint overwrite
+) noexcept
 
 cdef class RowDispatch:
     cdef public long long records, entries_written, entries_repeated, without_entry, index_items
@@ -32,12 +42,10 @@ cdef class RowDispatch:
     cdef let_go(self)
     cdef int dispatch_rows(self) except -1 nogil
     cdef void prefetch_text(self, Py_ssize_t number) noexcept nogil
-    @cython.locals(is_filler=cython.bint, gives_way=cython.bint, tags_code=cython.longlong)
+    @cython.locals(gives_way=cython.bint, tags_code=cython.longlong, found=int)
     cdef int enter(self, Numbers row) except -1 nogil
     @cython.locals(is_answered=cython.bint, number=cython.longlong)
     cdef long long ready_queue(self, Numbers row) except -2 nogil
-    @cython.locals(code=cython.longlong, level=cython.longlong)
-    cdef long long tags_code(self, Numbers row, long long kind) except? -1 nogil
     @cython.locals(done=cython.longlong, ordinal=int, at=Py_ssize_t, end=Py_ssize_t)
     cdef int put_keys(self, Numbers row) except -1 nogil
     cdef int put_key(self, Numbers row, Py_ssize_t at, Py_ssize_t size, int ordinal) except -1 nogil

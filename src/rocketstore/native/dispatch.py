@@ -27,13 +27,59 @@ if not cython.compiled:
     from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES as _ENTRY_SIZE
     from rocketstore.format.queue_entry import FILLER_SIZE as _FILLER_SIZE
     from rocketstore.native import view
-    from rocketstore.native.columns import find_queue, has_extra_queues, key_hash_of, next_key
+    from rocketstore.native.columns import entry_code, find_queue, key_hash_of, next_key
     from rocketstore.native.index import put_item
-    from rocketstore.native.row import Column, QueueColumn, StopReason
+    from rocketstore.native.row import CallsFor, Column, PutEntry, QueueColumn, StopReason
     from rocketstore.native.view import Bytes, Numbers
     from rocketstore.native.walk import walk_rows
 
 _MAX_QUEUE_OFFSET = MAX_QUEUE_OFFSET
+
+
+def is_in_file(queue: Numbers, at: int) -> bool:
+    """Return whether the file that is mapped for a queue holds the entry at a byte position."""
+    return queue[QueueColumn.FILE_START] <= at and at + _ENTRY_SIZE <= queue[QueueColumn.FILE_STOP]
+
+
+def put_entry(
+    queue: Numbers, at: int, physical: int, size: int, tags_code: int, overwrite: bool
+) -> int:
+    """Put one entry into that file, at the queue's end or before; return what became of it.
+
+    With `overwrite` it replaces another message's.
+    """
+    entry = view.bytes_mapped(
+        queue[QueueColumn.ADDRESS] + (at - queue[QueueColumn.FILE_START]), _ENTRY_SIZE
+    )
+    if at < queue[QueueColumn.NEXT]:
+        old_physical = view.load_i64(entry, 0)
+        old_size = view.load_i32(entry, 8)
+        old_tags_code = view.load_i64(entry, 12)
+        if old_physical == physical and old_size == size and old_tags_code == tags_code:
+            return PutEntry.REPEATED
+        is_filler = old_physical == 0 and old_size == _FILLER_SIZE and old_tags_code == 0
+        if old_size > 0 and old_physical >= 0 and not is_filler and not overwrite:
+            return PutEntry.REFUSED
+    view.store_i64(entry, 0, physical)
+    view.store_i32(entry, 8, size)
+    view.store_i64(entry, 12, tags_code)
+    queue[QueueColumn.CHANGES] += 1
+    if size != _FILLER_SIZE:  # which is no record's (K-C2)
+        queue[QueueColumn.MAX_PHYSICAL] = max(queue[QueueColumn.MAX_PHYSICAL], physical + size)
+    if at == queue[QueueColumn.NEXT]:
+        view.publish(queue, QueueColumn.NEXT, at + _ENTRY_SIZE)
+    return PutEntry.WRITTEN
+
+
+def put_mapped(
+    numbers: Numbers, at: int, physical: int, size: int, tags_code: int, overwrite: bool
+) -> int:
+    """Put one entry as dispatch does; `numbers` are its queue's row of ``queues``."""
+    queue = view.numbers_of(numbers)
+    is_known = numbers.shape[0] > QueueColumn.CHANGES and at <= queue[QueueColumn.NEXT]
+    if not is_known or not is_in_file(queue, at):
+        return PutEntry.REFUSED
+    return put_entry(queue, at, physical, size, tags_code, overwrite)
 
 
 class RowDispatch:
@@ -128,7 +174,7 @@ class RowDispatch:
             row = view.row_at(self.rows, self.cursor)
             self.prefetch_text(self.cursor + 8)  # about a microsecond
             self.enter(row)
-            if row[Column.SYS_FLAG] & 0x4 == 0 and has_extra_queues(self.data, row):
+            if row[Column.CALLS_FOR] & CallsFor.EXTRA_ENTRIES:
                 with cython.gil:
                     self.decisions.enter_extra_queues(self.cursor, self.count)
                     self.look_up_tables()
@@ -152,8 +198,7 @@ class RowDispatch:
 
     def enter(self, row: Numbers) -> int:
         """Write one record's queue entry, if it is to have one."""
-        kind = row[Column.SYS_FLAG] & 0xC
-        if kind == 0x4 or kind == 0xC:  # prepared, rolled back
+        if row[Column.CALLS_FOR] & CallsFor.ENTRY == 0:
             self.without_entry += 1
             return 0
         number = self.ready_queue(row)
@@ -161,33 +206,20 @@ class RowDispatch:
             return 0
         queue = view.queue_at(self.queues, number)
         at = row[Column.QUEUE_OFFSET] * _ENTRY_SIZE
-        entry = view.bytes_mapped(
-            queue[QueueColumn.ADDRESS] + (at - queue[QueueColumn.FILE_START]), _ENTRY_SIZE
-        )
         physical = row[Column.PHYSICAL_OFFSET]
         size = row[Column.SIZE]
-        tags_code = self.tags_code(row, queue[QueueColumn.TAGS_KIND])
-        if at < queue[QueueColumn.NEXT]:
-            old_physical = view.load_i64(entry, 0)
-            old_size = view.load_i32(entry, 8)
-            old_tags_code = view.load_i64(entry, 12)
-            if old_physical == physical and old_size == size and old_tags_code == tags_code:
-                self.entries_repeated += 1
-                return 0
-            is_filler = old_physical == 0 and old_size == _FILLER_SIZE and old_tags_code == 0
-            if old_size > 0 and old_physical >= 0 and not is_filler:
-                with cython.gil:
-                    gives_way = self.decisions.gives_way(self.cursor)
-                if not gives_way:
-                    return 0
-        view.store_i64(entry, 0, physical)
-        view.store_i32(entry, 8, size)
-        view.store_i64(entry, 12, tags_code)
-        queue[QueueColumn.CHANGES] += 1
-        queue[QueueColumn.MAX_PHYSICAL] = max(queue[QueueColumn.MAX_PHYSICAL], physical + size)
-        self.entries_written += 1
-        if at == queue[QueueColumn.NEXT]:
-            view.publish(queue, QueueColumn.NEXT, at + _ENTRY_SIZE)
+        tags_code = entry_code(row, self.delays_ms, self.delay_count)
+        if queue[QueueColumn.IS_EXTENDED]:
+            with cython.gil:
+                tags_code = self.decisions.extended_code(self.cursor, tags_code)
+        found = put_entry(queue, at, physical, size, tags_code, False)
+        if found == PutEntry.REFUSED:
+            with cython.gil:
+                gives_way = self.decisions.gives_way(self.cursor)
+            if gives_way:
+                found = put_entry(queue, at, physical, size, tags_code, True)
+        self.entries_written += found == PutEntry.WRITTEN
+        self.entries_repeated += found == PutEntry.REPEATED
         return 0
 
     def ready_queue(self, row: Numbers) -> int:
@@ -211,36 +243,18 @@ class RowDispatch:
                     is_answered = self.decisions.fill_gap(self.cursor, self.count)
                     self.look_up_tables()
                 continue
-            at = offset * _ENTRY_SIZE
-            if (
-                at >= queue[QueueColumn.FILE_START]
-                and at + _ENTRY_SIZE <= queue[QueueColumn.FILE_STOP]
-            ):
+            if is_in_file(queue, offset * _ENTRY_SIZE):
                 return number
             with cython.gil:
                 is_answered = self.decisions.map_queue_file(self.cursor)
                 self.look_up_tables()
         return -1
 
-    def tags_code(self, row: Numbers, kind: int) -> int:
-        """Return what the entry keeps as tags code: in the delay topic, when to deliver (F5)."""
-        if kind == 0:
-            return row[Column.TAGS_CODE]
-        code = row[Column.TAGS_CODE]
-        level = row[Column.DELAY_LEVEL]
-        if kind & 1 and level > 0 and self.delay_count > 1:
-            level = min(level, self.delay_count - 1)
-            code = row[Column.STORE_TIMESTAMP] + self.delays_ms[level]
-        if kind & 2:
-            with cython.gil:
-                code = self.decisions.extended_code(self.cursor, code)
-        return code
-
     # --- the index items ------------------------------------------------------------------------
 
     def put_keys(self, row: Numbers) -> int:
         """Put the index items of one record that are not there yet."""
-        if row[Column.SYS_FLAG] & 0xC == 0xC:
+        if row[Column.CALLS_FOR] & CallsFor.ITEMS == 0:
             return 0
         if row[Column.UNIQUE_KEY_SIZE] == 0 and row[Column.KEYS_SIZE] == 0:
             return 0

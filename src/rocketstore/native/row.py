@@ -59,9 +59,24 @@ class Column(IntEnum):
     STORE_HOST_AT = 26
     DELAY_LEVEL = 27
     """The property ``DELAY`` when it is a decimal number below 2^31, else 0."""
+    CALLS_FOR = 28
+    """The numbers of ``CallsFor`` that are true of the record, added up."""
 
 
 COLUMN_COUNT: Final = len(Column)
+
+
+class CallsFor(IntEnum):
+    """What dispatch makes of a record; ``native.walk.calls_for`` is the one judge of it."""
+
+    ENTRY = 1
+    """An entry of its queue: it is neither prepared nor rolled back."""
+    EXTRA_ENTRIES = 2
+    """Entries of the queues that ``INNER_MULTI_DISPATCH`` names, too."""
+    DUE_TIME = 4
+    """Its entry keeps when it is due: it waits in the delay topic."""
+    ITEMS = 8
+    """Index items of its keys, if it has any: it is not rolled back."""
 
 
 class StopReason(IntEnum):
@@ -86,6 +101,16 @@ class StopReason(IntEnum):
     """The record goes on where the buffer ends, although the file should not end there."""
 
 
+class PutEntry(IntEnum):
+    """What became of an entry that was put."""
+
+    WRITTEN = 0
+    REPEATED = 1
+    """The same entry stands there already."""
+    REFUSED = 2
+    """Another entry stands there already, or the place cannot be reached."""
+
+
 class SlotColumn(IntEnum):
     """Columns of the hash table ``slots`` that finds a queue by topic bytes and queue id.
 
@@ -106,8 +131,8 @@ class QueueColumn(IntEnum):
     ``FILE_START`` to ``FILE_STOP`` is the byte range of the queue that is mapped for writing at
     memory address ``ADDRESS``; both are 0 while no file is. ``NEXT`` is the byte position after
     the last entry, ``MAX_PHYSICAL`` the end of the last record entered. ``CHANGES`` counts entries
-    written, so that a flush knows whether there is anything to flush. ``TAGS_KIND`` has the bit 1
-    in the delay topic, whose entries keep a time, and the bit 2 in a queue with an extension.
+    written, so that a flush knows whether there is anything to flush. ``IS_EXTENDED`` is 1 for a
+    queue with an extension.
     """
 
     ADDRESS = 0
@@ -115,7 +140,7 @@ class QueueColumn(IntEnum):
     FILE_STOP = 2
     NEXT = 3
     MAX_PHYSICAL = 4
-    TAGS_KIND = 5
+    IS_EXTENDED = 5
     CHANGES = 6
 
 

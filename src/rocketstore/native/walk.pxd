@@ -1,10 +1,11 @@
 cimport cython
-from rocketstore.native cimport Column, StopReason, view
+from rocketstore.native cimport CallsFor, Column, StopReason, view
 from rocketstore.native.Column cimport COUNT as COLUMN_COUNT
 from rocketstore.native.view cimport Bytes, Numbers
 
 cdef long long MAGIC_V1, MAGIC_V2, MAGIC_BLANK, _NOT_ASCII, _LOW_32, _NAME_TAGS, _NAME_KEYS, _NAME_DELAY, _NAME_UNIQUE_KEY
 cdef unsigned long long _TOP_BITS
+cdef Bytes _NAME_EXTRA_QUEUES, _DELAY_TOPIC
 
 cdef Py_ssize_t store_time_place(Bytes data, Py_ssize_t at) noexcept nogil
 cdef Py_ssize_t body_place(Bytes data, Py_ssize_t at) noexcept nogil
@@ -38,6 +39,8 @@ cdef void note_property(
 cdef (Py_ssize_t, Py_ssize_t) property_at(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 @cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)
 cdef void read_properties(Bytes data, Py_ssize_t at, Py_ssize_t end, Numbers row) noexcept nogil
+@cython.locals(found=cython.longlong)
+cdef long long calls_for(Bytes data, Numbers row) noexcept nogil
 @cython.locals(topic_size=cython.longlong, topic_at=cython.Py_ssize_t)
 cdef long long read_record(Bytes data, Py_ssize_t at, long long base, Numbers row) noexcept nogil
 cdef void prefetch_following(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil

@@ -16,7 +16,7 @@ except ImportError:
 
 if not cython.compiled:
     from rocketstore.native import view
-    from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
+    from rocketstore.native.row import COLUMN_COUNT, CallsFor, Column, StopReason
     from rocketstore.native.view import Bytes, Numbers
 
 MAGIC_V1 = 0xDAA320A7
@@ -29,6 +29,8 @@ _NAME_TAGS = int.from_bytes(b"TAGS", "big")
 _NAME_KEYS = int.from_bytes(b"KEYS", "big")
 _NAME_DELAY = int.from_bytes(b"ELAY", "big")
 _NAME_UNIQUE_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+_NAME_EXTRA_QUEUES = view.bytes_inside(b"INNER_MULTI_DISPATCH")
+_DELAY_TOPIC = view.bytes_inside(b"SCHEDULE_TOPIC_XXXX")
 
 
 def store_time_place(data: Bytes, at: int) -> int:
@@ -292,6 +294,8 @@ def note_property(data: Bytes, name_at: int, name_end: int, end: int, row: Numbe
         and view.load_u32(data, name_at + 1) == _NAME_DELAY
     ):
         row[Column.DELAY_LEVEL] = decimal(data, value_at, end)
+    elif size == 20 and view.equal_bytes(data, name_at, _NAME_EXTRA_QUEUES, 0, 20):
+        row[Column.CALLS_FOR] = CallsFor.EXTRA_ENTRIES
 
 
 def property_at(data: Bytes, at: int, end: int) -> tuple[int, int]:
@@ -319,11 +323,29 @@ def read_properties(data: Bytes, at: int, end: int, row: Numbers) -> None:
     for column in range(Column.TAGS_AT, Column.TOPIC_HASH):
         row[column] = 0
     row[Column.DELAY_LEVEL] = 0
+    row[Column.CALLS_FOR] = 0
     while at < end:
         name_end, value_end = property_at(data, at, end)
         if name_end > at:
             note_property(data, at, name_end, value_end, row)
         at = value_end + 1
+
+
+def calls_for(data: Bytes, row: Numbers) -> int:
+    """Return what dispatch makes of a record (``CallsFor``) whose other columns are filled."""
+    kind = row[Column.SYS_FLAG] & 0xC
+    if kind == 0xC:  # rolled back
+        return 0
+    if kind == 0x4:  # prepared
+        return CallsFor.ITEMS
+    found = row[Column.CALLS_FOR] | CallsFor.ENTRY | CallsFor.ITEMS
+    if (
+        row[Column.DELAY_LEVEL] > 0
+        and row[Column.TOPIC_SIZE] == 19
+        and view.equal_bytes(data, row[Column.TOPIC_AT], _DELAY_TOPIC, 0, 19)
+    ):
+        found |= CallsFor.DUE_TIME
+    return found
 
 
 def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
@@ -360,6 +382,7 @@ def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
     row[Column.PROPERTIES_SIZE] = at + total - properties_at
     read_properties(data, properties_at, at + total, row)
     row[Column.TAGS_CODE] = hash_of(data, row[Column.TAGS_AT], row[Column.TAGS_SIZE], 0)
+    row[Column.CALLS_FOR] = calls_for(data, row)
     return total
 
 

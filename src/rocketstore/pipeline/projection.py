@@ -21,15 +21,12 @@ from rocketstore.message import (
     COMPRESSION_TYPE_MASK,
     COMPRESSION_TYPE_ZLIB,
     INFLATED_BODY_LIMIT_BYTES,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
 )
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES, TABLES
 from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import text_slices
-from rocketstore.scan.columns import Column, RecordColumns
+from rocketstore.scan.columns import CallsFor, Column, RecordColumns
 from rocketstore.units import MiB, QueueKey
 from rocketstore.verification.batch_entries import queue_stops
 
@@ -71,7 +68,7 @@ def _masks(
         yield _passing(*distinct(columns, "tags"), options.tags.__contains__)
     if not options.has_topic_choice:
         return
-    yield in_queues(columns)
+    yield columns.call_for(CallsFor.ENTRY)
     topics, numbers = distinct(columns, "topic")
     yield _passing(topics, numbers, options.wants_topic)
 
@@ -87,13 +84,6 @@ def _masks(
         # A record of a batch topic counts if one of its messages does.
         outside = (queue_stops(columns) <= wanted.start) | (columns.queue_offset >= wanted.stop)
         yield ~(outside & in_queue(*key))
-
-
-def in_queues(columns: RecordColumns) -> Mask:
-    """Tell which records have a place in a queue: all but those prepared or rolled back."""
-    kind = columns.sys_flag & TRANSACTION_MASK
-    mask: Mask = (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
-    return mask
 
 
 def distinct(columns: RecordColumns, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:

@@ -1,6 +1,6 @@
 """What a walk finds, as columns: a row of int64 numbers per record, numpy views, Arrow batches.
 
-A row (``native.row``) costs 224 bytes whatever the body weighs; a caller that needs bytes takes
+A row (``native.row``) costs 232 bytes whatever the body weighs; a caller that needs bytes takes
 them from the buffer.
 
 Law: a row is written only for a record whose every length was checked, so the places of a row are
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rocketstore.errors import UnsupportedEnvironmentError
-from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
+from rocketstore.native.row import COLUMN_COUNT, CallsFor, Column, StopReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = ["COLUMN_COUNT", "Column", "RecordColumns", "StopReason", "new_columns"]
+__all__ = ["COLUMN_COUNT", "CallsFor", "Column", "RecordColumns", "StopReason", "new_columns"]
 
 
 def new_columns(record_count: int) -> npt.NDArray[np.int64]:
@@ -64,6 +64,11 @@ class RecordColumns:
         """Return a copy of the bytes that two columns of a row name."""
         begin = int(self.cols[row, at])
         return self.buffer[begin : begin + int(self.cols[row, size])].tobytes()
+
+    def call_for(self, what: CallsFor) -> npt.NDArray[np.bool_]:
+        """Return which records call for an entry, extra ones, or index items."""
+        mask: npt.NDArray[np.bool_] = self.cols[:, Column.CALLS_FOR] & what != 0
+        return mask
 
     def topic(self, row: int) -> str:
         """Topic of a record; malformed UTF-8 is replaced as Java does."""

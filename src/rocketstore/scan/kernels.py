@@ -9,6 +9,7 @@ from typing import Final
 from rocketstore.events import get_logger
 from rocketstore.native import IS_WANTED, SWITCH
 from rocketstore.native import columns as _columns
+from rocketstore.native import dispatch as _dispatch
 from rocketstore.native import index as _index
 from rocketstore.native import resync as _resync
 from rocketstore.native import walk as _walk
@@ -17,8 +18,9 @@ walk, claimed_size = _walk.walk, _walk.claimed_size
 resync, last_nonzero = _resync.resync, _resync.last_nonzero
 copy_slices, slice_crcs = _columns.copy_slices, _columns.slice_crcs
 split_properties = _columns.split_properties
-number_queues, list_extra_queues = _columns.number_queues, _columns.list_extra_queues
-list_items = _columns.list_items
+number_queues, list_items = _columns.number_queues, _columns.list_items
+list_codes = _columns.list_codes
+put_mapped = _dispatch.put_mapped
 put_items, follow_items = _index.put_items, _index.follow_items
 rebuild_slots = _index.rebuild_slots
 

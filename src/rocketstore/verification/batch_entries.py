@@ -22,8 +22,8 @@ from rocketstore.format.batch_queue_entry import (
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.properties import INNER_BASE, INNER_NUM, decode_properties
-from rocketstore.message import INNER_BATCH, TRANSACTION_PREPARED
-from rocketstore.scan.columns import Column
+from rocketstore.message import INNER_BATCH
+from rocketstore.scan.columns import CallsFor, Column
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.queue_numbers import DOUBTFUL_BEGINNING
 
@@ -96,7 +96,7 @@ def entries_called_for(
     if not numbers.batch_topics:
         return
     queues = numbers.of(columns)
-    is_batch = numbers.batch_mask(queues) & (columns.sys_flag & TRANSACTION_PREPARED == 0)
+    is_batch = numbers.batch_mask(queues) & columns.call_for(CallsFor.ENTRY)
     for row in np.flatnonzero(is_batch & (columns.queue_id >= 0)).tolist():
         entry = entry_of(columns, row)
         if entry is not None:

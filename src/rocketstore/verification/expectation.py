@@ -11,14 +11,13 @@ IndexService.buildIndex of 4.9.3 (spec B11, B12, B15.1, F5, F8), as the dispatch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_DTYPE, MAX_QUEUE_OFFSET
-from rocketstore.native.row import NO_LEVEL_DELAY_MS
+from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
+from rocketstore.native.row import NO_LEVEL_DELAY_MS, CallsFor
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import Column
 from rocketstore.verification.extra_queues import extra_places, extra_queue_ids
 from rocketstore.verification.queue_numbers import TaskQueue
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from rocketstore.verification.queue_numbers import QueueNumbers
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
-
-_DELAY_TOPIC: Final = DELAY_TOPIC.encode()
 
 
 class ExpectedEntries(NamedTuple):
@@ -90,25 +87,20 @@ def expected_entries(
     rows = np.flatnonzero(has_place)
     extra = [
         (row, numbers.number_of(TaskQueue(name.encode(), queue_id)), offset)
-        for row, name, queue_id, offset in extra_entries(columns, queue_number >= 0)
+        for row, name, queue_id, offset in extra_entries(columns)
     ]
     extra_columns = np.array(extra, dtype=np.int64).reshape(-1, 3)
     all_rows = np.concatenate((rows, extra_columns[:, 0]))
     entries = np.empty(len(all_rows), dtype=ENTRY_DTYPE)
     entries["physical_offset"] = columns.physical_offset[all_rows]
     entries["record_size"] = columns.size[all_rows]
-    entries["tags_code"] = columns.tags_code[all_rows]
-    is_extra = np.arange(len(all_rows)) >= len(rows)
-    deliver_from = np.full(len(all_rows), -1, dtype=np.int64)
+    codes = np.empty(len(columns), dtype=np.int64)
+    kernels.list_codes(np.ascontiguousarray(columns.cols), delays_ms, codes)
     # An extra queue keeps the plain hash of the tags (spec F8).
-    is_delayed = _delayed_mask(columns, rows)
-    if is_delayed.any():
-        late = rows[is_delayed]
-        deliver_from[: len(rows)][is_delayed] = columns.store_timestamp[late]
-        if len(delays_ms) > 1:
-            level = np.minimum(columns.delay_level[late], len(delays_ms) - 1)
-            codes = columns.store_timestamp[late] + delays_ms[level]
-            entries["tags_code"][: len(rows)][is_delayed] = codes
+    entries["tags_code"] = np.concatenate((codes[rows], columns.tags_code[extra_columns[:, 0]]))
+    is_extra = np.arange(len(all_rows)) >= len(rows)
+    is_due = ~is_extra & columns.call_for(CallsFor.DUE_TIME)[all_rows]
+    deliver_from = np.where(is_due, columns.store_timestamp[all_rows], -1)
     return ExpectedEntries(
         np.concatenate((queue_number[rows], extra_columns[:, 1])),
         np.concatenate((columns.queue_offset[rows], extra_columns[:, 2])),
@@ -126,27 +118,9 @@ def delay_array(levels: Mapping[int, int]) -> Int64Array:
     )
 
 
-def _delayed_mask(columns: RecordColumns, rows: Int64Array) -> npt.NDArray[np.bool_]:
-    """Return which records wait in the delay topic."""
-    mask: npt.NDArray[np.bool_] = (columns.topic_size[rows] == len(_DELAY_TOPIC)) & (
-        columns.delay_level[rows] > 0
-    )
-    for at in np.flatnonzero(mask).tolist():
-        topic = columns.bytes_of(int(rows[at]), Column.TOPIC_AT, Column.TOPIC_SIZE)
-        mask[at] = topic == _DELAY_TOPIC
-    return mask
-
-
-def extra_entries(
-    columns: RecordColumns, has_queue: npt.NDArray[np.bool_]
-) -> Iterator[tuple[int, str, int, int]]:
+def extra_entries(columns: RecordColumns) -> Iterator[tuple[int, str, int, int]]:
     """Yield row, topic, queue id and queue offset of each extra queue of multi-dispatch records."""
-    listed = np.empty(len(columns), dtype=np.int64)
-    cols = np.ascontiguousarray(columns.cols)
-    count = kernels.list_extra_queues(columns.buffer, cols, listed)
-    for row in listed[:count].tolist():
-        if not has_queue[row]:
-            continue
+    for row in np.flatnonzero(columns.call_for(CallsFor.EXTRA_ENTRIES)).tolist():
         for name, offset in extra_places(columns.properties(row)) or ():
             if offset >= 0:
                 for queue_id in extra_queue_ids(name, int(columns.queue_id[row])):

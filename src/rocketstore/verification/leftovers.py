@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from rocketstore.message import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.verification import runs
 from rocketstore.verification.log_rules import LeftChain, links
 
@@ -115,13 +114,6 @@ class KeyColumns(NamedTuple):
     def rows(self, chosen: slice | BoolArray) -> KeyColumns:
         """Return some of the rows."""
         return KeyColumns._make(column[chosen] for column in self)
-
-
-def normal_mask(sys_flag: Int64Array) -> BoolArray:
-    """Return which records have a place in a queue: no prepared and no rollback records."""
-    kind = sys_flag & TRANSACTION_MASK
-    mask: BoolArray = (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
-    return mask
 
 
 class LeftoverJudge:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from rocketstore.message import TRANSACTION_PREPARED
+from rocketstore.scan.columns import CallsFor
 from rocketstore.scan.scanner import DamageReason
 from rocketstore.verification.findings import Finding, StoreCounts, finding
 from rocketstore.verification.unbacked import LogBounds
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rocketstore.scan.scanner import ScanBatch
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
+    BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 WITNESSES: Final = 3
@@ -66,10 +67,10 @@ class Chain(msgspec.Struct, array_like=True):
         self.tail = [(a + b)[-WITNESSES:] for a, b in zip(self.tail, more.tail, strict=True)]
 
 
-def _witnesses(times: Int64Array, flags: Int64Array) -> list[list[int]]:
+def _witnesses(times: Int64Array, is_normal: BoolArray) -> list[list[int]]:
     """Return the first times of all, and of records that are neither prepared nor rolled back."""
     for count in (_NEAR, len(times)):
-        normal = times[:count][flags[:count] & TRANSACTION_PREPARED == 0]
+        normal = times[:count][is_normal[:count]]
         if normal.size >= WITNESSES:
             break
     return [times[:WITNESSES].tolist(), normal[:WITNESSES].tolist()]
@@ -115,15 +116,15 @@ class Stretch(msgspec.Struct, array_like=True):
 
     def take_records(self, columns: RecordColumns, latest_ms: int) -> None:
         """Add records."""
-        starts = columns.physical_offset
+        starts, has_entry = columns.physical_offset, columns.call_for(CallsFor.ENTRY)
         stops = starts + columns.size
         breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
         for first, past in itertools.pairwise([0, *breaks.tolist(), len(starts)]):
             if first == past:
                 continue
             begin, stop = int(starts[first]), int(stops[past - 1])
-            times, flags = columns.store_timestamp[first:past], columns.sys_flag[first:past]
-            head, tail = _witnesses(times, flags), _witnesses(times[::-1], flags[::-1])
+            times, is_normal = columns.store_timestamp[first:past], has_entry[first:past]
+            head, tail = _witnesses(times, is_normal), _witnesses(times[::-1], is_normal[::-1])
             self._add(
                 Chain(
                     begin,

@@ -5,31 +5,15 @@ The twin of ``rocketstore.native.audit``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rocketstore.format.index_file import ITEM_DTYPE, ITEM_SIZE_BYTES
-from rocketstore.scan.columns import Column
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from rocketstore.native.row import ByteArray, Int64Array
-
-_NAME: Final = b"INNER_MULTI_DISPATCH\x01"
-
-
-def list_extra_queues(buffer: ByteArray, cols: Int64Array, rows: Int64Array) -> int:
-    """List the records whose properties have ``INNER_MULTI_DISPATCH``; return how many."""
-    count = 0
-    for number in range(min(len(cols), len(rows))):
-        start = int(cols[number, Column.PROPERTIES_AT])
-        size = int(cols[number, Column.PROPERTIES_SIZE])
-        properties = buffer[start : start + size].tobytes().split(b"\x02")
-        if any(one.startswith(_NAME) for one in properties):
-            rows[count] = number
-            count += 1
-    return count
 
 
 def follow_items(items: ByteArray, first: int, newest: Int64Array, found: Int64Array) -> None:

@@ -22,6 +22,7 @@ _ENTRY: Final = struct.Struct(">qiq")
 _TRANSACTION_MASK: Final = 0xC
 _PREPARED: Final = 0x4
 _ROLLBACK: Final = 0xC
+_DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _MULTI_DISPATCH_NAME: Final = b"INNER_MULTI_DISPATCH\x01"
 _END_OFFSET: Final = struct.Struct(">q")
 
@@ -69,11 +70,12 @@ class RowDispatch:
             number = (number + 1) % slot_count
         return -1
 
-    def tags_code(self, row: list[int], queue: int) -> int:
+    def tags_code(self, row: list[int]) -> int:
         """Return what the entry keeps as tags code: in the delay topic, when to deliver."""
         level = row[Column.DELAY_LEVEL]
         last_level = len(self.delays_ms) - 1
-        if self.table.queues[queue, QueueColumn.TAGS_KIND] != 0 and level > 0 and last_level > 0:
+        is_delayed = self._bytes(row[Column.TOPIC_AT], row[Column.TOPIC_SIZE]) == _DELAY_TOPIC
+        if is_delayed and level > 0 and last_level > 0:
             delay_ms = int(self.delays_ms[min(level, last_level)])
             return row[Column.STORE_TIMESTAMP] + delay_ms
         return row[Column.TAGS_CODE]
@@ -106,7 +108,7 @@ class RowDispatch:
             if not answer(self.cursor):
                 return
         address = columns[QueueColumn.ADDRESS] + at - start
-        entry = (row[Column.PHYSICAL_OFFSET], row[Column.SIZE], self.tags_code(row, queue))
+        entry = (row[Column.PHYSICAL_OFFSET], row[Column.SIZE], self.tags_code(row))
         if at < columns[QueueColumn.NEXT]:
             old = _ENTRY.unpack(ctypes.string_at(address, ENTRY_SIZE_BYTES))
             if old == entry:

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.properties import is_text_whole
 from rocketstore.format.record import body_crc
-from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
-from rocketstore.scan.columns import COLUMN_COUNT, Column, StopReason
+from rocketstore.message import (
+    BORN_HOST_V6_FLAG,
+    STORE_HOST_V6_FLAG,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from rocketstore.scan.columns import COLUMN_COUNT, CallsFor, Column, StopReason
 from support.oracle.java_hash import hash_of_bytes
 
 if TYPE_CHECKING:
@@ -128,6 +134,8 @@ def _property_columns(view: memoryview, at: int, end: int) -> dict[Column, int]:
             noted[Column.UNIQUE_KEY_AT], noted[Column.UNIQUE_KEY_SIZE] = value_at, len(value)
         elif name == b"DELAY":
             noted[Column.DELAY_LEVEL] = _decimal(value)
+        elif name == b"INNER_MULTI_DISPATCH":
+            noted[Column.CALLS_FOR] = CallsFor.EXTRA_ENTRIES
     return noted
 
 
@@ -178,7 +186,18 @@ def _row(view: memoryview, position: int, base: int, places: _Places) -> list[in
         position + 48,
         places.store_time_at + 8,
         noted.get(Column.DELAY_LEVEL, 0),
+        _calls_for(sys_flag, topic, noted),
     ]
+
+
+def _calls_for(sys_flag: int, topic: bytes, noted: dict[Column, int]) -> int:
+    if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        return 0
+    if sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED:
+        return CallsFor.ITEMS
+    is_due = topic == b"SCHEDULE_TOPIC_XXXX" and noted.get(Column.DELAY_LEVEL, 0) > 0
+    due = CallsFor.DUE_TIME if is_due else 0
+    return noted.get(Column.CALLS_FOR, 0) + due + CallsFor.ENTRY + CallsFor.ITEMS
 
 
 def walk(

@@ -19,10 +19,10 @@ from rocketstore.format.batch_queue_entry import (
     decode_batch_entry,
     encode_batch_entry,
 )
+from rocketstore.native.row import PutEntry
 from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.log.commit_log import CommitLog
-from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.store import BaseStore
 from rocketstore.units import MiB
 from rocketstore.verification.batch_entries import inner_place

@@ -30,13 +30,14 @@ from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
 from rocketstore.pipeline.planning import bytes_per_task, grouped
-from rocketstore.pipeline.projection import distinct, in_queues, record_batches, wanted_records
+from rocketstore.pipeline.projection import distinct, record_batches, wanted_records
 from rocketstore.pipeline.queues import check_brokers, chosen_queues
 from rocketstore.pipeline.source import check_schema
 from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue, Move
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Place, from_json, to_json
+from rocketstore.scan.columns import CallsFor
 from rocketstore.verification.expectation import extra_entries
 
 if TYPE_CHECKING:
@@ -403,7 +404,7 @@ class _SpanTable:
         start, stop, low, high = self.bounds[at].T
         offset, physical = columns.queue_offset, columns.physical_offset
         mask = (topics >= 0) & (self.keys[at] == keys) & (offset >= start) & (offset < stop)
-        mask &= (physical >= low) & (physical <= high) & in_queues(columns)
+        mask &= (physical >= low) & (physical <= high) & columns.call_for(CallsFor.ENTRY)
         self.found += [(self.firsts[at] + offset)[mask], self._guests(columns)]
         return columns.taken(mask)
 
@@ -413,7 +414,7 @@ class _SpanTable:
         They are rows of their own queue only, but no entry of the wanted one lacks its record.
         """
         found = []
-        for row, topic, queue_id, offset in extra_entries(columns, in_queues(columns)):
+        for row, topic, queue_id, offset in extra_entries(columns):
             key = self.topics.get(topic, -1) << 32 | queue_id
             at = int(np.searchsorted(self.keys, key))
             if at < len(self.keys) and self.keys[at] == key:

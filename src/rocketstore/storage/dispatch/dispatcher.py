@@ -27,10 +27,10 @@ from rocketstore.events import get_logger
 from rocketstore.format.properties import INNER_MULTI_QUEUE_OFFSET
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.native.dispatch import RowDispatch
+from rocketstore.native.row import PutEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
 from rocketstore.storage.dispatch.entry_decisions import EntryDecisions
-from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.threads import Changes
 from rocketstore.units import ByteRange, MiB
 from rocketstore.verification.expectation import delay_array

@@ -20,10 +20,9 @@ import numpy as np
 
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, MAX_QUEUE_OFFSET, QueueEntry
-from rocketstore.message import TRANSACTION_PREPARED
+from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
-from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.units import QueueKey
 from rocketstore.verification.extra_queues import queue_places
 from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
@@ -53,7 +52,7 @@ def calls_for(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_off
     return (
         found == (entry.record_size, key.queue_id, queue_offset)
         and record.topic(0) == key.topic
-        and not row[Column.SYS_FLAG] & TRANSACTION_PREPARED
+        and row[Column.CALLS_FOR] & CallsFor.ENTRY != 0
     )
 
 
@@ -205,7 +204,7 @@ class EntryDecisions:
         """
         columns = self.columns.taken(following)
         is_own = columns.queue_id == key.queue_id
-        is_own &= (columns.sys_flag & TRANSACTION_PREPARED) == 0
+        is_own &= columns.call_for(CallsFor.ENTRY)
         # One that can have no place at all says nothing about this one.
         is_own &= (columns.queue_offset >= 0) & (columns.queue_offset <= MAX_QUEUE_OFFSET)
         for row in np.flatnonzero(is_own).tolist():

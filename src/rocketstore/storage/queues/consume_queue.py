@@ -13,7 +13,6 @@ How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.5) without K-C1 and K
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.queue_entry import (
@@ -24,11 +23,11 @@ from rocketstore.format.queue_entry import (
     KEPT_PLACE_BYTES,
     MAX_QUEUE_OFFSET,
     QueueEntry,
-    encode_entry,
     entry_array,
     equal_mask,
 )
-from rocketstore.native.row import QueueColumn
+from rocketstore.native.row import PutEntry, QueueColumn
+from rocketstore.scan import kernels
 from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch
 
 if TYPE_CHECKING:
@@ -44,16 +43,6 @@ if TYPE_CHECKING:
     from rocketstore.units import QueueKey
 
 _NEXT: Final = int(QueueColumn.NEXT)
-
-
-class PutEntry(Enum):
-    """What became of an entry that was put."""
-
-    WRITTEN = "written"
-    REPEATED = "repeated"
-    """The same entry stands there already."""
-    REFUSED = "refused"
-    """Another entry stands there already, or the place cannot be reached."""
 
 
 @dataclass(eq=False)
@@ -227,31 +216,17 @@ class ConsumeQueue(QueueSearch):
         self._rows.queues[self.row, QueueColumn.CHANGES] += count
 
     def put(self, queue_offset: int, entry: QueueEntry, *, overwrite: bool = False) -> PutEntry:
-        """Put one entry where it belongs, as the kernel does.
+        """Put one entry where it belongs, as dispatch does.
 
         A gap before it is filled with fillers; `overwrite` replaces another message's entry.
         """
         position = queue_offset * ENTRY_SIZE_BYTES
         if position > self.next_position and not self.fill_to(position):
             return PutEntry.REFUSED
-        following = self.next_position
-        if position < following:
-            old = self.entry(queue_offset)
-            if old == entry:
-                return PutEntry.REPEATED
-            if old is not None and old.is_message and not overwrite:
-                return PutEntry.REFUSED
-        file = self.map_for_write(position)
-        if file is None:
+        if self.map_for_write(position) is None:
             return PutEntry.REFUSED
-        file.write_bytes(position - file.base, encode_entry(*entry))
-        self._note_changes(1)
-        if entry.is_message:  # a filler's size is not a record's (K-C2)
-            stop = max(self.max_physical_offset, entry.physical_offset + entry.record_size)
-            self._rows.set(self.row, QueueColumn.MAX_PHYSICAL, stop)
-        if position == following:
-            self._rows.set(self.row, QueueColumn.NEXT, position + ENTRY_SIZE_BYTES)
-        return PutEntry.WRITTEN
+        numbers = self._rows.queues[self.row]
+        return PutEntry(kernels.put_mapped(numbers, position, *entry, overwrite))
 
     # --- cutting --------------------------------------------------------------------------------
 

@@ -48,11 +48,11 @@ class QueueRows(QueueSlots):
         self.queues: Int64Array = np.zeros((_FIRST_ROWS, QUEUE_COLUMN_COUNT), np.int64)
         self._count = 0
 
-    def add(self, *, is_delay: bool, is_extended: bool = False) -> int:
+    def add(self, *, is_extended: bool = False) -> int:
         """Return a row for a queue that has none; no record leads there before `add_name`."""
         row, self._count = self._count, self._count + 1
         self.queues = grown(self.queues, self._count)
-        self.queues[row, QueueColumn.TAGS_KIND] = is_delay + 2 * is_extended
+        self.queues[row, QueueColumn.IS_EXTENDED] = is_extended
         return row
 
     def value(self, row: int, column: QueueColumn) -> int:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
-from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.queues.consume_queue import ConsumeQueue, PutEntry
+from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.verification.file_rules import FileProblem
@@ -123,8 +123,7 @@ class ConsumeQueueTable:
 
     def _add(self, key: QueueKey) -> ConsumeQueue:
         with self._create_lock:
-            is_extended = self.make_extension is not None
-            row = self.rows.add(is_delay=key.topic == DELAY_TOPIC, is_extended=is_extended)
+            row = self.rows.add(is_extended=self.make_extension is not None)
             directory = self.directory / key.topic / str(key.queue_id)
             files = MappedFileQueue(directory, self.file_size, disk=self.disk)
             queue = ConsumeQueue(key, files, row, self.mappings, self.log_min_offset)

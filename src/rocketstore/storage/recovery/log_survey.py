@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import Column, RecordColumns, new_columns
+from rocketstore.scan.columns import CallsFor, Column, RecordColumns, new_columns
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.dispatch.entry_decisions import record_at
 from rocketstore.verification.batch_entries import queue_stops
@@ -29,7 +29,6 @@ from rocketstore.verification.leftovers import (
     Headers,
     KeyColumns,
     left_chains,
-    normal_mask,
 )
 from rocketstore.verification.log_rules import LogView, Stretch, log_view
 from rocketstore.verification.queue_numbers import QueueNumbers
@@ -152,7 +151,7 @@ class _Chains:
                     columns.queue_offset.copy(),
                     queue_stops(columns),
                     columns.store_timestamp.copy(),
-                    normal_mask(columns.sys_flag),
+                    columns.call_for(CallsFor.ENTRY),
                 )
                 for columns in chain_records(self._file_at(chain.start), chain.start, chain.stop)
             ]

@@ -13,11 +13,10 @@ import pytest
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry, encode_entry
-from rocketstore.native.row import QueueColumn
+from rocketstore.native.row import PutEntry, QueueColumn
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.pread_files import OpenFiles
-from rocketstore.storage.queues.consume_queue import PutEntry
 from rocketstore.storage.queues.pread_queue import PreadQueue
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey

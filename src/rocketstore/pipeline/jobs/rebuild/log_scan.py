@@ -26,10 +26,10 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import decode_batch_entry
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, LMQ_PREFIX
-from rocketstore.message import TRANSACTION_PREPARED
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
+from rocketstore.scan.columns import CallsFor
 from rocketstore.verification import runs
 from rocketstore.verification.batch_entries import entries_called_for
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
@@ -156,7 +156,7 @@ class _LogScan:
         piece = self.pieces[-1]
         before = self._queues.batch_count
         entries = self._entries_of(columns)
-        is_normal = columns.sys_flag & TRANSACTION_PREPARED == 0
+        is_normal = columns.call_for(CallsFor.ENTRY)
         batch_count = self._queues.batch_count - before
         piece.refused_count += int(is_normal.sum()) - int((~entries.is_extra).sum()) - batch_count
         piece.entry_count += len(entries.entries)
