@@ -54,13 +54,12 @@ class Column(IntEnum):
     UNIQUE_KEY_SIZE = 23
     TOPIC_HASH = 24
     """Java ``String.hashCode`` of the topic, sign-extended."""
-    BORN_HOST_AT = 25
-    """8 bytes, or 20 when sysFlag says IPv6; likewise the store host."""
+    CALLS_FOR = 25
+    """The numbers of ``CallsFor`` that are true of the record, added up."""
     STORE_HOST_AT = 26
+    """8 bytes, or 20 when sysFlag says IPv6; likewise the born host, at byte 48 of the record."""
     DELAY_LEVEL = 27
     """The property ``DELAY`` when it is a decimal number below 2^31, else 0."""
-    CALLS_FOR = 28
-    """The numbers of ``CallsFor`` that are true of the record, added up."""
 
 
 COLUMN_COUNT: Final = len(Column)

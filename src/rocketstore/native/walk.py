@@ -368,7 +368,6 @@ def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
     row[Column.QUEUE_OFFSET] = view.load_i64(data, at + 20)
     row[Column.SYS_FLAG] = view.load_i32(data, at + 36)
     row[Column.BORN_TIMESTAMP] = view.load_i64(data, at + 40)
-    row[Column.BORN_HOST_AT] = at + 48
     row[Column.STORE_TIMESTAMP] = view.load_i64(data, store_time_at)
     row[Column.STORE_HOST_AT] = store_time_at + 8
     row[Column.RECONSUME_TIMES] = view.load_i32(data, body_at - 16)

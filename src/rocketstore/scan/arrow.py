@@ -57,10 +57,7 @@ _SLICES: Final[dict[str, tuple[Column, Column, Any]]] = {
 
 _NULL_WHEN_EMPTY: Final = frozenset({"tags", "keys", "uniqKey"})
 
-_HOSTS: Final[dict[str, tuple[Column, int]]] = {
-    "bornHost": (Column.BORN_HOST_AT, BORN_HOST_V6_FLAG),
-    "storeHost": (Column.STORE_HOST_AT, STORE_HOST_V6_FLAG),
-}
+_HOSTS: Final = {"bornHost": BORN_HOST_V6_FLAG, "storeHost": STORE_HOST_V6_FLAG}
 
 SCHEMA: Final = pa.schema(
     [pa.field(name, kind, nullable=False) for name, (_, kind) in _NUMBERS.items()]
@@ -100,10 +97,10 @@ def _array(columns: RecordColumns, name: str) -> Any:
         array = binary_slices(columns, columns.cols[:, at], sizes, name, is_nullable=is_nullable)
         return array if kind == pa.binary() else _text(array)
     if name in _HOSTS:
-        column, v6_flag = _HOSTS[name]
-        sizes = np.where(columns.sys_flag & v6_flag, np.int64(20), np.int64(8))
-        hosts = binary_slices(columns, columns.cols[:, column], sizes, name)
-        return _each_distinct(hosts, decode_host)
+        sizes = np.where(columns.sys_flag & _HOSTS[name], np.int64(20), np.int64(8))
+        born_at = columns.physical_offset - columns.base + 48
+        at = born_at if name == "bornHost" else columns.store_host_at
+        return _each_distinct(binary_slices(columns, at, sizes, name), decode_host)
     return _message_ids(columns)
 
 

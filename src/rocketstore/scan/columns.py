@@ -1,6 +1,6 @@
 """What a walk finds, as columns: a row of int64 numbers per record, numpy views, Arrow batches.
 
-A row (``native.row``) costs 232 bytes whatever the body weighs; a caller that needs bytes takes
+A row (``native.row``) costs 224 bytes whatever the body weighs; a caller that needs bytes takes
 them from the buffer.
 
 Law: a row is written only for a record whose every length was checked, so the places of a row are

@@ -183,10 +183,9 @@ def _row(view: memoryview, position: int, base: int, places: _Places) -> list[in
         noted.get(Column.UNIQUE_KEY_AT, 0),
         noted.get(Column.UNIQUE_KEY_SIZE, 0),
         hash_of_bytes(topic),
-        position + 48,
+        _calls_for(sys_flag, topic, noted),
         places.store_time_at + 8,
         noted.get(Column.DELAY_LEVEL, 0),
-        _calls_for(sys_flag, topic, noted),
     ]
 
 
