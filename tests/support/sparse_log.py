@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_host
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, encode_entry
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.format.record import encode_blank
 from rocketstore.units import QueueKey
+from support.oracle.codecs import encode_entry
 from support.record_encoder import encode_record
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.java_hash import key_hash, tags_code
 from rocketstore.format.properties import encode_properties
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER, encode_entry
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER
 from rocketstore.format.record import encode_blank
 from rocketstore.units import QueueKey
-from support.oracle.codecs import IndexItem, encode_item
+from support.oracle.codecs import IndexItem, encode_entry, encode_item
 from support.record_encoder import encode_record
 
 HOST = encode_host("127.0.0.1:10911")

@@ -124,12 +124,7 @@ class MappedBatchQueue(BatchEntries):
 
     def flush(self, least_pages: int = 0) -> bool:
         """Make entries durable; return whether everything written before the call is."""
-        is_complete = True
-        for file in self.files.files:
-            wanted = file.write_position
-            is_complete &= file.flush(least_pages) >= wanted
-            file.close_descriptor()
-        return is_complete
+        return self.files.flush(least_pages)
 
     def delete_expired(self, log_min_offset: int, **when: int) -> tuple[list[Path], bool]:
         """Delete leading files whose every record has expired, as `ConsumeQueue` does."""

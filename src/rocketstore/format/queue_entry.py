@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from rocketstore.errors import FormatError
-from rocketstore.format import Buffer, Field, layout_code, packed, unpacked
+from rocketstore.format import Buffer, Field, layout_code, unpacked
 from rocketstore.format.properties import INNER_MULTI_DISPATCH
 
 if TYPE_CHECKING:
@@ -93,12 +93,6 @@ KEPT_PLACE: Final = QueueEntry(2**63 - 1, 0, 0)
 
 4.9 has no such thing, and takes it for the queue's end, as it takes zeros (`is_written`)."""
 KEPT_PLACE_BYTES: Final = ENTRY_STRUCT.pack(*KEPT_PLACE)
-
-
-def encode_entry(physical_offset: int, record_size: int, tags_code: int) -> bytes:
-    """Encode one entry; raises `FieldRangeError`."""
-    values = (physical_offset, record_size, tags_code)
-    return packed(ENTRY_STRUCT, values, "a queue entry's number")
 
 
 def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:

@@ -13,12 +13,9 @@ cdef long long _MAX_QUEUE_OFFSET
 
 cdef bint is_in_file(Numbers queue, long long at) noexcept nogil
 @cython.locals(is_filler=cython.bint)
-cdef int put_entry(
-    Numbers queue, long long at, long long physical, long long size, long long tags_code, bint overwrite
-) noexcept nogil
-@cython.locals(is_known=cython.bint)
+cdef int put_entry(Numbers queue, long long at, long long physical, long long size, long long code, bint overwrite) noexcept nogil
 cpdef int put_mapped(
-    long long[::1] numbers, long long at, long long physical, long long size, long long tags_code, bint overwrite
+    long long[::1] row, long long at, long long physical, long long size, long long code, bint overwrite
 ) noexcept
 
 cdef class RowDispatch:
@@ -42,7 +39,7 @@ cdef class RowDispatch:
     cdef let_go(self)
     cdef int dispatch_rows(self) except -1 nogil
     cdef void prefetch_text(self, Py_ssize_t number) noexcept nogil
-    @cython.locals(gives_way=cython.bint, tags_code=cython.longlong, found=int)
+    @cython.locals(gives_way=cython.bint, code=cython.longlong, found=int)
     cdef int enter(self, Numbers row) except -1 nogil
     @cython.locals(is_answered=cython.bint, number=cython.longlong)
     cdef long long ready_queue(self, Numbers row) except -2 nogil

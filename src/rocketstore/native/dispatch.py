@@ -41,28 +41,24 @@ def is_in_file(queue: Numbers, at: int) -> bool:
     return queue[QueueColumn.FILE_START] <= at and at + _ENTRY_SIZE <= queue[QueueColumn.FILE_STOP]
 
 
-def put_entry(
-    queue: Numbers, at: int, physical: int, size: int, tags_code: int, overwrite: bool
-) -> int:
+def put_entry(queue: Numbers, at: int, physical: int, size: int, code: int, overwrite: bool) -> int:
     """Put one entry into that file, at the queue's end or before; return what became of it.
 
     With `overwrite` it replaces another message's.
     """
-    entry = view.bytes_mapped(
-        queue[QueueColumn.ADDRESS] + (at - queue[QueueColumn.FILE_START]), _ENTRY_SIZE
-    )
+    start = queue[QueueColumn.ADDRESS] - queue[QueueColumn.FILE_START]
+    entry = view.bytes_mapped(start + at, _ENTRY_SIZE)
     if at < queue[QueueColumn.NEXT]:
-        old_physical = view.load_i64(entry, 0)
-        old_size = view.load_i32(entry, 8)
-        old_tags_code = view.load_i64(entry, 12)
-        if old_physical == physical and old_size == size and old_tags_code == tags_code:
+        old_physical, old_size = view.load_i64(entry, 0), view.load_i32(entry, 8)
+        old_code = view.load_i64(entry, 12)
+        if old_physical == physical and old_size == size and old_code == code:
             return PutEntry.REPEATED
-        is_filler = old_physical == 0 and old_size == _FILLER_SIZE and old_tags_code == 0
+        is_filler = old_physical == 0 and old_size == _FILLER_SIZE and old_code == 0
         if old_size > 0 and old_physical >= 0 and not is_filler and not overwrite:
             return PutEntry.REFUSED
     view.store_i64(entry, 0, physical)
     view.store_i32(entry, 8, size)
-    view.store_i64(entry, 12, tags_code)
+    view.store_i64(entry, 12, code)
     queue[QueueColumn.CHANGES] += 1
     if size != _FILLER_SIZE:  # which is no record's (K-C2)
         queue[QueueColumn.MAX_PHYSICAL] = max(queue[QueueColumn.MAX_PHYSICAL], physical + size)
@@ -71,15 +67,12 @@ def put_entry(
     return PutEntry.WRITTEN
 
 
-def put_mapped(
-    numbers: Numbers, at: int, physical: int, size: int, tags_code: int, overwrite: bool
-) -> int:
-    """Put one entry as dispatch does; `numbers` are its queue's row of ``queues``."""
-    queue = view.numbers_of(numbers)
-    is_known = numbers.shape[0] > QueueColumn.CHANGES and at <= queue[QueueColumn.NEXT]
-    if not is_known or not is_in_file(queue, at):
+def put_mapped(row: Numbers, at: int, physical: int, size: int, code: int, overwrite: bool) -> int:
+    """Put one entry as dispatch does; `row` has the numbers of its queue, of ``queues``."""
+    queue = view.numbers_of(row)
+    if row.shape[0] <= QueueColumn.CHANGES or not is_in_file(queue, at):
         return PutEntry.REFUSED
-    return put_entry(queue, at, physical, size, tags_code, overwrite)
+    return put_entry(queue, at, physical, size, code, overwrite)
 
 
 class RowDispatch:
@@ -208,16 +201,16 @@ class RowDispatch:
         at = row[Column.QUEUE_OFFSET] * _ENTRY_SIZE
         physical = row[Column.PHYSICAL_OFFSET]
         size = row[Column.SIZE]
-        tags_code = entry_code(row, self.delays_ms, self.delay_count)
+        code = entry_code(row, self.delays_ms, self.delay_count)
         if queue[QueueColumn.IS_EXTENDED]:
             with cython.gil:
-                tags_code = self.decisions.extended_code(self.cursor, tags_code)
-        found = put_entry(queue, at, physical, size, tags_code, False)
+                code = self.decisions.extended_code(self.cursor, code)
+        found = put_entry(queue, at, physical, size, code, False)
         if found == PutEntry.REFUSED:
             with cython.gil:
                 gives_way = self.decisions.gives_way(self.cursor)
             if gives_way:
-                found = put_entry(queue, at, physical, size, tags_code, True)
+                found = put_entry(queue, at, physical, size, code, True)
         self.entries_written += found == PutEntry.WRITTEN
         self.entries_repeated += found == PutEntry.REPEATED
         return 0

@@ -1,6 +1,5 @@
 cimport cython
 from rocketstore.native cimport StopReason, view
-from rocketstore.native.Column cimport COUNT as COLUMN_COUNT
 from rocketstore.native.columns cimport next_key
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
 from rocketstore.native.index cimport first_item, follow_chain, has_room, positive_hash, slot_place
@@ -42,5 +41,5 @@ cdef class Lookup(Window):
     cdef bint is_known(self, long long offset) except -1
     cdef Py_ssize_t hit_at(self, long long offset) except -2
     cdef bint is_hit(self, Py_ssize_t at) noexcept nogil
-    @cython.locals(row="long long[COLUMN_COUNT]", size=Py_ssize_t)
+    @cython.locals(row="long long[28]", size=Py_ssize_t)
     cdef bint carries(self, Py_ssize_t at, Py_ssize_t end) noexcept nogil

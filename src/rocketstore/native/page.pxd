@@ -1,6 +1,5 @@
 cimport cython
 from rocketstore.native cimport Column, StopReason, view
-from rocketstore.native.Column cimport COUNT as COLUMN_COUNT
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of, properties_of
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport check_record, read_properties, topic_of
@@ -62,7 +61,7 @@ cdef class Page(Window):
     cdef bint is_lost
     cdef int picked
     cdef long long targets[64]
-    cdef long long row[COLUMN_COUNT]
+    cdef long long row[28]
     @cython.locals(one=Lent)
     cdef void use_entries(self, object buffer, long long base) except *
     cdef void aim(self, QueuePages pages, int kind, object offset, object most, object maximum) except *

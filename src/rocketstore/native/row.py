@@ -66,16 +66,16 @@ COLUMN_COUNT: Final = len(Column)
 
 
 class CallsFor(IntEnum):
-    """What dispatch makes of a record; ``native.walk.calls_for`` is the one judge of it."""
+    """What dispatch makes of a record; ``native.walk.calls_for`` is the one judge of it.
+
+    Entries of its queue and of the extra ones that it names, a time when it is due in the place of
+    the tags' hash, and index items of its keys, if it has any.
+    """
 
     ENTRY = 1
-    """An entry of its queue: it is neither prepared nor rolled back."""
     EXTRA_ENTRIES = 2
-    """Entries of the queues that ``INNER_MULTI_DISPATCH`` names, too."""
     DUE_TIME = 4
-    """Its entry keeps when it is due: it waits in the delay topic."""
     ITEMS = 8
-    """Index items of its keys, if it has any: it is not rolled back."""
 
 
 class StopReason(IntEnum):

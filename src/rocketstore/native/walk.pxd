@@ -39,7 +39,7 @@ cdef void note_property(
 cdef (Py_ssize_t, Py_ssize_t) property_at(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 @cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)
 cdef void read_properties(Bytes data, Py_ssize_t at, Py_ssize_t end, Numbers row) noexcept nogil
-@cython.locals(found=cython.longlong)
+@cython.locals(found=cython.longlong, is_late=cython.bint)
 cdef long long calls_for(Bytes data, Numbers row) noexcept nogil
 @cython.locals(topic_size=cython.longlong, topic_at=cython.Py_ssize_t)
 cdef long long read_record(Bytes data, Py_ssize_t at, long long base, Numbers row) noexcept nogil

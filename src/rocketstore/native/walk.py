@@ -339,11 +339,8 @@ def calls_for(data: Bytes, row: Numbers) -> int:
     if kind == 0x4:  # prepared
         return CallsFor.ITEMS
     found = row[Column.CALLS_FOR] | CallsFor.ENTRY | CallsFor.ITEMS
-    if (
-        row[Column.DELAY_LEVEL] > 0
-        and row[Column.TOPIC_SIZE] == 19
-        and view.equal_bytes(data, row[Column.TOPIC_AT], _DELAY_TOPIC, 0, 19)
-    ):
+    is_late = row[Column.DELAY_LEVEL] > 0 and row[Column.TOPIC_SIZE] == 19
+    if is_late and view.equal_bytes(data, row[Column.TOPIC_AT], _DELAY_TOPIC, 0, 19):
         found |= CallsFor.DUE_TIME
     return found
 

@@ -255,13 +255,7 @@ class QueueExtension(UnitReader):
 
     def flush(self, least_pages: int = 0) -> bool:
         """Make units durable; return whether every one put before the call is."""
-        is_complete = True
-        for file in self.files.files:
-            wanted = file.write_position
-            if file.flushed_position < wanted:
-                is_complete &= file.flush(least_pages) >= wanted
-                file.close_descriptor()
-        return is_complete
+        return self.files.flush(least_pages)
 
     def drop(self) -> None:
         """Let go of all files."""

@@ -99,8 +99,8 @@ def _array(columns: RecordColumns, name: str) -> Any:
     if name in _HOSTS:
         sizes = np.where(columns.sys_flag & _HOSTS[name], np.int64(20), np.int64(8))
         born_at = columns.physical_offset - columns.base + 48
-        at = born_at if name == "bornHost" else columns.store_host_at
-        return _each_distinct(binary_slices(columns, at, sizes, name), decode_host)
+        hosts_at = born_at if name == "bornHost" else columns.store_host_at
+        return _each_distinct(binary_slices(columns, hosts_at, sizes, name), decode_host)
     return _message_ids(columns)
 
 

@@ -67,8 +67,7 @@ class RecordColumns:
 
     def call_for(self, what: CallsFor) -> npt.NDArray[np.bool_]:
         """Return which records call for an entry, extra ones, or index items."""
-        mask: npt.NDArray[np.bool_] = self.cols[:, Column.CALLS_FOR] & what != 0
-        return mask
+        return (self.cols[:, Column.CALLS_FOR] & what).astype(np.bool_)
 
     def topic(self, row: int) -> str:
         """Topic of a record; malformed UTF-8 is replaced as Java does."""

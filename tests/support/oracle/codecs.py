@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rocketstore.errors import TruncatedRecordError
+from rocketstore.format import packed
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     INDEX_HEADER_SIZE,
@@ -18,7 +19,7 @@ from rocketstore.format.index_file import (
     item_array,
     used_item_count,
 )
-from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry, encode_entry
+from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,6 +34,12 @@ class IndexItem(NamedTuple):
     physical_offset: int
     time_difference_s: int
     previous_item: int
+
+
+def encode_entry(physical_offset: int, record_size: int, tags_code: int) -> bytes:
+    """Encode one entry; raises `FieldRangeError`."""
+    values = (physical_offset, record_size, tags_code)
+    return packed(ENTRY_STRUCT, values, "a queue entry's number")
 
 
 def iterate_entries(data: bytes) -> Iterator[QueueEntry]:

@@ -15,13 +15,12 @@ from rocketstore.format.queue_entry import (
     MAX_EXT_ADDRESS,
     QueueEntry,
     decode_entry,
-    encode_entry,
     entry_array,
     equal_mask,
     written_mask,
 )
 from support.golden_stores import STORES, golden_store
-from support.oracle.codecs import encode_entries, iterate_entries
+from support.oracle.codecs import encode_entries, encode_entry, iterate_entries
 from support.page_tables import DOCS, field_rows, table_with
 from support.vectors import vector
 

@@ -416,11 +416,9 @@ class Dispatcher:
         if self._decisions.forced_range is not None or len(self.stepped_over) < _LISTED_DAMAGE:
             self.stepped_over.append(SteppedOver(ByteRange(start, stop), reason))
         what = "file missing" if reason is None else reason.name
-        if self._decisions.forced_range is None:
-            _log.warning("dispatch.stepped_over", start=start, stop=stop, reason=what)
-        else:
-            # The unwritten tail is among them; recovery says which of them are damage.
-            _log.debug("dispatch.stepped_over", start=start, stop=stop, reason=what)
+        # The unwritten tail is among those of a forced pass: recovery says which are damage.
+        log = _log.warning if self._decisions.forced_range is None else _log.debug
+        log("dispatch.stepped_over", start=start, stop=stop, reason=what)
 
     def _announce(self, columns: RecordColumns, done: int) -> None:
         """Report the first rows to the listeners, for each queue in which one got its entry."""

@@ -167,6 +167,15 @@ class MappedFileQueue:
         at = bisect_left(files, offset, key=lambda file: file.base)
         return files[at] if at < len(files) else None
 
+    def flush(self, least_pages: int = 0) -> bool:
+        """Make written bytes durable; return whether all that were written before the call are."""
+        is_complete = True
+        for file in self.files:
+            wanted = file.write_position
+            is_complete &= file.flush(least_pages) >= wanted
+            file.close_descriptor()
+        return is_complete
+
     # --- creating and deleting ------------------------------------------------------------------
 
     def create(self, base: int) -> MappedFile:

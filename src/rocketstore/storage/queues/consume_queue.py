@@ -207,13 +207,10 @@ class ConsumeQueue(QueueSearch):
             stop = min(position, file.base + file.size)
             count = (stop - at) // ENTRY_SIZE_BYTES
             file.write_bytes(at - file.base, FILLER_BYTES * count)
-            self._note_changes(count)
+            self._rows.queues[self.row, QueueColumn.CHANGES] += count
             self._rows.set(self.row, QueueColumn.NEXT, stop)
         self._min_for = -1  # what had no message may begin with fillers now
         return True
-
-    def _note_changes(self, count: int) -> None:
-        self._rows.queues[self.row, QueueColumn.CHANGES] += count
 
     def put(self, queue_offset: int, entry: QueueEntry, *, overwrite: bool = False) -> PutEntry:
         """Put one entry where it belongs, as dispatch does.
@@ -221,12 +218,11 @@ class ConsumeQueue(QueueSearch):
         A gap before it is filled with fillers; `overwrite` replaces another message's entry.
         """
         position = queue_offset * ENTRY_SIZE_BYTES
-        if position > self.next_position and not self.fill_to(position):
+        is_reached = position <= self.next_position or self.fill_to(position)
+        if not is_reached or self.map_for_write(position) is None:
             return PutEntry.REFUSED
-        if self.map_for_write(position) is None:
-            return PutEntry.REFUSED
-        numbers = self._rows.queues[self.row]
-        return PutEntry(kernels.put_mapped(numbers, position, *entry, overwrite))
+        row = self._rows.queues[self.row]
+        return PutEntry(kernels.put_mapped(row, position, *entry, overwrite))
 
     # --- cutting --------------------------------------------------------------------------------
 
@@ -351,7 +347,7 @@ class ConsumeQueue(QueueSearch):
             if file.base + file.size > queue_offset * ENTRY_SIZE_BYTES:
                 file.flushed_position = 0
                 file.has_durable_name = False
-        self._note_changes(1)
+        self._rows.queues[self.row, QueueColumn.CHANGES] += 1
 
     def drop(self) -> None:
         """Let go of all files."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore.errors import FlushFailedError
-from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry, encode_entry
+from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry
 from rocketstore.native.row import PutEntry, QueueColumn
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
@@ -23,6 +23,7 @@ from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
 from support.golden_stores import golden_store
+from support.oracle.codecs import encode_entry
 
 KEY = QueueKey("TopicTest", 0)
 

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.queue_entry import FILLER, encode_entry
+from rocketstore.format.queue_entry import FILLER
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Reader
 from rocketstore.units import QueueKey
 from support.mapped_reader import mapped_reader
+from support.oracle.codecs import encode_entry
 from support.store_files import StoreFiles
 from support.synthetic_log import record_bytes
 

@@ -9,7 +9,7 @@ import pytest
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.checkpoint import Checkpoint
-from rocketstore.format.queue_entry import FILLER_BYTES, encode_entry
+from rocketstore.format.queue_entry import FILLER_BYTES
 from rocketstore.format.record import encode_blank
 from rocketstore.storage.recovery.recovery_compatible import (
     check_as_java,
@@ -17,6 +17,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
     compatible_queue_end,
     start_after_crash,
 )
+from support.oracle.codecs import encode_entry
 from support.record_encoder import encode_record
 
 FILE_BYTES = 1000
