@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -22,7 +21,7 @@ from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline import queues
-from rocketstore.pipeline.files import opened, read_part, stored_stop
+from rocketstore.pipeline.files import opened, read_part, side_by_side, stored_stop
 from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
 from rocketstore.pipeline.queues import ALL_OFFSETS, Doubt, QueueFiles
 from rocketstore.pipeline.stores import (
@@ -47,7 +46,6 @@ Spark's scheduler dies without a word to the query, which waits for ever."""
 
 PIECES_OF_TASK: Final = 1024  # that hold nothing: to open one costs what 256 KiB of records do
 FIRST_LOOKS: Final = 1024  # at first records, before those of files beside the bounds
-LOOKS_AT_ONCE: Final = 16  # side by side: on an object store each is a request
 MOST_QUEUES: Final = 64  # of a task that searches their entries; with more it scans
 _MOST_RECORD_BYTES: Final = 64 * MiB  # that an entry is believed: it decides how much is read
 
@@ -145,16 +143,16 @@ def _within_queues(
         raise Doubt(f"{key} is a batch queue, in which a read looks for nothing")
     _check_complete(chosen, options, store.broker_name)
     log = _Log(store, segments)
-    with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
+    with side_by_side(store.location, len(listed)) as mapped:
         # First: a writer that goes on must not get further in another queue than in these.
         tail, dispatched = [], log.end
         wanted = {key: ranges.get(key, ALL_OFFSETS) for key in chosen}
         is_to_end = any(one.stop == ALL_OFFSETS.stop for one in wanted.values())
         if is_to_end or not options.fail_on_data_loss:
-            ends = pool.map(log.last_record, listed)
+            ends = mapped(log.last_record, listed)
             dispatched = max((end for end in ends if end is not None), default=log.start)
             tail = [ByteRange(dispatched, log.end)]
-        spans = [one for one in pool.map(log.span, wanted, wanted.values()) if one is not None]
+        spans = [one for one in mapped(log.span, wanted, wanted.values()) if one is not None]
     # With fewer entries than records, or with many queues, a task has to scan.
     is_scanned = len(chosen) > MOST_QUEUES or any(span.start < log.start for span in spans)
     said: dict[str, Any] = {"queues": () if is_scanned else tuple(chosen), "dispatched": dispatched}
@@ -282,12 +280,12 @@ def in_time(
     def look(numbers: Iterable[int]) -> range:
         places = [number for number in numbers if number not in times]
         files = [segments[number] for number in places]
-        found = pool.map(partial(store_timestamp_ms, store.location), files)
+        found = mapped(partial(store_timestamp_ms, store.location), files)
         times.update((at, time) for at, time in zip(places, found, strict=True) if time is not None)
         return _between(times, len(segments), low, high)
 
     # Of a long log some files are looked at, in equal steps, and then both ends of what they leave.
-    with ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="rocketstore-plan") as pool:
+    with side_by_side(store.location, len(segments)) as mapped:
         kept = look([*range(0, len(segments), step), len(segments) - 1])
         if step > 1:
             kept = look([*kept[:step], *kept[-step:]])

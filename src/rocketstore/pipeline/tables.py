@@ -11,7 +11,6 @@ sum over all entries, so it is counted only for a query whose columns name it.
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -36,7 +35,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
 from rocketstore.pipeline import planning, queues, waiting_tables
-from rocketstore.pipeline.files import FileEntry, files_at, read_part
+from rocketstore.pipeline.files import FileEntry, files_at, read_part, side_by_side
 from rocketstore.pipeline.log_read import chosen_records, read_split
 from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.pipeline.projection import (
@@ -117,8 +116,8 @@ def _segments(store: StorePlace, _: ReadOptions, schema: Schema) -> Iterator[Rec
     segments = list_segments(store)
     times: Iterable[int | None] = [None] * len(segments)
     if "firstStoreTimestamp" in schema.names:
-        with ThreadPoolExecutor(planning.LOOKS_AT_ONCE) as pool:
-            times = list(pool.map(partial(store_timestamp_ms, store.location), segments))
+        with side_by_side(store.location, len(segments)) as mapped:
+            times = list(mapped(partial(store_timestamp_ms, store.location), segments))
     rows = [
         (one.base, one.size, time, one.state.value, one.path, store.broker_name)
         for one, time in zip(segments, times, strict=True)

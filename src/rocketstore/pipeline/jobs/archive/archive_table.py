@@ -19,7 +19,6 @@ import contextlib
 import json
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +40,7 @@ from rocketstore.pipeline.files import (
     joined,
     local_path,
     refuse_secrets,
+    side_by_side,
     sync_path,
 )
 from rocketstore.units import MiB
@@ -113,7 +113,6 @@ STATISTICS: Final = {
 BATCH_BYTES: Final = 4 * MiB
 _BATCH_ROWS: Final = 1 << 16
 _EXTENTS_AT_ONCE: Final = 4
-_READS_AT_ONCE: Final = 16
 _READING: Final = {"buffer_size": MiB, "pre_buffer": False, "page_checksum_verification": True}
 
 _FLUSH_BYTES: Final = 64 * MiB
@@ -280,10 +279,8 @@ class Archive:
             for one in pa.table(self.extents.get_add_actions(flatten=True)).to_pylist()
             if not run or (one.get("min.run") or 0) <= run <= (one.get("max.run") or run)
         ]
-        if len(paths) < _READS_AT_ONCE and not is_remote(self.location):
-            return [row for path in paths for row in read(path)]  # sooner than threads start
-        with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="rocketstore-archive") as pool:
-            return [row for rows in pool.map(read, paths) for row in rows]
+        with side_by_side(self.location, len(paths)) as mapped:
+            return [row for rows in mapped(read, paths) for row in rows]
 
     def commit(
         self, name: str, broker: str, marks: Mapping[str, int], files: Sequence[WrittenFile]

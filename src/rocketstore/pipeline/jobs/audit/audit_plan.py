@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -37,7 +36,7 @@ from rocketstore.format.index_file import (
     used_item_count,
 )
 from rocketstore.format.metadata_json import TOPICS_FILE, batch_topics
-from rocketstore.pipeline.files import files_at, is_remote, opened, read_part
+from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, side_by_side
 from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import (
     StoreFile,
@@ -63,9 +62,6 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
     from rocketstore.scan.scanner import ScanBatch
-
-_LISTERS: Final = 16
-"""Directories of an object store that are listed at once."""
 
 _LAST: Final = 2**63 - 1
 
@@ -169,7 +165,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     queues, batch_queues = (
         {
             QueueKey(topic, queue_id): entries
-            for (topic, name), entries in _listed(files, f"{root}/{directory}").items()
+            for (topic, name), entries in _listed(location, f"{root}/{directory}").items()
             if (queue_id := parse_queue_id(name)) is not None
         }
         for directory in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
@@ -194,7 +190,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         {key: row_of(entries, queue_bytes) for key, entries in sorted(queues.items())},
         {key: row_of(entries, _usual(entries)) for key, entries in sorted(batch_queues.items())},
         index,
-        _listed(files, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
+        _listed(location, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
         # No lock reaches an object store.
         not was_closed if is_remote(location) else may_have_writer(lock),
         was_closed,
@@ -207,15 +203,16 @@ def _usual(entries: Iterable[FileEntry]) -> int:
     return 0 if found is None else found.size_bytes
 
 
-def _listed(files: Files, directory: str) -> dict[tuple[str, str], list[FileEntry]]:
-    """Return what lies two directories below one, by their names."""
+def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEntry]]:
+    """Return what lies two directories below one of a location, by their names."""
+    files, _ = files_at(location)
 
     def below(path: str) -> list[FileEntry]:
         return [one for one in files.list(path) if one.is_directory]
 
     found = [(topic.name, one) for topic in below(directory) for one in below(topic.path)]
-    with ThreadPoolExecutor(_LISTERS) as pool:
-        listings = pool.map(files.list, [one.path for _, one in found])
+    with side_by_side(location, len(found)) as mapped:
+        listings = mapped(files.list, [one.path for _, one in found])
         return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))
 
 
