@@ -35,6 +35,8 @@ def golden_log() -> bytes:
     return bytes(log.blank(50).data)
 
 
+CHECKED: set[tuple[int, bytes, bytes]] = set()
+
 GOLDEN = (golden_log(), golden_log()[:-60], vector("record/one-message") + bytes(70))
 
 
@@ -58,7 +60,7 @@ def check_accounting(array: np.ndarray, *, check_crc: bool) -> None:
         pieces += [(blank.physical_offset, BASE + len(array)) for blank in batch.blanks]
         pieces += [damage.range for damage in batch.damage]
         if check_crc and len(columns):
-            columns.to_arrow().validate(full=True)
+            check_arrow(columns)
     reached = BASE
     for start, stop in sorted(pieces):
         assert start == reached
@@ -68,6 +70,15 @@ def check_accounting(array: np.ndarray, *, check_crc: bool) -> None:
     tail = reached if reached < BASE + len(array) else None
     assert batch is not None
     assert batch.unwritten_at == tail
+
+
+def check_arrow(columns):
+    """What was checked once, at the same distance from forbidden memory, is so for good."""
+    records = b"".join(columns.record(row) for row in range(len(columns)))
+    batch = len(columns.buffer), columns.cols.tobytes(), records
+    if batch not in CHECKED:
+        columns.to_arrow().validate(full=True)
+        CHECKED.add(batch)
 
 
 def check_decodes(array, position, columns, row, *, check_crc):

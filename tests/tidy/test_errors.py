@@ -12,7 +12,7 @@ import pytest
 
 from rocketstore import errors
 from support.page_tables import table_with
-from support.repository import files_with, module_ast
+from support.repository import files_with, last_name, module_ast
 
 ERRORS = sorted(
     name
@@ -32,9 +32,9 @@ def made() -> set[str]:
     for path in SOURCES:
         for node in ast.walk(module_ast(path)):
             if isinstance(node, ast.Call):
-                called.add(ast.unparse(node.func).rpartition(".")[2])
+                called.add(last_name(node.func))
             elif isinstance(node, ast.Raise) and node.exc is not None:
-                called.add(ast.unparse(node.exc).rpartition(".")[2])
+                called.add(last_name(node.exc))
     return called
 
 

@@ -32,6 +32,7 @@ from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, Clock, open_small
 from support.leaks import assert_keeps_nothing
 from support.mapped_bytes import bytes_at
+from support.memory import memory_directory
 
 needs_compiled = pytest.mark.skipif(
     not kernels.is_compiled(), reason="interpreted, all puts are left to the checks"
@@ -218,14 +219,17 @@ def picture(store):
     ),
     st.sampled_from(["10.0.0.1:1", "[::1]:1"]),
 )
-def test_all_ways_leave_the_same_bytes_and_say_the_same(tmp_path_factory, calls, address):
+def test_all_ways_leave_the_same_bytes_and_say_the_same(calls, address):
     results = []
     for name in ("plain", "interpreted", "checked"):
         clock = Clock()
         settings_ = {"store_host": address, "max_message_size": 80_000}
         settings_["mapped_file_size_commit_log"] = 4 * LOG_FILE_BYTES
-        path = tmp_path_factory.mktemp("put") / "s"
-        with way(name), open_in(name, path, clock, **settings_) as store:
+        with (
+            memory_directory() as path,
+            way(name),
+            open_in(name, path / "s", clock, **settings_) as store,
+        ):
             outcomes = [outcome(store, ("put", PLAIN, 0))]
             for call, step in calls:
                 clock.now_ms += step
