@@ -252,10 +252,8 @@ class Dispatcher:
         self._check_crc = False
         self._ahead_from = _NOWHERE
         self._decisions = EntryDecisions(log_files, table, lmq=lmq, forged=forged)
-        delays = delay_array(delays_ms)
-        self._loop = RowDispatch(self._decisions, table.rows, index, delays)
-        self._stepped_over_bytes = 0
-        self._stepped_over_ranges = 0
+        self._loop = RowDispatch(self._decisions, table.rows, index, delay_array(delays_ms))
+        self._stepped_over_bytes = self._stepped_over_ranges = 0
 
     # --- what others ask ------------------------------------------------------------------------
 
@@ -351,12 +349,12 @@ class Dispatcher:
 
     def _dispatch_file(self, file: MappedFile, start: int, stop: int) -> None:
         ahead_from = max(self._ahead_from - file.base, start)
-        if ahead_from == start and stop - start >= LEAST_AHEAD_BYTES:
+        is_worth_it = stop - ahead_from >= LEAST_AHEAD_BYTES
+        if is_worth_it and ahead_from == start:
             walked, reason = self._dispatch_ahead(file, start, stop)
-        elif stop - ahead_from >= LEAST_AHEAD_BYTES:
-            walked, reason = self._dispatch_stretch(file, start, ahead_from)
         else:
-            walked, reason = self._dispatch_stretch(file, start, stop)
+            until = ahead_from if is_worth_it else stop
+            walked, reason = self._dispatch_stretch(file, start, until)
         if reason is StopReason.END:
             self.dispatched_offset = file.base + min(walked, stop)
         elif reason is StopReason.BLANK:
