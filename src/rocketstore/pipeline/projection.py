@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
 
 from rocketstore.message import (
     COMPRESSED_FLAG,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     QueueRanges = Sequence[tuple[QueueKey, range]]
 
 pa: Any = pyarrow  # the annotations of both know too little of what they take
-pc: Any = pyarrow.compute
 
 INFLATED_BATCH_BYTES: Final = 64 * MiB  # of bodies that end a batch where some are inflated
 
@@ -204,6 +202,8 @@ def _inflated(stored: bytes) -> bytes:
 
 def _key_lists(columns: RecordColumns) -> Any:
     """Return the keys of each record: KEYS split at blanks, empty ones left out."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - takes a worker 0.06 s, and most read no keys
+
     found = pc.split_pattern(columns.to_arrow(["keys"]).column(0), " ")
     lists = pa.ListArray.from_arrays(found.offsets, found.values)  # no null, an empty list
     if not pc.any(pc.equal(lists.flatten(), "")).as_py():

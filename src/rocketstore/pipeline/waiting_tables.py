@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
 
 from rocketstore.format.metadata_json import (
     DELAY_OFFSETS_FILE,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from rocketstore.verification.waiting import Half
 
 pa: Any = pyarrow
-pc: Any = pyarrow.compute
 _NO_TIME: Final = LAST_TIMESTAMP_MS + 1
 
 
@@ -96,6 +94,8 @@ def _batch(
 
 
 def _texts(maps: Any, name: str) -> Any:
+    import pyarrow.compute as pc  # noqa: PLC0415 - takes long, and reads of other tables come by here
+
     return pc.map_lookup(maps, pa.scalar(name), "last")
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 from pyspark.sql import datasource
 
@@ -225,6 +224,8 @@ class RowEncoder:
 
     def _row_by_row(self, columns: dict[str, pa.Array]) -> dict[str, list[Any]]:
         """Return size, queue and properties of each row, after all checks."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - takes long, and plans and commits need none
+
         bodies = columns["body"]
         found: dict[str, list[Any]] = {"size": [], "queueId": [], "properties": []}
         add_size, add_queue, add_block = (values.append for values in found.values())
