@@ -222,6 +222,13 @@ def test_dispatch_may_read_flushed_bytes_only_when_flushes_are_waited_for(tmp_pa
 
 def test_many_threads_leave_one_unbroken_row(tmp_path):
     parts = LogParts(tmp_path, log_file_bytes=65_536)
+    is_held = set()
+
+    def clock() -> int:
+        is_held.add(parts.log.lock.locked())
+        return parts.clock.now_ms
+
+    parts.log.clock = clock
 
     def put_many(queue_id: int) -> None:
         for number in range(200):
@@ -232,6 +239,7 @@ def test_many_threads_leave_one_unbroken_row(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
+    assert is_held == {True}
     counts = dict.fromkeys(range(4), 0)
     for file in parts.files.files:
         position = 0
