@@ -34,7 +34,7 @@ from rocketstore.verification.batch_entries import (
 )
 from rocketstore.verification.findings import file_finding
 from rocketstore.verification.queue_numbers import QueueNumbers
-from rocketstore.verification.small_files import position_findings
+from rocketstore.verification.small_files import standing_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,12 +68,8 @@ def check_batch_queues(root: Path, config: StoreConfig, *, now_ms: int) -> list[
     for key, array in entries.items():
         found = queue_finding(key, array, stored_entries(called[key]), log_min, is_live=is_live)
         findings += [] if found is None else [found]
-    topics = {key.topic for key in stored}
-    for one in standing:
-        if one.topic in topics:  # else it has had no message yet
-            array = entries.get(QueueKey(one.topic, one.queue_id), none)
-            findings += position_findings(one, queue_bounds(array, log_min))
-    return findings
+    bounds = {key: queue_bounds(array, log_min) for key, (array, _) in stored.items()}
+    return [*findings, *standing_findings(standing, bounds)]
 
 
 def _stored(

@@ -28,11 +28,12 @@ from rocketstore.format.metadata_json import (
     offset_tables_by_age,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.units import QueueKey
 from rocketstore.verification.findings import Finding, Severity, finding
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 TABLES: Final[dict[str, Any]] = {
     TOPICS_FILE: TopicTable,
@@ -169,6 +170,16 @@ def positions(
             topic = DELAY_TOPIC
             for level, offset in sorted(table.offset_table.items()):
                 yield Position(shown, f"delay level {level}", topic, level - 1, offset)
+
+
+def standing_findings(
+    standing: Iterable[Position], bounds: Mapping[QueueKey, tuple[int, int]]
+) -> Iterator[Finding]:
+    """Compare positions with the first and end of each queue (`position_findings`)."""
+    topics = {DELAY_TOPIC, *(key.topic for key in bounds)}
+    for one in standing:
+        if one.topic in topics:  # else it was deleted, or has had no message yet
+            yield from position_findings(one, bounds.get(QueueKey(one.topic, one.queue_id), (0, 0)))
 
 
 def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[Finding]:

@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.storage.audit.store_audit import audit_store, find_places
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns
-from rocketstore.units import QueueKey
 from rocketstore.verification.file_rules import log_file_findings
 from rocketstore.verification.findings import Finding, Severity, VerifyReport, file_finding
 from rocketstore.verification.log_rules import log_findings
 from rocketstore.verification.queue_rules import extension_finding, queue_findings
-from rocketstore.verification.small_files import position_findings, positions, small_file_findings
+from rocketstore.verification.small_files import positions, small_file_findings, standing_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,13 +78,8 @@ def _look(
             was_aborted=layout.abort.exists() and not is_live,
         ),
     ]
-    queues = {queue.key: queue for queue in audit.queues}
-    topics = {DELAY_TOPIC, *(key.topic for key in queues)}
-    for one in standing:
-        if one.topic in topics:  # else it was deleted, or has had no message yet
-            queue = queues.get(QueueKey(one.topic, one.queue_id))
-            bounds = (0, 0) if queue is None else (queue.first_record, queue.stop)
-            findings += position_findings(one, bounds)
+    bounds = {queue.key: (queue.first_record, queue.stop) for queue in audit.queues}
+    findings += standing_findings(standing, bounds)
     return VerifyReport(findings, audit.counts), is_live
 
 
