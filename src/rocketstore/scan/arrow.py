@@ -98,8 +98,8 @@ def _array(columns: RecordColumns, name: str) -> Any:
         return array if kind == pa.binary() else _text(array)
     if name in _HOSTS:
         sizes = np.where(columns.sys_flag & _HOSTS[name], np.int64(20), np.int64(8))
-        born_at = columns.physical_offset - columns.base + 48
-        hosts_at = born_at if name == "bornHost" else columns.store_host_at
+        # Records that were read by entries stand anywhere: the store time is all between the hosts.
+        hosts_at = columns.store_host_at - (sizes + 8 if name == "bornHost" else 0)
         return _each_distinct(binary_slices(columns, hosts_at, sizes, name), decode_host)
     return _message_ids(columns)
 
