@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from rocketstore.verification.findings import Finding
 
 
-def check_batch_queues(root: Path, config: StoreConfig, *, now_ms: int) -> list[Finding]:
-    """Return what is wrong with the batch queues of a store, and where groups stand in them.
+def check_batch_queues(
+    root: Path, config: StoreConfig, *, now_ms: int, with_groups: bool = True
+) -> list[Finding]:
+    """Return what is wrong with the batch queues of a store, and with where groups stand in them.
 
     What a live writer has not dispatched yet is no fault. `StoreDamagedError`: a topic has queues
     of the other kind.
@@ -58,7 +60,8 @@ def check_batch_queues(root: Path, config: StoreConfig, *, now_ms: int) -> list[
         return []
     is_live = may_have_writer(layout.lock)
     # What consumers had by then, the queues have; and a writer adds records before their entries.
-    standing = [one for one in standing_groups(layout) if one.topic in names]
+    groups = standing_groups(layout) if with_groups else []
+    standing = [one for one in groups if one.topic in names]
     stored = dict(_stored(layout))
     log = PreadFiles(layout.log_directories, file_size=sizes.commit_log_file_bytes)
     called = _called_for(log, names, now_ms)
@@ -110,11 +113,8 @@ def repair_batch_queues(
 
     Of the store itself nothing else may be wrong any more: `repair_store` comes first.
     """
-    findings = [
-        one
-        for one in check_batch_queues(root, config, now_ms=now_ms)
-        if not one.kind.startswith("consumer")  # which a repair leaves to the group
-    ]
+    # Where a group stands is left to the group.
+    findings = check_batch_queues(root, config, now_ms=now_ms, with_groups=False)
     topics = sorted({one.topic for one in findings if one.topic is not None})
     actions = [f"batch queues of {topic}: build them again from the log" for topic in topics]
     if topics and not dry_run:

@@ -42,7 +42,9 @@ class RecordColumns:
     def __init__(
         self, buffer: npt.NDArray[np.uint8], cols: npt.NDArray[np.int64], base: int
     ) -> None:
-        self.buffer, self.cols, self.base = buffer, cols, base
+        self.buffer = buffer
+        self.cols = cols
+        self.base = base
 
     def __len__(self) -> int:
         return len(self.cols)

@@ -46,7 +46,8 @@ class MappedFileQueue:
         read_only_directories: Sequence[Path] = (),
     ) -> None:
         self.directories = [directories] if isinstance(directories, Path) else list(directories)
-        self.read_only_directories, self.file_size = list(read_only_directories), file_size
+        self.read_only_directories = list(read_only_directories)
+        self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self._changing = threading.Lock()
         self._disk = disk
