@@ -149,8 +149,10 @@ def _let_go_of_files() -> None:
     """Free the parts of stores that earlier tests made and nobody closed; they have files open.
 
     Where a process has more than 1,024 open files, the callbacks of PySpark's driver wait forever.
+    What is left are imports and caches, at which the collector need not look again.
     """
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
