@@ -51,12 +51,12 @@ def main(root: str, first: int) -> None:
     def consume() -> None:
         with store.consume(TOPIC, GROUP) as consumer:
             held = []
-            for message in consumer:
+            for number, message in enumerate(consumer):
                 held.append(message)
                 if len(held) < 4:
                     continue
-                # Not in the order in which they came.
-                done = held.pop(int(message.body) % 4)
+                # Not in the order in which they came; by turns, so that no message stays for ever.
+                done = held.pop(number % 4)
                 if int(done.body) % 7 == 0:
                     say("back", done.queue, done.queue_offset)
                     done.give_back(1)
