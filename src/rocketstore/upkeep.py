@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from rocketstore.batch_queue import checking
 from rocketstore.config import StoreConfig
 from rocketstore.storage.audit import repair, verify
+from rocketstore.storage.files.disk import Disk
 from rocketstore.verification.findings import VerifyReport
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def repair_store(
     policy: Literal["salvage", "compatible"] = "salvage",
     dry_run: bool = False,
     now_ms: int | None = None,
+    disk: Disk | None = None,
 ) -> RepairReport:
     """Repair the store at `path`; what is cut off is kept in ``repair/<time>/``.
 
@@ -79,6 +81,8 @@ def repair_store(
         Write nothing, not even the lock file.
     now_ms
         The time, which names the directory of copies; None asks the system.
+    disk
+        The calls that make things durable; a test passes its own.
 
     Raises
     ------
@@ -91,8 +95,13 @@ def repair_store(
         the wrong kind.
     """
     path, config, now_ms = Path(path), config or StoreConfig(), _now(now_ms)
-    report = repair.repair_store(path, policy=policy, dry_run=dry_run, config=config, now_ms=now_ms)
-    found, done = checking.repair_batch_queues(path, config, now_ms=now_ms, dry_run=dry_run)
+    disk = disk or Disk()
+    report = repair.repair_store(
+        path, policy=policy, dry_run=dry_run, config=config, now_ms=now_ms, disk=disk
+    )
+    found, done = checking.repair_batch_queues(
+        path, config, now_ms=now_ms, dry_run=dry_run, disk=disk
+    )
     return report._replace(findings=report.findings + found, actions=report.actions + done)
 
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, verify_store
 from rocketstore.config import FlushDiskType
-from rocketstore.storage.audit.verify import verify_store
 from support.crash_writer import CYCLE_MS, CrashWriter, writer_config
 from support.fault_settings import base_seed, kill_count
 from support.fault_workload import (

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.storage.audit.repair import rebuild_store
-from rocketstore.storage.audit.verify import verify_store
 from support.power_cut import PowerCutError
 from support.shadow_disk import ShadowDisk
 from support.small_store import Clock, bodies

@@ -8,8 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rocketstore import MessageStore, StoredMessage
-from rocketstore.storage.audit.verify import verify_store
+from rocketstore import MessageStore, StoredMessage, verify_store
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import QUEUE_COUNT, queue_of, sample_messages, small_config
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.format.file_name import file_name
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import ByteRange
 from support.fault_settings import base_seed
 from support.fault_workload import (

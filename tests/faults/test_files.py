@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from rocketstore import MessageStore, StoreConfig, StoreDamagedError
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
+from rocketstore import MessageStore, StoreConfig, StoreDamagedError, repair_store, verify_store
 from support.fault_workload import (
     INDEX_ITEMS,
     INDEX_SLOTS,

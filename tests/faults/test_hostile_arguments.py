@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rocketstore import Message, MessageStore, RocketStoreError
-from rocketstore.storage.audit.verify import verify_store
+from rocketstore import Message, MessageStore, RocketStoreError, verify_store
 from support.small_store import CONFIG, Clock
 
 if TYPE_CHECKING:

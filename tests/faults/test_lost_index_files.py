@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
-from rocketstore.storage.audit.verify import verify_store
 from support.small_store import Clock
 
 if TYPE_CHECKING:

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from support.small_store import Clock, bodies
 
 if TYPE_CHECKING:

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import SystemRefusedError
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from support.failing_calls import FailingCalls, Fault
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from rocketstore import repair_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.message_store import MessageStore
-from rocketstore.storage.audit.repair import repair_store
 from support.java_store import JavaStore, message_json, require_java
 from support.small_store import (
     CONFIG,

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, verify_store
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import (
     QUEUE_COUNT,

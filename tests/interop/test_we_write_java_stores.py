@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import MessageStore
-from rocketstore.storage.audit.verify import verify_store
+from rocketstore import MessageStore, verify_store
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import (
     all_of_java,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rocketstore import verify_store
 from rocketstore.cli import log_scan
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.config import StoreConfig
@@ -59,7 +60,7 @@ def test_what_a_second_look_does_not_find_is_no_finding(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = between_looks(monkeypatch, tear(store))
-    report = verify.verify_store(store)
+    report = verify_store(store)
     assert (report.findings, len(looks)) == ([], 2)
     assert report.counts.message_count == 1489
 
@@ -69,7 +70,7 @@ def test_what_is_found_twice_is_reported_beside_a_writer(
 ) -> None:
     tear(store)
     looks = between_looks(monkeypatch, lambda: None)
-    report = verify.verify_store(store)
+    report = verify_store(store)
     assert report.is_damaged
     assert "log-damage" in {found.kind for found in report.findings}
     assert len(looks) == 2
@@ -82,7 +83,7 @@ def test_a_file_that_goes_meanwhile_does_not_end_a_verification(
         raise FileNotFoundError("made ahead, and deleted as the writer ended")
 
     looks = between_looks(monkeypatch, vanish)
-    assert verify.verify_store(store).findings == []
+    assert verify_store(store).findings == []
     assert len(looks) == 2
 
 

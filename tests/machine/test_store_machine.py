@@ -20,13 +20,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import structs
 
-from rocketstore import Message, MessageStore, PutMessageStatus, QueueKey, StoreConfig
+from rocketstore import (
+    Message,
+    MessageStore,
+    PutMessageStatus,
+    QueueKey,
+    StoreConfig,
+    repair_store,
+    verify_store,
+)
 from rocketstore.config import RecoveryPolicy
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
 from rocketstore.format.properties import INNER_MULTI_DISPATCH
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.verification.extra_queues import offset_in
 from support.power_cut import abandon
 

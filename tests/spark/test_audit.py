@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from pyarrow import parquet
 
-from rocketstore import pipeline
+from rocketstore import pipeline, verify_store
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
 from rocketstore.pipeline.jobs.audit import audit_plan
-from rocketstore.storage.audit.verify import verify_store
 from support.audit_runs import audited, keys
 from support.golden_stores import golden_store
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from rocketstore import MessageStore
-from rocketstore.storage.audit.verify import verify_store
+from rocketstore import MessageStore, verify_store
 from support.golden import golden_case
 from support.restoring import restored
 from support.spark_cluster import SparkCluster

@@ -7,10 +7,9 @@ import os
 import msgspec
 import pytest
 
-from rocketstore import pipeline
+from rocketstore import pipeline, verify_store
 from rocketstore.cli.application import run as run_command
 from rocketstore.errors import ArchiveDamagedError
-from rocketstore.storage.audit.verify import verify_store
 from support.archiving import archived, log_bytes
 from support.golden_stores import golden_store
 from support.pipeline_tables import read_table

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, verify_store
 from rocketstore.config import FlushDiskType
 from rocketstore.consumer_offsets import read_offsets
 from rocketstore.format.metadata_json import (
@@ -21,7 +21,6 @@ from rocketstore.format.metadata_json import (
     decode_table,
     encode_table,
 )
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.whole_file import write_atomically
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.results import PutMessageStatus

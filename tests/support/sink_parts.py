@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rocketstore import MessageStore, StoreConfig
+from rocketstore import MessageStore, StoreConfig, verify_store
 from rocketstore.pipeline.sink.sink_writer import RowEncoder, parse_sink_options, stage_chunks
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
 from rocketstore.storage.store import BaseStore

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import rocketstore
-from rocketstore import Message, Severity, StoreConfig, verify_store
+from rocketstore import Message, Severity, StoreConfig, repair_store, verify_store
 from rocketstore.batch_queue.checking import check_batch_queues, repair_batch_queues
 from rocketstore.cli.application import run
 from rocketstore.format.batch_queue_entry import (
@@ -17,7 +16,7 @@ from rocketstore.format.batch_queue_entry import (
     BatchEntry,
     encode_batch_entry,
 )
-from rocketstore.storage.audit.repair import rebuild_store, repair_store
+from rocketstore.storage.audit.repair import rebuild_store
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
 from support.memory import memory_directory
@@ -121,9 +120,9 @@ def test_python_is_told_what_the_command_says_and_repairs_as_it_does(root, capsy
     assert [one.kind for one in report.findings] == ["queue-wrong"]
     run(["store", "verify", str(root), "--output", "json"])
     assert json.loads(capsys.readouterr().out) == report.to_dict()
-    said = rocketstore.repair_store(root, dry_run=True)
+    said = repair_store(root, dry_run=True)
     assert not (root / "repair").exists()
-    done = rocketstore.repair_store(root)
+    done = repair_store(root)
     assert (said.findings, said.actions) == (done.findings, done.actions)
     assert len(done.actions) == 1
     check_whole(root)
@@ -159,7 +158,9 @@ def test_a_file_of_a_wrong_length_is_found_and_built_again(root):
 
 def test_what_repairs_the_rest_of_a_store_leaves_batch_queues_right(root):
     (root / "abort").touch()
-    assert repair_store(root, now_ms=START_MS).remaining == []
+    report = repair_store(root, now_ms=START_MS)
+    assert report.remaining == []
+    assert not [one for one in report.actions if "batch" in one]
     check_whole(root)
     rebuild_store(root, what="queues", now_ms=START_MS)
     assert not (root / "consumequeue" / BATCHES).exists()

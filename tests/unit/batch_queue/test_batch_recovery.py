@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.batch_queue.checking import check_batch_queues
 from rocketstore.batch_queue.mapped_queue import MappedBatchQueue
 from rocketstore.errors import StoreDamagedError
@@ -20,7 +20,6 @@ from rocketstore.format.batch_queue_entry import (
     encode_batch_entry,
 )
 from rocketstore.native.row import PutEntry
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.store import BaseStore

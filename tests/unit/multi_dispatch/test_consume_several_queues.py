@@ -5,10 +5,9 @@ import os
 
 import pytest
 
-from rocketstore import Message
+from rocketstore import Message, verify_store
 from rocketstore.cli.application import run
 from rocketstore.consumer_offsets import read_offsets
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.layout import StoreLayout
 from support.audit_runs import audited
 from support.configured_store import START_MS, Clock, open_small, small_config

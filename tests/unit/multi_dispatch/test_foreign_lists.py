@@ -4,9 +4,7 @@ import shutil
 
 import pytest
 
-from rocketstore import Message
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
+from rocketstore import Message, repair_store, verify_store
 from support import replicas
 from support.audit_runs import audited
 from support.configured_store import LOG_FILE_BYTES, START_MS, open_small, small_config

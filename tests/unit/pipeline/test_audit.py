@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from rocketstore import MessageStore, PutMessageStatus
+from rocketstore import MessageStore, PutMessageStatus, verify_store
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline import files as pipeline_files
 from rocketstore.pipeline.files import ArrowFiles
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files import lock
 from rocketstore.units import MiB
 from rocketstore.verification import index_rules

@@ -10,12 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.errors import StoreLockedError
 from rocketstore.pipeline.jobs.audit.audit_job import prove_rebuild
 from rocketstore.pipeline.sink.sink_commit import check_target
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files import lock
 from rocketstore.storage.files.lock import UNKNOWN_WRITER, writer_pid
 from support.audit_runs import audited

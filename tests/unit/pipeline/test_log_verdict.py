@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from rocketstore import verify_store
 from rocketstore.format.file_name import file_name
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
 from support.audit_runs import audited, keys
 from support.rebuild_runs import rebuilt_here

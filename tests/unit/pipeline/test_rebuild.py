@@ -7,12 +7,11 @@ import shutil
 
 import pytest
 
-from rocketstore import Message, StoreConfig
+from rocketstore import Message, StoreConfig, verify_store
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.format.file_name import file_name
 from rocketstore.format.index_file import index_file_name
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.units import MiB
 from support.golden_stores import LOGS, golden_store
 from support.rebuild_oracle import dispatched, tree

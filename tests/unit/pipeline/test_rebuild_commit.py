@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rocketstore import verify_store
 from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from support.rebuild_oracle import tree
 from support.rebuild_runs import RowsHere, rebuilt_here

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from rocketstore import Message, MessageStore
+from rocketstore import Message, MessageStore, repair_store, verify_store
 from rocketstore.errors import ConfigError, StoreFullError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.format.queue_extension import ExtensionUnit, encode_unit
 from rocketstore.queue_extension.writer import QueueExtensions
-from rocketstore.storage.audit.repair import rebuild_store, repair_store
-from rocketstore.storage.audit.verify import verify_store
+from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.extended_store import (

@@ -14,10 +14,10 @@ from rocketstore import (
     PutMessageStatus,
     RecoveryPolicy,
     StoreConfig,
+    repair_store,
+    verify_store,
 )
 from rocketstore.config import load_config
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
 from support.preallocation import wait_idle
 from support.synthetic_log import record_bytes

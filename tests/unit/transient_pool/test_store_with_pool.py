@@ -17,12 +17,12 @@ from rocketstore import (
     PutMessageStatus,
     StoreError,
     StoreFullError,
+    verify_store,
 )
 from rocketstore.aio import AsyncMessageStore
 from rocketstore.config.sources import from_properties
 from rocketstore.delay.service import delay_offsets_path
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.transient_pool import service as service_module

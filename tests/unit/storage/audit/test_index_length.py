@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketstore import repair_store, verify_store
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from support.small_store import START_MS, Clock, messages, put_all
 
 if TYPE_CHECKING:

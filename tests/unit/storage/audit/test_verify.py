@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import NotAStoreError
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.verification.findings import Finding, Severity, VerifyReport
 from support.golden import CASES, golden_case, manifest
 from support.small_store import (

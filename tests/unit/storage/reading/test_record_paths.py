@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from rocketstore import Message, MessageStore, PreparedMessage, StoreConfig
+from rocketstore import (
+    Message,
+    MessageStore,
+    PreparedMessage,
+    StoreConfig,
+    repair_store,
+    verify_store,
+)
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
@@ -19,8 +26,6 @@ from rocketstore.format.record import decode_record
 from rocketstore.native.decode import decode
 from rocketstore.pipeline.files import opened
 from rocketstore.scan.scanner import scan_window
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from support.synthetic_log import record_bytes
 
 if TYPE_CHECKING:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline.files import LocalFiles
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.verification.findings import Severity
 from support.small_store import (
     CONFIG,

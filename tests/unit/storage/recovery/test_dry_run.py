@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from rocketstore import repair_store
 from rocketstore.config import StoreConfig
-from rocketstore.storage.audit.repair import repair_store
 from support.golden import CRASH_CASES, golden_case
 from support.small_store import (
     CONFIG,

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
+from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.verification.findings import Severity
 
 if TYPE_CHECKING:

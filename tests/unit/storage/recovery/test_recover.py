@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, StoreConfig
+from rocketstore import Message, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.message_store import MessageStore
-from rocketstore.storage.audit.verify import verify_store
 from support.dying_disk import DyingDisk, KilledError
 from support.said import capture_logs
 from support.small_store import (

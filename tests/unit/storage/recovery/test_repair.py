@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from rocketstore import repair_store, verify_store
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreLockedError
-from rocketstore.storage.audit.repair import repair_store
-from rocketstore.storage.audit.verify import verify_store
 from rocketstore.verification.findings import Severity
 from support.dying_disk import DyingDisk, KilledError
 from support.small_store import (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore.storage.audit.repair import repair_store
+from rocketstore import repair_store
 from support.small_store import CONFIG, LOG_FILE_BYTES, Clock, build_store, crashed, log_path
 
 if TYPE_CHECKING:
