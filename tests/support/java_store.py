@@ -27,7 +27,7 @@ from support.line_process import CommandFailedError, LineProcess
 from support.spark_home import QUIET_SHARING, SHORT_LIVED_JVM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java"
 JAR = PROJECT / "target" / "java-store.jar"
@@ -52,8 +52,10 @@ __all__ = [
     "JavaStore",
     "build_jar",
     "java_command",
+    "java_tool",
     "message_json",
     "require_java",
+    "run_maven",
     "short_lived",
 ]
 
@@ -65,12 +67,20 @@ class JavaBuildError(Exception):
 def java_command(*jvm_options: str) -> list[str]:
     """Return the command of a process that serves the line protocol; builds the jar if needed."""
     build_jar()
-    return [_tool("java"), "-Xms256m", "-Xmx1g", DISK_MAY_BE_FULL, *jvm_options, "-jar", str(JAR)]
+    return [
+        java_tool("java"),
+        "-Xms256m",
+        "-Xmx1g",
+        DISK_MAY_BE_FULL,
+        *jvm_options,
+        "-jar",
+        str(JAR),
+    ]
 
 
 def build_jar() -> Path:
     """Build the jar unless it is there and made from these very sources."""
-    _tool("java")
+    java_tool("java")
     target = PROJECT / "target"
     target.mkdir(exist_ok=True)
     stamp = target / "built-from"
@@ -79,22 +89,28 @@ def build_jar() -> Path:
         digest = _source_digest()
         if JAR.is_file() and stamp.is_file() and stamp.read_text() == digest:
             return JAR
-        maven = [_tool("mvn"), "-q", "-B", "package"]
-        result = subprocess.CompletedProcess[str](maven, 1)
-        for offline in (["-o"], []):
-            result = subprocess.run(
-                [*maven, *offline],
-                env={"MAVEN_OPTS": SHORT_LIVED_JVM, **os.environ},
-                cwd=PROJECT,
-                check=False,
-                timeout=BUILD_TIMEOUT_S,
-                capture_output=True,
-                text=True,
-            )
-            if result.returncode == 0:
-                stamp.write_text(digest)
-                return JAR
-        raise JavaBuildError(f"mvn package failed in {PROJECT}:\n{result.stdout[-3000:]}")
+        run_maven(PROJECT, "package")
+        stamp.write_text(digest)
+        return JAR
+
+
+def run_maven(project: Path, *arguments: str) -> None:
+    """Run Maven, with what it has already if that is enough."""
+    maven = [java_tool("mvn"), "-q", "-B", *arguments]
+    result = subprocess.CompletedProcess[str](maven, 1)
+    for offline in (["-o"], []):
+        result = subprocess.run(
+            [*maven, *offline],
+            env={"MAVEN_OPTS": SHORT_LIVED_JVM, **os.environ},
+            cwd=project,
+            check=False,
+            timeout=BUILD_TIMEOUT_S,
+            capture_output=True,
+            text=True,
+        )
+        if result.returncode == 0:
+            return
+    raise JavaBuildError(f"{' '.join(maven)} failed in {project}:\n{result.stdout[-3000:]}")
 
 
 @functools.cache
@@ -117,7 +133,7 @@ def _keep_classes(classes: Path) -> None:
     made = classes.with_suffix(".new")
     made.unlink(missing_ok=True)
     quick = (*SHORT_LIVED_JVM.split(), *QUIET_SHARING.split())
-    command = [_tool("java"), *quick, f"-XX:ArchiveClassesAtExit={made}", "-jar", str(JAR)]
+    command = [java_tool("java"), *quick, f"-XX:ArchiveClassesAtExit={made}", "-jar", str(JAR)]
     with tempfile.TemporaryDirectory() as root, LineProcess(command) as process:
         process.ask("open", path=root, config=SMALL_FILES, start=True)
         process.ask("put", messages=[message_json("T", b"x", properties=[("KEYS", "k")])])
@@ -130,17 +146,18 @@ def _keep_classes(classes: Path) -> None:
         made.rename(classes)
 
 
-def require_java() -> None:
+def require_java(build: Callable[[], object] = build_jar) -> None:
     """Skip the calling test where the genuine store cannot run, unless this is CI."""
     try:
-        build_jar()
+        build()
     except JavaBuildError as missing:
         if os.environ.get("CI"):
             pytest.fail(str(missing))
         pytest.skip(str(missing))
 
 
-def _tool(name: str) -> str:
+def java_tool(name: str) -> str:
+    """Return the path of a program, ``java`` or ``mvn``."""
     home = os.environ.get("JAVA_HOME")
     if name == "java" and home and (Path(home) / "bin" / "java").is_file():
         return str(Path(home) / "bin" / "java")
