@@ -1,19 +1,37 @@
-"""Verify and repair a whole store: what `storage` knows of it, and its batch queues.
+"""Verify and repair a whole store: log, queues, index, small files, and its batch queues.
 
-``rocketstore store verify`` and ``store repair`` are these two calls.
+``rocketstore store verify`` and ``store repair`` are these two calls. Verifying works beside a
+writer and on a read-only mount: files are read with ``pread``, no lock is taken, no byte written.
+
+Law: findings are values; verify raises only where there is nothing to verify.
 """
 
 from __future__ import annotations
 
 import time
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rocketstore.batch_queue import checking
 from rocketstore.config import StoreConfig
-from rocketstore.storage.audit import repair, verify
+from rocketstore.storage.audit import repair
+from rocketstore.storage.audit.store_audit import (
+    audit_store,
+    find_kinds,
+    find_places,
+    small_files,
+)
 from rocketstore.storage.files.disk import Disk
-from rocketstore.verification.findings import VerifyReport
+from rocketstore.storage.files.lock import may_have_writer
+from rocketstore.storage.files.whole_file import changed_ns
+from rocketstore.verification.batch_entries import queue_bounds
+from rocketstore.verification.findings import Severity, VerifyReport
+from rocketstore.verification.small_files import (
+    positions,
+    small_file_findings,
+    standing_findings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,13 +67,52 @@ def verify_store(
         There is no CommitLog directory.
     ConfigError
         Slots and items of the index cannot be learnt from its files.
-    StoreDamagedError
-        A topic has queues of the wrong kind.
     """
-    path, config, now_ms = Path(path), config or StoreConfig(), _now(now_ms)
-    report = verify.verify_store(path, config, progress=progress, now_ms=now_ms)
-    batches = checking.check_batch_queues(path, config, now_ms=now_ms)
-    return VerifyReport(report.findings + batches, report.counts)
+    look = partial(_look, Path(path), config or StoreConfig(), _now(now_ms), progress)
+    try:
+        report, is_live = look()
+    except FileNotFoundError:  # deleted since the directory was listed
+        report, is_live = look()
+    if not is_live or not (report.is_damaged or report.has_warnings):
+        return report
+    # Files are not read in one moment: what a writer wrote meanwhile looks torn. Damage is what is
+    # seen twice.
+    again, _ = look()
+    seen = {(found.kind, found.file, found.offset) for found in report.findings}
+    findings = [
+        found
+        for found in again.findings
+        if found.severity is Severity.NOTE or (found.kind, found.file, found.offset) in seen
+    ]
+    return VerifyReport(findings, again.counts)
+
+
+def _look(
+    path: Path, config: StoreConfig, now_ms: int, progress: Callable[[int], None] | None
+) -> tuple[VerifyReport, bool]:
+    """Return what one look finds, and whether somebody writes to the store."""
+    layout, sizes = find_places(path, config)
+    is_live = may_have_writer(layout.lock)
+    # Read first: what consumers had by then, the queues have when they are looked at.
+    read = cache(small_files(layout))
+    standing = list(positions(read, changed_ns(layout.config)))
+    kinds = find_kinds(layout, read)
+    batches = checking.StoredQueues(layout, kinds.batch_topics)
+    audit = audit_store(
+        layout, sizes, kinds, config, now_ms=now_ms, is_live=is_live, advance=progress
+    )
+    bounds = {queue.key: (queue.first_record, queue.stop) for queue in audit.queues}
+    for key, stored in batches.entries.items():
+        bounds[key] = queue_bounds(stored, audit.log.start)
+    latest_ms = now_ms if is_live else audit.met.latest_ms
+    was_aborted = layout.abort.exists() and not is_live
+    findings = [
+        *audit.findings(is_live=is_live),
+        *batches.compare(audit.log_files, audit.log, is_live=is_live),
+        *small_file_findings(read, now_ms, latest_ms, was_aborted=was_aborted),
+        *standing_findings(standing, bounds),
+    ]
+    return VerifyReport(findings, audit.counts), is_live
 
 
 def repair_store(
@@ -91,18 +148,20 @@ def repair_store(
     NotAStoreError
         There is no CommitLog directory.
     StoreDamagedError
-        There is no CommitLog file although queues have entries (K-R10), or a topic has queues of
-        the wrong kind.
+        There is no CommitLog file although queues have entries (K-R10).
     """
-    path, config, now_ms = Path(path), config or StoreConfig(), _now(now_ms)
-    disk = disk or Disk()
+    path, config, now_ms, disk = Path(path), config or StoreConfig(), _now(now_ms), disk or Disk()
     report = repair.repair_store(
-        path, policy=policy, dry_run=dry_run, config=config, now_ms=now_ms, disk=disk
+        path, config, policy=policy, dry_run=dry_run, now_ms=now_ms, disk=disk
     )
     found, done = checking.repair_batch_queues(
         path, config, now_ms=now_ms, dry_run=dry_run, disk=disk
     )
-    return report._replace(findings=report.findings + found, actions=report.actions + done)
+    return report._replace(
+        findings=report.findings + found,
+        actions=report.actions + done,
+        remaining=report.remaining + ([] if done else found),
+    )
 
 
 def _now(now_ms: int | None) -> int:

@@ -62,7 +62,7 @@ def killed(root: Path, what: Literal["queues", "index"], number: int, now_ms: in
 
     try:
         disk = ShadowDisk(root, hook=count)
-        rebuild_store(root, what=what, now_ms=now_ms, config=CONFIG, disk=disk)
+        rebuild_store(root, CONFIG, what=what, now_ms=now_ms, disk=disk)
     except PowerCutError:
         return True
     return False

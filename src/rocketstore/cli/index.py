@@ -70,5 +70,5 @@ def rebuild(
 
     config = (settings or StoreSettings()).load(store)
     now_ms = time.time_ns() // 1_000_000
-    report = rebuild_store(store, what="index", now_ms=now_ms, config=config)
+    report = rebuild_store(store, config, what="index", now_ms=now_ms)
     return print_repair(report, output)

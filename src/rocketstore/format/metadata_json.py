@@ -93,17 +93,21 @@ class TopicTable(_Bean):
     data_version: DataVersion | None = None
     topic_config_table: dict[str, TopicConfig] = {}
 
+    def batch_topics(self) -> frozenset[str]:
+        """Return the topics whose queues have batches (TopicAttributes of 5.x)."""
+        topics = self.topic_config_table.items()
+        attributes = ((name, one.attributes or {}) for name, one in topics)
+        return frozenset(name for name, one in attributes if one.get(QUEUE_TYPE) == BATCH_QUEUES)
+
 
 def batch_topics(content: bytes) -> frozenset[str]:
-    """Return the topics whose queues have batches (TopicAttributes of 5.x).
+    """Return the batch topics of a table.
 
     Raises `FormatError` where the table of such topics cannot be read; any other is not looked at.
     """
     if BATCH_QUEUES.encode() not in content:
         return frozenset()
-    topics = decode_table(content, TopicTable).topic_config_table
-    attributes = ((name, one.attributes or {}) for name, one in topics.items())
-    return frozenset(name for name, one in attributes if one.get(QUEUE_TYPE) == BATCH_QUEUES)
+    return decode_table(content, TopicTable).batch_topics()
 
 
 class SubscriptionGroupTable(_Bean):

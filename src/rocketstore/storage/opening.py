@@ -36,7 +36,7 @@ from rocketstore.storage.files.pread_files import file_lengths
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
-from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
 from rocketstore.storage.recovery.recover import RecoveryParts, recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
@@ -106,6 +106,7 @@ class StoreParts:
             disk=disk,
             clock=self.clock,
             drop_later=self._to_drop.callback,
+            batch_topics=batch_topics_in(layout),
             after_crash=not self.was_clean,
             readable_limit=lambda: self.log.readable_limit,
             checkpoint=read_checkpoint(layout.checkpoint),

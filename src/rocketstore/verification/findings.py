@@ -67,6 +67,14 @@ KINDS: Final = {
     "queue-kept": Kind(_D, "no number is given again; a get will step over them"),
     "queue-conflict": Kind(_W, "the entries stay"),
     "queue-gap": Kind(_W, "repair puts fillers there"),
+    "queue-kind": Kind(
+        _D, "repair moves the directory to repair/; until then the store does not open"
+    ),
+    "topic-kind": Kind(
+        _D,
+        "bring back the table that says so, or say it there: the store does not open until then, "
+        "and repair leaves these queues as they are. If it is none, move them out of the store",
+    ),
     "queue-impossible": Kind(
         _D, "they get no entry; store scan shows them, and their bodies are intact"
     ),

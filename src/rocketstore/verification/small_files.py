@@ -126,6 +126,13 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
             )
 
 
+def table_of(content_of: Callable[[str], Content], name: str) -> Any:
+    """Return a table, or else its backup; None where neither can be read."""
+    shown = f"{CONFIG_DIRECTORY}/{name}"
+    table, _ = _decoded(content_of(shown), name)
+    return table or _decoded(content_of(shown + BACKUP_SUFFIX), name)[0]
+
+
 def _decoded(content: Content, name: str) -> tuple[Any, str | None]:
     """Return a table, or why it cannot be read."""
     if not isinstance(content, bytes):
@@ -160,9 +167,7 @@ def positions(
     """
     for name in (offset_tables_by_age(changed)[0], DELAY_OFFSETS_FILE):
         shown = f"{CONFIG_DIRECTORY}/{name}"
-        table, _ = _decoded(content_of(shown), name)
-        if table is None:
-            table, _ = _decoded(content_of(shown + BACKUP_SUFFIX), name)
+        table = table_of(content_of, name)
         if isinstance(table, ConsumerOffsets):
             for group, key, offset in table.places():
                 yield Position(shown, f"group {group}", *key, offset)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketstore import Message, Severity, StoreConfig, repair_store, verify_store
-from rocketstore.batch_queue.checking import check_batch_queues, repair_batch_queues
+from rocketstore import Message, MessageStore, Severity, StoreConfig, repair_store, verify_store
 from rocketstore.cli.application import run
+from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
     BatchEntry,
     encode_batch_entry,
 )
+from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.storage.audit.repair import rebuild_store
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
@@ -25,7 +27,6 @@ from support.small_store import START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 ENTRY = BATCH_ENTRY_SIZE_BYTES
 CONFIG = StoreConfig()
@@ -42,9 +43,8 @@ def root() -> Iterator[Path]:
 
 
 def kinds(root: Path) -> list[tuple[str, int]]:
-    return [
-        (one.kind, one.queue_offset) for one in check_batch_queues(root, CONFIG, now_ms=START_MS)
-    ]
+    report = verify_store(root, now_ms=START_MS)
+    return [(one.kind, one.queue_offset) for one in report.findings]
 
 
 def files(root: Path) -> list[Path]:
@@ -58,8 +58,7 @@ def change(file: Path, at: int, content: bytes) -> None:
 
 
 def check_whole(root: Path) -> None:
-    assert check_batch_queues(root, CONFIG, now_ms=START_MS) == []
-    assert not verify_store(root, now_ms=START_MS).has_warnings
+    assert verify_store(root, now_ms=START_MS).findings == []
     with open_batches(root) as store:
         found, at = [], 0
         while at < store.max_offset(BATCHES, 0):
@@ -71,7 +70,7 @@ def check_whole(root: Path) -> None:
 
 def test_a_store_that_is_whole_has_no_finding(root):
     check_whole(root)
-    assert repair_batch_queues(root, CONFIG, now_ms=START_MS) == ([], [])
+    assert repair_store(root, now_ms=START_MS).actions == []
 
 
 LATE = encode_batch_entry(BatchEntry(1 << 40, 100, 0, 0, 77, 1))
@@ -89,7 +88,7 @@ HARMS = {
 def test_the_audit_on_spark_finds_the_same_in_the_same_words(root, harm, split):
     assert not audited(root, now_ms=START_MS).has_warnings
     HARMS[harm][2](root)
-    (found,) = check_batch_queues(root, CONFIG, now_ms=START_MS)
+    (found,) = verify_store(root, now_ms=START_MS).findings
     report = audited(root, now_ms=START_MS, max_split_bytes=split)
     assert [one for one in report.findings if one.severity is Severity.DAMAGE] == [found]
     assert report.exit_code == 4
@@ -103,8 +102,8 @@ def test_what_is_wrong_is_found_and_built_again(root, harm, capsys):
     assert kinds(root) == [(kind, offset)]
     assert run(["store", "verify", str(root)]) == 4
     assert kind in capsys.readouterr().out
-    findings, actions = repair_batch_queues(root, CONFIG, now_ms=START_MS, dry_run=True)
-    assert (len(findings), len(actions)) == (1, 1)
+    said = repair_store(root, now_ms=START_MS, dry_run=True)
+    assert (len(said.findings), len(said.actions)) == (1, 1)
     assert kinds(root) == [(kind, offset)]
     assert run(["store", "repair", str(root)]) == 1
     assert BATCHES in capsys.readouterr().out
@@ -142,16 +141,17 @@ def test_groups_that_stand_outside_a_batch_queue_are_named_by_verify_and_by_the_
     assert set(verify_store(root, now_ms=START_MS).findings) == set(
         audited(root, now_ms=START_MS).findings
     )
-    assert repair_batch_queues(root, CONFIG, now_ms=START_MS) == ([], [])
+    repaired = repair_store(root, now_ms=START_MS)
+    assert (repaired.findings, repaired.actions) == ([], [])
 
 
 def test_a_file_of_a_wrong_length_is_found_and_built_again(root):
     content = files(root)[0].read_bytes()
     files(root)[0].write_bytes(content[:100])
-    found = check_batch_queues(root, CONFIG, now_ms=START_MS)
+    found = verify_store(root, now_ms=START_MS).findings
     assert {"queue-file-wrong-size", "queue-wrong"} == {one.kind for one in found}
     assert set(found) <= set(audited(root, now_ms=START_MS).findings)
-    repair_batch_queues(root, CONFIG, now_ms=START_MS)
+    repair_store(root, now_ms=START_MS)
     check_whole(root)
     assert files(root)[0].read_bytes() == content
 
@@ -162,7 +162,7 @@ def test_what_repairs_the_rest_of_a_store_leaves_batch_queues_right(root):
     assert report.remaining == []
     assert not [one for one in report.actions if "batch" in one]
     check_whole(root)
-    rebuild_store(root, what="queues", now_ms=START_MS)
+    rebuild_store(root, CONFIG, what="queues", now_ms=START_MS)
     assert not (root / "consumequeue" / BATCHES).exists()
     check_whole(root)
 
@@ -170,8 +170,8 @@ def test_what_repairs_the_rest_of_a_store_leaves_batch_queues_right(root):
 def test_what_a_live_writer_has_not_dispatched_is_no_fault(root):
     with open_batches(root) as store:
         store.put_batch([Message(topic=BATCHES, body=b"not yet")])
-        assert check_batch_queues(root, CONFIG, now_ms=START_MS) == []
-    assert check_batch_queues(root, CONFIG, now_ms=START_MS) == []
+        assert verify_store(root, now_ms=START_MS).findings == []
+    assert verify_store(root, now_ms=START_MS).findings == []
 
 
 def test_jobs_of_spark_miss_no_entry_of_a_batch_and_make_none(root, tmp_path):
@@ -181,3 +181,125 @@ def test_jobs_of_spark_miss_no_entry_of_a_batch_and_make_none(root, tmp_path):
     assert report.refused_count == 0
     made = {path.name for path in (tmp_path / "made" / "consumequeue").iterdir()}
     assert made == {PLAIN}
+
+
+# --- queues of both kinds -------------------------------------------------------------------------
+
+
+def tables(root: Path) -> list[Path]:
+    return sorted((root / "config").glob("topics.json*"))
+
+
+def forget_the_kind(path: Path) -> None:
+    """Write the table as a broker does that knows no kinds of queues."""
+    table = json.loads(path.read_bytes())
+    table["topicConfigTable"][BATCHES].pop("attributes")
+    path.write_text(json.dumps(table))
+
+
+def check_refused(root: Path, place: str) -> None:
+    for read_only in (False, True):
+        with pytest.raises(StoreDamagedError, match=f"{root}/{place}: {BATCHES} is "):
+            MessageStore.open(root, read_only=read_only)
+
+
+@pytest.mark.parametrize("policy", ["salvage", "compatible"])
+def test_queues_that_a_broker_of_4_made_of_a_batch_topic_are_found_and_moved_away(root, policy):
+    queues, name = root / "consumequeue", f"consumequeue/{BATCHES}"
+    content = next((queues / PLAIN / "0").iterdir()).read_bytes()
+    shutil.copytree(queues / PLAIN, queues / BATCHES)
+    (found,) = verify_store(root, now_ms=START_MS).findings
+    assert (found.kind, found.severity) == ("queue-kind", Severity.DAMAGE)
+    assert (found.file, found.topic) == (name, BATCHES)
+    assert found.action.startswith("repair moves the directory")
+    assert audited(root, now_ms=START_MS).findings == [found]
+    check_refused(root, name)
+    said = repair_store(root, now_ms=START_MS, policy=policy, dry_run=True)
+    assert (queues / BATCHES).is_dir()
+    done = repair_store(root, now_ms=START_MS, policy=policy)
+    assert (said.findings, said.actions) == (done.findings, done.actions)
+    assert done.actions[0] == f"{name}: move it to repair/"
+    assert said.remaining == done.remaining == []
+    (kept,) = (root / done.evidence / name).rglob("0*0")
+    assert kept.read_bytes() == content
+    check_whole(root)
+
+
+LOSSES = {
+    "kind": (forget_the_kind, {"topic-kind"}),
+    "table": (Path.unlink, {"topic-kind"}),
+    "all bytes": (lambda path: path.write_bytes(b"{torn"), {"topic-kind", "table"}),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_where_no_table_says_that_a_topic_has_batches_its_queues_are_left_alone(root, loss, capsys):
+    lose, kinds = LOSSES[loss]
+    kept = {path: path.read_bytes() for path in tables(root)}
+    for path in kept:
+        lose(path)
+    report = verify_store(root, now_ms=START_MS)
+    assert {(one.kind, one.file, one.severity) for one in report.findings} == {
+        (kind, "config/topics.json", Severity.DAMAGE) for kind in kinds
+    }
+    assert set(audited(root, now_ms=START_MS).findings) == set(report.findings)
+    check_refused(root, "config/topics.json")
+    HARMS["wrong"][2](root)
+    shutil.rmtree(root / "consumequeue" / PLAIN)
+    said = repair_store(root, now_ms=START_MS, dry_run=True)
+    done = repair_store(root, now_ms=START_MS)
+    assert (said.findings, said.actions, said.remaining) == (
+        done.findings, done.actions, done.remaining
+    )  # fmt: skip
+    assert {one.kind for one in done.remaining} == {*kinds, "queue-wrong"}
+    assert len(done.actions) == 1  # the rest is mended
+    assert {path.name for path in (root / "consumequeue").iterdir()} == {PLAIN}
+    assert run(["store", "repair", str(root)]) == 4
+    assert "repair leaves these queues as they are" in " ".join(capsys.readouterr().out.split())
+    for path, content in kept.items():
+        path.write_bytes(content)
+    assert repair_store(root, now_ms=START_MS).remaining == []
+    check_whole(root)
+
+
+def test_queues_of_both_kinds_are_left_alone_where_no_table_says_which_are_right(root):
+    for path in tables(root):
+        path.unlink()
+    queues = root / "consumequeue"
+    shutil.copytree(queues / PLAIN, queues / BATCHES)
+    (queues / PLAIN / "0" / f"{0:020d}").unlink()
+    content = (queues / BATCHES / "0" / f"{0:020d}").read_bytes()
+    assert [one.kind for one in repair_store(root, now_ms=START_MS).remaining] == ["topic-kind"]
+    assert (queues / BATCHES / "0" / f"{0:020d}").read_bytes() == content
+    assert [one.kind for one in verify_store(root, now_ms=START_MS).findings] == ["topic-kind"]
+
+
+def test_a_check_reads_each_small_file_once(root, monkeypatch):
+    (root / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": {}}))
+    genuine, read = Path.read_bytes, []
+
+    def counting(path: Path) -> bytes:
+        read.append(path.name)
+        return genuine(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counting)
+    assert verify_store(root, now_ms=START_MS).findings == []
+    assert sorted(set(read)) == sorted(read)
+    assert {"checkpoint", "consumerOffset.json", "topics.json"} <= set(read)
+
+
+def test_a_rebuild_on_spark_asks_the_table_of_topics_and_its_backup_only(root, monkeypatch):
+    genuine, read = audit_plan.read_part, []
+
+    def counting(location: str, path: str, start: int, size: int) -> bytes:
+        read.append(Path(path).name)
+        return genuine(location, path, start, size)
+
+    table = root / "config/topics.json"
+    shutil.copy(table, root / "config/topics.json.bak")
+    table.write_bytes(b"{torn")
+    (root / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": {}}))
+    places = audit_plan.find_places(str(root), CONFIG)
+    monkeypatch.setattr(audit_plan, "read_part", counting)
+    assert audit_plan.batch_topics_of(places._replace(batch_queues={})) == {BATCHES}
+    assert sorted(read) == ["topics.json", "topics.json.bak"]

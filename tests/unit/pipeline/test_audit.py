@@ -335,7 +335,7 @@ def test_a_damaged_store_is_judged_as_by_verify(store, damage):
 def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkeypatch):
     root, _ = store
     places = audit_plan.find_places(str(root), StoreConfig())
-    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), 9_000, 0)
+    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 9_000, 0)
     listed = []
     monkeypatch.setattr(pipeline_files.LocalFiles, "list", lambda _, path: listed.append(path))
     rows = [
@@ -353,7 +353,7 @@ def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(sto
     root, offsets = store
     flip_body(root, offsets)
     places = audit_plan.find_places(str(root), StoreConfig())
-    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), 9_000, 0)
+    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 9_000, 0)
     before = {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))}
     for task in tasks:
         both = zip(audit_work.read_task(task), audit_work.read_task(task), strict=True)

@@ -410,10 +410,10 @@ def test_queues_are_rebuilt_with_their_extensions(tmp_path):  # noqa: F811
     with open_extended(tmp_path, Clock()) as store:
         put(store, range(60))
     right = queue_files(tmp_path)
-    report = rebuild_store(tmp_path, what="queues", config=EXTENDED, now_ms=NOW_MS)
+    report = rebuild_store(tmp_path, EXTENDED, what="queues", now_ms=NOW_MS)
     assert report.remaining == []
     assert queue_files(tmp_path) == right
-    rebuild_store(tmp_path, what="queues", config=CONFIG, now_ms=NOW_MS)
+    rebuild_store(tmp_path, CONFIG, what="queues", now_ms=NOW_MS)
     assert units_on_disk(tmp_path, "orders") == [None] * 60
     assert not any(DIRECTORY in name for name in queue_files(tmp_path))
 
@@ -452,5 +452,5 @@ def test_spark_s_rebuild_writes_plain_codes_and_loses_no_answer(tmp_path):  # no
             assert entry.tags_code == START_MS + 5_000
         assert {one.kind for one in verify_store(tmp_path, now_ms=NOW_MS).findings} == {"queue-ext"}
         mark_crashed(tmp_path)
-    rebuild_store(tmp_path, what="queues", config=EXTENDED, now_ms=NOW_MS)
+    rebuild_store(tmp_path, EXTENDED, what="queues", now_ms=NOW_MS)
     assert None not in units_on_disk(tmp_path, "orders")

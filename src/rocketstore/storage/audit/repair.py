@@ -15,19 +15,23 @@ passes over the log before, two after, and the one of recovery.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from rocketstore.config import RecoveryPolicy, StoreConfig
+from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import CHECKPOINT_FILE_NAME
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
 from rocketstore.storage.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
-from rocketstore.storage.audit.store_audit import StoreAudit, audit_store, find_places
-from rocketstore.storage.audit.verify import audit_findings, small_files
+from rocketstore.storage.audit.store_audit import (
+    StoreAudit,
+    audit_store,
+    find_kinds,
+    find_places,
+    small_files,
+)
 from rocketstore.storage.checkpoint import (
     StoreCheckpoint,
     forget_known_ends,
@@ -46,14 +50,16 @@ from rocketstore.verification.small_files import checkpoint_findings, small_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from rocketstore.config import StoreConfig
     from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan
     from rocketstore.storage.audit.store_audit import ReadLogFile
     from rocketstore.verification.findings import Finding
 
 _MENDED: Final = (
     "log-tail", "log-leftover", "log-file-", "queue-file-", "queue-missing", "queue-wrong",
-    "queue-unwritten", "queue-gap", "checkpoint", *INDEX_REBUILT,
+    "queue-unwritten", "queue-gap", "queue-kind", "checkpoint", *INDEX_REBUILT,
 )  # fmt: skip
 """How the kinds of findings begin that are gone after a repair."""
 
@@ -62,11 +68,11 @@ _MENDED_AS_JAVA: Final = (*_MENDED, "queue-stale", "queue-beyond-log", "queue-ke
 
 
 def rebuild_store(
-    path: str | Path,
+    path: Path,
+    config: StoreConfig,
     *,
     what: Literal["queues", "index"],
     now_ms: int,
-    config: StoreConfig | None = None,
     disk: Disk | None = None,
 ) -> RepairReport:
     """Build queues or index again from the CommitLog; what was there is kept in ``repair/<time>/``.
@@ -75,7 +81,7 @@ def rebuild_store(
     index starts again at the first record left. Whatever else is wrong is repaired as by
     `repair_store`, whose errors these are.
     """
-    repair = _Repair(Path(path), config, disk, now_ms, "salvage")
+    repair = _Repair(path, config, disk or Disk(), now_ms, "salvage")
     with ExitStack() as stack:
         stack.callback(StoreLock.acquire(repair.layout.lock).release)
         # Also: what cannot be read is an error before the first file is moved.
@@ -84,21 +90,21 @@ def rebuild_store(
         layout = repair.layout
         queues = (layout.consume_queue, layout.consume_queue_ext)
         for directory in queues if what == "queues" else (layout.index,):
-            repair.set_aside(directory)
+            repair.evidence.take_files(directory)
         return repair.report()
 
 
 def repair_store(
-    path: str | Path,
+    path: Path,
+    config: StoreConfig,
     *,
+    policy: Literal["salvage", "compatible"],
+    dry_run: bool,
     now_ms: int,
-    policy: Literal["salvage", "compatible"] = "salvage",
-    dry_run: bool = False,
-    config: StoreConfig | None = None,
-    disk: Disk | None = None,
+    disk: Disk,
 ) -> RepairReport:
     """Repair all but batch queues, which `rocketstore.repair_store` adds, by the same arguments."""
-    repair = _Repair(Path(path), config, disk, now_ms, policy)
+    repair = _Repair(path, config, disk, now_ms, policy)
     with ExitStack() as stack:
         if dry_run:
             refuse_writer(repair.layout.lock, hint="stop that writer")
@@ -109,10 +115,10 @@ def repair_store(
 
 class _Repair:
     def __init__(
-        self, path: Path, config: StoreConfig | None, disk: Disk | None, now_ms: int, policy: str
+        self, path: Path, config: StoreConfig, disk: Disk, now_ms: int, policy: str
     ) -> None:
-        self.config = config or StoreConfig()
-        self.disk = disk or Disk()
+        self.config = config
+        self.disk = disk
         self.now_ms = now_ms
         self.policy = policy
         self.is_salvage = policy == "salvage"
@@ -134,12 +140,6 @@ class _Repair:
         checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
         checkpoint.reset(times)
         checkpoint.flush()
-
-    def set_aside(self, directory: Path) -> None:
-        """Move every file below `directory` to the copies."""
-        for path in sorted(directory.rglob("*")):
-            if path.is_file():
-                self.evidence.take_file(path)
 
     def report(self, *, dry_run: bool = False) -> RepairReport:
         """Plan, act, and say what was found, done and left."""
@@ -185,12 +185,15 @@ class _Repair:
     def _findings(self, audit: StoreAudit) -> list[Finding]:
         read = small_files(self.layout)
         small = small_file_findings(read, self.now_ms, latest_ms=0, was_aborted=False)
-        return [*audit_findings(audit), *small]
+        return [*audit.findings(), *small]
 
     def audit(self) -> StoreAudit:
         """Return what the store is now, with the end of the log that the policy wants."""
         end_of = None if self.is_salvage else self._compatible_end
-        return audit_store(self.layout, self.sizes, self.config, now_ms=self.now_ms, end_of=end_of)
+        kinds = find_kinds(self.layout, small_files(self.layout))
+        return audit_store(
+            self.layout, self.sizes, kinds, self.config, now_ms=self.now_ms, end_of=end_of
+        )
 
     def _compatible_end(self, files: Sequence[ReadLogFile]) -> int:
         has_abort = self.layout.abort.exists()
@@ -234,10 +237,12 @@ class _Repair:
                     self.evidence.shorten_file(fix.path, fix.size)
             audit = self.audit()
             plan = plan_repair(audit, keeps_places=self.is_salvage)
+        for name in plan.misplaced:
+            self.evidence.take_tree(self.layout.root / name)
         for queue in plan.queues:
             self._clear(queue)
         if plan.rebuilds_index:
-            self.set_aside(self.layout.index)
+            self.evidence.take_files(self.layout.index)
         self._recover(audit)
         # `abort` is as it was: a compatible end is looked for from the same file again.
         return self.audit()
@@ -274,6 +279,7 @@ class _Repair:
                 disk=self.disk,
                 clock=lambda: self.now_ms,
                 drop_later=stack.callback,
+                batch_topics=audit.kinds.batch_topics,
                 forged=forged,
                 evidence=self.evidence,
             )

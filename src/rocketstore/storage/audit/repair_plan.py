@@ -100,6 +100,7 @@ class RepairPlan(NamedTuple):
     """
 
     files: list[FileFix]
+    misplaced: list[str]
     queues: list[QueuePlan]
     rebuilds_index: bool
     actions: list[str]
@@ -119,6 +120,7 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
     queues = [plan for plan in plans if plan.actions()]
     needed = [found for found in audit.index_findings if found.kind in INDEX_REBUILT]
     said = [fix.action(audit.below_root(fix.path)) for fix in files]
+    said += [f"{name}: move it to repair/" for name in audit.kinds.misplaced]
     leftovers = [(one.start, one.stop) for one in audit.log.leftovers if one.start < end]
     for what, ranges in (("after the end", _tail(audit)), ("of an earlier log", leftovers)):
         for start, stop in ranges:
@@ -129,7 +131,7 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
     if needed:
         more = f"; and {len(needed) - 1} more" if len(needed) > 1 else ""
         said.append(f"index: build it again ({needed[0].reason}{more})")
-    return RepairPlan(files, queues, bool(needed), said)
+    return RepairPlan(files, audit.kinds.misplaced, queues, bool(needed), said)
 
 
 def _file_fixes(audit: StoreAudit) -> list[FileFix]:

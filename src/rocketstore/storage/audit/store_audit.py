@@ -10,12 +10,12 @@ at a time, and the places and hashes of all index items.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -28,7 +28,7 @@ from rocketstore.config import (
     resolve_sizes,
 )
 from rocketstore.config.files import observed_in
-from rocketstore.errors import FormatError, NotAStoreError
+from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
@@ -38,20 +38,21 @@ from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_le
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.queues.queue_search import batch_topic_names, listed_queues
+from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
-from rocketstore.verification.findings import Finding, StoreCounts, finding
+from rocketstore.verification.file_rules import log_file_findings
+from rocketstore.verification.findings import Finding, StoreCounts, file_finding, finding
 from rocketstore.verification.index_rules import Lacking
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.verification.log_rules import Chain, Stretch
+from rocketstore.verification.log_rules import Chain, Stretch, log_findings
+from rocketstore.verification.queue_kinds import QueueKinds, queue_kinds
 from rocketstore.verification.queue_numbers import QueueNumbers
 from rocketstore.verification.queue_rules import QueueView, entries_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from rocketstore.verification.index_rules import IndexFacts
     from rocketstore.verification.log_rules import LogView
     from rocketstore.verification.queue_rules import QueuePart
+    from rocketstore.verification.small_files import Content
 
     _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
 
@@ -82,6 +84,26 @@ def find_places(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     index = listed_index_files(layout.index, []).items()
     log = file_lengths(layout.log_directories)
     return layout, resolve_sizes(config, observed_in(config, log, file_lengths(queues), index))
+
+
+def small_files(layout: StoreLayout) -> Callable[[str], Content]:
+    """Return what reads a small file by its name below the store."""
+
+    def read(name: str) -> Content:
+        try:
+            return Path(layout.root, name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return str(error.strerror)
+
+    return read
+
+
+def find_kinds(layout: StoreLayout, content_of: Callable[[str], Content]) -> QueueKinds:
+    """Return which topics are batch topics, and which have queues of the other kind."""
+    roots = (layout.consume_queue, layout.batch_consume_queue)
+    return queue_kinds(content_of, *map(listed_queues, roots))
 
 
 class ReadLogFile:
@@ -127,6 +149,7 @@ class StoreAudit:
 
     layout: StoreLayout
     sizes: StoreSizes
+    kinds: QueueKinds
     log_files: list[ReadLogFile]
     log_findings: list[FileFinding[Path]]
     log: LogView
@@ -151,10 +174,39 @@ class StoreAudit:
         """Return a path relative to the store's root where it lies there."""
         return str(path).removeprefix(f"{self.layout.root}/")
 
+    def findings(self, *, is_live: bool = False) -> Iterator[Finding]:
+        """Yield what was found in the log, the queues and the index, in this order."""
+        last = self.log_files[-1].base if self.log_files else None
+        yield from log_file_findings(
+            self.log_findings, last, self.entry_count, self.below_root, _last_bytes
+        )
+        yield from log_findings(self.log, self.place_in_log, is_live=is_live)
+        yield from self.kinds.findings
+        for queue in self.queues:
+            for one in queue.files.findings:
+                name, kind = self.below_root(one.path), one.problem.kind
+                yield file_finding(
+                    "queue", kind, name, one.expected, one.found, **queue.key._asdict()
+                )
+            yield from queue_rules.queue_findings(queue, is_live=is_live)
+        for directory in sorted(self.layout.consume_queue_ext.glob("*/*")):
+            if held := [path.stat().st_size for path in directory.iterdir() if path.is_file()]:
+                shown, topic = self.below_root(directory), directory.parent.name
+                yield queue_rules.extension_finding(shown, topic, directory.name, held)
+        yield from self.index_findings
+
+
+def _last_bytes(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - count))
+        return file.read()
+
 
 def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest by name
     layout: StoreLayout,
     sizes: StoreSizes,
+    kinds: QueueKinds,
     config: StoreConfig,
     *,
     now_ms: int,
@@ -172,9 +224,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     directories = layout.log_directories
     log = PreadFiles(directories, file_size=size)
     files = [ReadLogFile(file, size) for file in log.files]
-    queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes)
-    with contextlib.suppress(FormatError):  # which is a finding of the small files
-        queues.batch_topics = batch_topic_names(layout)
+    queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes, kinds.batch_topics)
     index = IndexAudit(layout.index, sizes.index_layout, is_live=is_live)
     met = Chain(0, 0)
     lacking: list[Lacking] = []
@@ -201,6 +251,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     return StoreAudit(
         layout,
         sizes,
+        kinds,
         files,
         log.findings,
         survey,
@@ -285,15 +336,18 @@ class AuditedQueue(QueueView):
 
 
 class QueueAudit:
-    """All queues of a store, in its directory ``consumequeue``."""
+    """All queues of a store, in its directory ``consumequeue``, where no batch topic has one."""
 
-    def __init__(self, directory: Path, file_size: int) -> None:
+    def __init__(
+        self, directory: Path, file_size: int, batch_topics: frozenset[str] = frozenset()
+    ) -> None:
         self._directory = directory
         self._file_size = file_size
         self._adding = threading.Lock()
-        self.batch_topics: frozenset[str] = frozenset()
+        self.batch_topics = batch_topics
         self.open_files = OpenFiles()
-        self.queues = {key: self._queue(key) for key in listed_queues(directory)}
+        keys = (key for key in listed_queues(directory) if key.topic not in batch_topics)
+        self.queues = {key: self._queue(key) for key in keys}
 
     def _queue(self, key: QueueKey) -> AuditedQueue:
         # A topic that is not a directory's name must not lead out of this one.

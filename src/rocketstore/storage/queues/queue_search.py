@@ -27,6 +27,7 @@ from rocketstore.format.queue_entry import (
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.units import KiB, QueueKey
+from rocketstore.verification.queue_kinds import compare_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -192,26 +193,14 @@ def _message_places(entries: EntryArray) -> list[int]:
     return places
 
 
-def batch_topic_names(layout: StoreLayout) -> frozenset[str]:
-    """Return the topics of ``topics.json`` whose queues have batches; raises `FormatError`."""
-    return read_with_backup(layout.config / TOPICS_FILE, batch_topics) or frozenset()
-
-
 def batch_topics_in(layout: StoreLayout) -> frozenset[str]:
-    """Return `batch_topic_names`, and raise where a topic has queues of the other kind.
-
-    No file tells which are right. Source: ConsumeQueueStore.queueTypeShouldBe of 5.3.1.
-    """
-    names = batch_topic_names(layout)
-    for directory, is_batch in ((layout.consume_queue, False), (layout.batch_consume_queue, True)):
-        for topic in _subdirectories(directory) if is_batch or names else ():
-            if (topic in names) is not is_batch and _subdirectories(directory / topic):
-                raise StoreDamagedError(
-                    f"{directory / topic} has queues of another kind: {topic} is "
-                    f"{'no' if is_batch else 'a'} batch topic (queue.type) in {TOPICS_FILE}",
-                    hint="bring that file back if it was lost; else move the directory out of the "
-                    "store, and opening it builds the right queues again from the log",
-                )
+    """Return the batch topics, and raise where a topic has queues of the other kind."""
+    # Raises `FormatError` where the table of such topics cannot be read.
+    names = read_with_backup(layout.config / TOPICS_FILE, batch_topics) or frozenset()
+    queues = listed_queues(layout.consume_queue) if names else []
+    kinds = compare_kinds(names, queues, listed_queues(layout.batch_consume_queue))
+    for one in kinds.findings:
+        raise StoreDamagedError(f"{layout.root}/{one.file}: {one.reason}", hint=one.action)
     return names
 
 

@@ -145,6 +145,8 @@ class ConsumeQueueTable:
         """
         problems: list[FileFinding[Path]] = []
         for key in listed_queues(self.directory):
+            if key.topic in self.batch_topics:
+                continue  # only a repair comes here with such a directory, and leaves it alone
             queue = self._add(key)
             problems += queue.files.load(after_crash=after_crash)
             queue.find_end()

@@ -12,6 +12,7 @@ name. ``repair/<time>`` is the time of the repair in UTC.
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -88,6 +89,19 @@ class Evidence:
         self._disk.fsync_directory(target.parent)
         self._disk.fsync_directory(path.parent)
         self._note(target, size)
+
+    def take_tree(self, directory: Path) -> None:
+        """Move every file below a directory here, and the directory away, unless it has more."""
+        self.take_files(directory)
+        with contextlib.suppress(OSError):
+            for path in [*sorted(directory.rglob("*"), reverse=True), directory]:
+                path.rmdir()
+
+    def take_files(self, directory: Path) -> None:
+        """Move every file below a directory here."""
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                self.take_file(path)
 
     def _keep(self, path: Path, start: int, stop: int) -> None:
         target = self._target(path, f"@{start}-{stop}")

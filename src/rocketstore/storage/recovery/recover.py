@@ -30,7 +30,6 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.index_service import IndexService
-from rocketstore.storage.queues.queue_search import batch_topics_in
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import crash_start, store_time_of, survey_log
@@ -79,6 +78,7 @@ class RecoveryParts:
         disk: Disk,
         clock: Callable[[], int],
         drop_later: Callable[[Callable[[], None]], object],
+        batch_topics: frozenset[str] = frozenset(),
         after_crash: bool = True,
         readable_limit: Callable[[], int] = lambda: 0,
         forged: frozenset[int] = frozenset(),
@@ -111,7 +111,7 @@ class RecoveryParts:
             is_enabled=config.message_index_enable,
             tz=tz,
         )
-        self.queues.batch_topics = batch_topics_in(layout)
+        self.queues.batch_topics = batch_topics
         for part in (self.log, self.queues, self.index):
             drop_later(part.drop)
         self.problems = [

@@ -44,6 +44,7 @@ from rocketstore.verification.findings import (
 )
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import LogView, Stretch, log_findings
+from rocketstore.verification.queue_kinds import queue_kinds
 from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
 
 if TYPE_CHECKING:
@@ -138,8 +139,13 @@ def audit(
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     # Read first: what consumers had by then, the queues have when they are looked at.
     small, changed = audit_plan.small_contents(places)
-    common, tasks, index_files = audit_plan.plan_tasks(places, config, max_split_bytes, now_ms)
-    return _Audit(spark, places, now_ms, small, changed, common, index_files).run(tasks, out)
+    kinds = queue_kinds(small.get, places.queues, places.batch_queues)
+    places = places.without(kinds)
+    common, tasks, index_files = audit_plan.plan_tasks(
+        places, config, kinds.batch_topics, max_split_bytes, now_ms
+    )
+    work = _Audit(spark, places, now_ms, small, changed, kinds.findings, common, index_files)
+    return work.run(tasks, out)
 
 
 def prove_rebuild(
@@ -180,13 +186,14 @@ def prove_rebuild(
 
 
 class _Audit(NamedTuple):
-    """One audit: with small files as they were first, and what is wrong with listed index files."""
+    """One audit: with small files as they were first, and what is wrong with the files listed."""
 
     spark: SparkSession
     places: StorePlaces
     now_ms: int
     small: dict[str, bytes]
     changed: dict[str, int]
+    of_kinds: list[Finding]
     common: AuditTask
     index_files: list[Finding]
 
@@ -284,7 +291,8 @@ class _Audit(NamedTuple):
         queues = [
             msgspec.json.decode(row.facts, type=QueueRow) for row in judged if row.kind == "queue"
         ]
-        log = [*self._log_findings(view, sums["used"]), *self._queue_file_findings()]
+        log = [*self._log_findings(view, sums["used"]), *self.of_kinds]
+        log += self._queue_file_findings()
         rest = [*self._item_findings(judged, index, view), *self._small_findings(view)]
         report = AuditReport(
             [*log, *of_queues, *rest, *of_consumers],

@@ -35,7 +35,7 @@ from rocketstore.format.index_file import (
     is_index_file_name,
     used_item_count,
 )
-from rocketstore.format.metadata_json import TOPICS_FILE, batch_topics
+from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
 from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, side_by_side
 from rocketstore.pipeline.planning import grouped
 from rocketstore.pipeline.stores import (
@@ -51,10 +51,11 @@ from rocketstore.verification.expectation import delay_array
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.verification.queue_kinds import queue_kinds
 from rocketstore.verification.small_files import SMALL_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
     from rocketstore.scan.scanner import ScanBatch
+    from rocketstore.verification.queue_kinds import QueueKinds
 
 _LAST: Final = 2**63 - 1
 
@@ -123,6 +125,14 @@ class StorePlaces(NamedTuple):
     def below_root(self, path: str) -> str:
         """Return a path relative to the store where it lies there."""
         return path.removeprefix(self.root + "/")
+
+    def without(self, kinds: QueueKinds) -> StorePlaces:
+        """Return the parts without queues that are not of their topic's kind."""
+        names, queues, batches = kinds.batch_topics, self.queues, self.batch_queues
+        return self._replace(
+            queues={key: row for key, row in queues.items() if key.topic not in names},
+            batch_queues={key: row for key, row in batches.items() if key.topic in names},
+        )
 
     def place_in_log(self, physical_offset: int) -> tuple[str, int]:
         """Return file and position of a physical offset, ("", offset) where no file is."""
@@ -216,25 +226,26 @@ def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEnt
         return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))
 
 
-def small_contents(places: StorePlaces) -> tuple[dict[str, bytes], dict[str, int]]:
-    """Return the small files by their names below the store; and when files were changed last."""
+def small_contents(
+    places: StorePlaces, names: Container[str] = SMALL_FILES
+) -> tuple[dict[str, bytes], dict[str, int]]:
+    """Return small files by their names below the store; and when files were changed last."""
     found, changed = {}, {}
     for directory in (places.root, f"{places.root}/{CONFIG_DIRECTORY}"):
         for entry in places.files.list(directory):
             name = places.below_root(entry.path)
             changed[entry.name] = entry.changed_ns
-            if name in SMALL_FILES and not entry.is_directory:
+            if name in names and not entry.is_directory:
                 with passing_over_deleted():
                     found[name] = read_part(places.location, entry.path, 0, entry.size)
     return found, changed
 
 
 def batch_topics_of(places: StorePlaces) -> frozenset[str]:
-    """Return the topics whose records have no entry in a ConsumeQueue, as ``topics.json`` says."""
-    with contextlib.suppress(FormatError):  # which is a finding of the small files
-        small, _ = small_contents(places)
-        return batch_topics(small.get(f"{CONFIG_DIRECTORY}/{TOPICS_FILE}", b""))
-    return frozenset()
+    """Return the topics whose records have no entry in a ConsumeQueue."""
+    table = f"{CONFIG_DIRECTORY}/{TOPICS_FILE}"
+    small, _ = small_contents(places, (table, table + BACKUP_SUFFIX))
+    return queue_kinds(small.get, places.queues, places.batch_queues).batch_topics
 
 
 # --- ranges of the log --------------------------------------------------------------------------
@@ -333,7 +344,11 @@ class AuditTask(NamedTuple):
 
 
 def plan_tasks(
-    places: StorePlaces, config: StoreConfig, max_split_bytes: int, now_ms: int
+    places: StorePlaces,
+    config: StoreConfig,
+    batch_topics: frozenset[str],
+    max_split_bytes: int,
+    now_ms: int,
 ) -> tuple[AuditTask, list[AuditTask], list[Finding]]:
     """Return what all tasks share, the tasks, and what is wrong with index files as listed."""
     wrong, index = _index_files(places) if config.message_index_enable else ([], [])
@@ -352,7 +367,7 @@ def plan_tasks(
             if any(file.base % size for file in row.files)
             or any(one.problem is FileProblem.NOT_A_FILE for one in row.problems)
         },
-        batch_topics_of(places),
+        batch_topics,
     )
     tasks = []
     for cuts in log_cuts(places, max_split_bytes):

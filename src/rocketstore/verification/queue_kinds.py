@@ -1,0 +1,80 @@
+"""Which topics are batch topics, and where ``topics.json`` and the queues there are disagree.
+
+The queues of a batch topic (``queue.type`` of the table) are in ``batchconsumequeue``, those of any
+other in ``consumequeue``. A broker of 4.x, which knows no kinds, makes the latter of every topic
+when it opens a store, so these can go. The former are made for batch topics only: where the table
+does not say that a topic is one, it has lost that, and only the table can be mended.
+
+How derived: ConsumeQueueStore.queueTypeShouldBe of 5.3.1, which starts with neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.format.file_name import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONFIG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+)
+from rocketstore.format.metadata_json import TOPICS_FILE
+from rocketstore.verification.findings import Finding, finding
+from rocketstore.verification.small_files import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rocketstore.units import QueueKey
+    from rocketstore.verification.small_files import Content
+
+_TABLE: Final = f"{CONFIG_DIRECTORY}/{TOPICS_FILE}"
+
+
+class QueueKinds(NamedTuple):
+    """The batch topics of a store, by its table or its queues, and where these disagree.
+
+    `misplaced` are the directories, below the store, of queues that batch topics do not have;
+    `unsaid` are batch topics of which the table does not say so.
+    """
+
+    batch_topics: frozenset[str]
+    misplaced: list[str]
+    unsaid: list[str]
+    findings: list[Finding]
+
+
+def queue_kinds(
+    content_of: Callable[[str], Content],
+    queues: Iterable[QueueKey],
+    batch_queues: Iterable[QueueKey],
+) -> QueueKinds:
+    """Compare the table of topics, or its backup, with the queues that have a directory."""
+    table = table_of(content_of, TOPICS_FILE)
+    return compare_kinds(
+        frozenset() if table is None else table.batch_topics(), queues, batch_queues
+    )
+
+
+def compare_kinds(
+    said: frozenset[str], queues: Iterable[QueueKey], batch_queues: Iterable[QueueKey]
+) -> QueueKinds:
+    """Compare the batch topics of the table with the queues that have a directory."""
+    unsaid = sorted({key.topic for key in batch_queues} - said)
+    both = sorted({key.topic for key in queues} & said)
+    misplaced = [f"{CONSUME_QUEUE_DIRECTORY}/{topic}" for topic in both]
+    findings = [
+        finding(
+            "topic-kind",
+            _TABLE,
+            f"{topic} is no batch topic there, but has queues in "
+            f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{topic}",
+            topic=topic,
+            expected="queue.type: BatchCQ",
+        )
+        for topic in unsaid
+    ]
+    findings += [
+        finding("queue-kind", name, f"{topic} is a batch topic in {_TABLE}", topic=topic)
+        for name, topic in zip(misplaced, both, strict=True)
+    ]
+    return QueueKinds(said.union(unsaid), misplaced, unsaid, findings)
