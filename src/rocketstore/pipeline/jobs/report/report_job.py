@@ -188,11 +188,12 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
             config={"memory_limit": MEMORY, "temp_directory": str(directory / "groups" / "spill")}
         ) as engine:
             engine.execute("SET default_null_order = 'nulls_first'; SET TimeZone = 'UTC'")
-            engine.execute(_view("groups", f"{escape(str(directory))}/groups/*.parquet") + VIEWS)
+            groups = _quoted(f"{escape(str(directory))}/groups/*.parquet")
+            engine.execute(f"CREATE VIEW groups AS FROM read_parquet({groups}); {VIEWS}")
             for name, statement in TABLES.items():
-                path = str(directory / "tables" / f"{name}.parquet")
-                copied = f"COPY ({statement}) TO {_quoted(path)} (FORMAT parquet);"
-                engine.execute(copied + _view(name, escape(path)))
+                path = _quoted(str(directory / "tables" / f"{name}.parquet"))
+                made = f"CREATE TABLE {name} AS {statement};"  # a file would be opened by each use
+                engine.execute(f"{made} COPY {name} TO {path} (FORMAT parquet)")
             findings = findings_of(plan, engine)
     except duckdb.Error as error:
         what = f"the tables of the report cannot be made in {directory}: {error}"
@@ -206,10 +207,6 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
         sync_path(written)
     place, summary = plan.place, findings["summary"]
     return Report(place / "index.html", place / "tables", place / "report.json", summary)
-
-
-def _view(name: str, pattern: str) -> str:
-    return f"CREATE VIEW {name} AS FROM read_parquet({_quoted(pattern)});"
 
 
 def _quoted(text: str) -> str:

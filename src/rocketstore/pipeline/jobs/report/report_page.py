@@ -72,7 +72,7 @@ OUTLIER_STRETCH = 4  # so many times longer
 
 
 def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
-    """Return what the page shows, as JSON can hold it; `engine` has a view of each table."""
+    """Return what the page shows, as JSON can hold it; `engine` has each table."""
 
     def ask(sql: str, **values: float) -> list[Row]:
         return _plain(engine.sql(sql.format(**values)).to_arrow_table())

@@ -1,7 +1,7 @@
 """The tables of a report and the figures of its page, as SQL over the groups that Spark wrote.
 
 ``groups`` has one row for each combination of keys, as `partial_groups` says; of files also rows of
-the plan. Each table becomes a Parquet file, and a view of its name for the statements of the page.
+the plan. Each table becomes a Parquet file, and a table of its name for the statements of the page.
 """
 
 # ruff: noqa: S608 - statements are put together of this module's own constants
