@@ -74,6 +74,8 @@ def local_path(location: str) -> str:
     >>> local_path("/data/my%20store")
     '/data/my%20store'
     """
+    if location.startswith("/"):
+        return _without_doubles(location)
     if location[:5].lower() != "file:":
         return str(Path(location).absolute())
     path = location[5:]
@@ -88,6 +90,12 @@ def local_path(location: str) -> str:
             hint="give an absolute path, as in file:///data/store, or a path without file:",
         )
     return str(Path(unquote(path)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _without_doubles(path: str) -> str:
+    """Return an absolute path without what says nothing; few are asked for, and those often."""
+    return str(Path(path))
 
 
 def files_at(location: str) -> tuple[Files, str]:
@@ -189,18 +197,26 @@ def sync_path(path: Path | str) -> None:
         os.fsync(file.descriptor)
 
 
-@contextlib.contextmanager
-def plain_reads(path: str) -> Iterator[None]:
+class plain_reads:  # noqa: N801 - a generator's context takes longer than most reads
     """Say in one sentence why a file or directory cannot be read."""
-    try:
-        yield
-    except OSError as error:
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, OSError):
+            return
         hints = {
             PermissionError: "let the user that runs Spark's workers read the store's files",
             FileNotFoundError: "retention may have deleted it since the query was planned; run the "
             "query again",
         }
-        what = f"{path} cannot be read: {error.strerror or error}"
+        what = f"{self._path} cannot be read: {error.strerror or error}"
         raise StoreError(what, hint=hints.get(type(error))) from error
 
 
