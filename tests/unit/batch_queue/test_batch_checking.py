@@ -262,6 +262,16 @@ def test_where_no_table_says_that_a_topic_has_batches_its_queues_are_left_alone(
     check_whole(root)
 
 
+def test_a_table_that_a_power_cut_made_zeros_is_read_from_its_backup(root):
+    table = root / "config/topics.json"
+    shutil.copy(table, root / "config/topics.json.bak")
+    table.write_bytes(bytes(table.stat().st_size))
+    (found,) = verify_store(root, now_ms=START_MS).findings
+    assert (found.kind, found.severity) == ("table", Severity.WARNING)
+    with open_batches(root) as store:
+        assert store.max_offset(BATCHES, 0) == 40
+
+
 def test_queues_of_both_kinds_are_left_alone_where_no_table_says_which_are_right(root):
     for path in tables(root):
         path.unlink()

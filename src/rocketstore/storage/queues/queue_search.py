@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.format.file_name import parse_queue_id
 from rocketstore.format.metadata_json import TOPICS_FILE, batch_topics
 from rocketstore.format.queue_entry import (
@@ -195,11 +196,16 @@ def _message_places(entries: EntryArray) -> list[int]:
 
 def batch_topics_in(layout: StoreLayout) -> frozenset[str]:
     """Return the batch topics, and raise where a topic has queues of the other kind."""
-    # Raises `FormatError` where the table of such topics cannot be read.
-    names = read_with_backup(layout.config / TOPICS_FILE, batch_topics) or frozenset()
+    batch_queues = listed_queues(layout.batch_consume_queue)
+    decode = partial(batch_topics, has_queues=bool(batch_queues))
+    try:
+        names = read_with_backup(layout.config / TOPICS_FILE, decode) or frozenset()
+    except FormatError:
+        if not batch_queues:
+            raise
+        names = frozenset()  # the queues say better what is lost
     queues = listed_queues(layout.consume_queue) if names else []
-    kinds = compare_kinds(names, queues, listed_queues(layout.batch_consume_queue))
-    for one in kinds.findings:
+    for one in compare_kinds(names, queues, batch_queues).findings:
         raise StoreDamagedError(f"{layout.root}/{one.file}: {one.reason}", hint=one.action)
     return names
 
