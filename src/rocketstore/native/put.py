@@ -196,8 +196,8 @@ class PlainPuts:
             end.is_odd = True
         elif properties:
             at = end.add_further(at, properties)
-        if type(keys) is tuple:
-            at = end.add_keys(at, start, keys)
+        if type(keys) is tuple or type(keys) is list:
+            at = end.add_keys(at, start, tuple(keys))
         else:
             at = end.add_value(at, start, _KEYS, keys)
         at = end.add_value(at, start, _UNIQ_KEY, view.in_slot(message, self.unique_key))

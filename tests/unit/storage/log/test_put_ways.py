@@ -261,6 +261,7 @@ def test_what_is_plain_is_done_without_the_plain_ways(store, appends):
         {},
         {"keys": ()},
         {"keys": ("a", "b")},
+        {"keys": ["a", "b"]},
         {"properties": {"a": "b", "c": ""}},
         {"tags": None, "sys_flag": 1, "flag": -3},
         {"body": b""},
