@@ -154,13 +154,14 @@ def repair_store(
     report = repair.repair_store(
         path, config, policy=policy, dry_run=dry_run, now_ms=now_ms, disk=disk
     )
-    found, done = checking.repair_batch_queues(
+    found, done, evidence = checking.repair_batch_queues(
         path, config, now_ms=now_ms, dry_run=dry_run, disk=disk
     )
     return report._replace(
         findings=report.findings + found,
         actions=report.actions + done,
         remaining=report.remaining + ([] if done else found),
+        evidence=report.evidence or evidence,
     )
 
 

@@ -98,25 +98,26 @@ class StoredQueues:
 
 def repair_batch_queues(
     root: Path, config: StoreConfig, *, now_ms: int, dry_run: bool, disk: Disk
-) -> tuple[list[Finding], list[str]]:
-    """Build the queues of topics again in which something is wrong; return what, and what was done.
+) -> tuple[list[Finding], list[str], str | None]:
+    """Build the queues of topics again in which something is wrong.
 
-    Of the store itself nothing else may be wrong any more: `repair_store` comes first. Nothing
-    is done where ``topics.json`` does not say which topics these are: such a store does not open.
+    Returns what was wrong, what was done, and the directory that keeps the old queues. Of the store
+    itself nothing else may be wrong any more: `repair_store` comes first. Nothing is done where
+    ``topics.json`` does not say which topics these are: such a store does not open.
     """
     layout, sizes = find_places(root, config)
     kinds = find_kinds(layout, small_files(layout))
     if not kinds.batch_topics:
-        return [], []
+        return [], [], None
     log_files = PreadFiles(layout.log_directories, file_size=sizes.commit_log_file_bytes)
     files = [ReadLogFile(file, log_files.file_size) for file in log_files.files]
     log = survey_log(files, now_ms=now_ms, data_stop=ReadLogFile.data_stop)
     findings = StoredQueues(layout, kinds.batch_topics).compare(files, log)
     topics = sorted({one.topic for one in findings if one.topic and not kinds.unsaid})
+    evidence = Evidence(layout, disk, now_ms)
     if topics and not dry_run:
         size = file_size(layout, config, sizes)
         config = msgspec.structs.replace(config, mapped_file_size_batch_queue=size)
-        evidence = Evidence(layout, disk, now_ms)
         lock = StoreLock.acquire(layout.lock)
         try:
             for topic in topics:  # without its directory, opening builds its queues
@@ -126,4 +127,5 @@ def repair_batch_queues(
         with BaseStore.open(root, config, disk=disk, clock=lambda: now_ms, threads=False) as store:
             file = TopicFile(layout, clock=lambda: now_ms, disk=disk)
             BatchTopics(store, store._parts, file)  # noqa: SLF001 - what a store makes of its parts
-    return findings, [f"batch queues of {topic}: build them again from the log" for topic in topics]
+    done = [f"batch queues of {topic}: build them again from the log" for topic in topics]
+    return findings, done, evidence.directory

@@ -124,6 +124,8 @@ def test_python_is_told_what_the_command_says_and_repairs_as_it_does(root, capsy
     done = repair_store(root)
     assert (said.findings, said.actions) == (done.findings, done.actions)
     assert len(done.actions) == 1
+    assert said.evidence is None
+    assert (root / done.evidence / "batchconsumequeue" / BATCHES / "0").is_dir()
     check_whole(root)
 
 
