@@ -149,17 +149,16 @@ class Search:
         at = max(position, 0) + 4
         # `at` runs over the places of magic numbers, four after those of records.
         magic_stop = min(stop, limit - 7) + 4
+        edge = min(limit, magic_stop + 63)  # after `stop`, zeros may go on for a whole file
         while at < magic_stop:
             step = 8
             if at + 8 > limit:
                 leads, step = 0x80, 1  # any byte may be one
             else:
                 # A jump, not a sum: the processor reads on where it expects more zeros.
-                while (
-                    at + 64 <= limit and view.load_word(data, at) == 0 and is_zero_block(data, at)
-                ):
+                while at + 64 <= edge and view.load_word(data, at) == 0 and is_zero_block(data, at):
                     at += 64
-                while at + 32 <= limit and has_no_lead(data, at):
+                while at + 32 <= edge and has_no_lead(data, at):
                     at += 32
                 if at >= magic_stop or at + 8 > limit:
                     continue

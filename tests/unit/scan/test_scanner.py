@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import resource
 import sys
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.scan import kernels
 from rocketstore.scan.scanner import Blank, DamageReason, scan_window
-from rocketstore.units import ByteRange
+from rocketstore.units import ByteRange, KiB, MiB
 from support.synthetic_log import MAGIC_V1, SyntheticLog, blank_bytes, record_bytes
 
 BASE = 1 << 20
@@ -332,3 +333,15 @@ def test_resync_finds_a_record_at_every_alignment(noise):
     assert kernels.resync(array, noise, size, BASE, size) == noise
     assert kernels.resync(array, noise + 1, size, BASE, size) == log.records[1][0]
     assert kernels.resync(array, 0, noise, BASE, size) == -1
+
+
+def test_resync_looks_at_no_zeros_after_where_it_is_to_stop():
+    """In a file of 1 GiB whose end was never written it would bring all of them into memory."""
+    size, stop = 256 * MiB, 64 * KiB
+    with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as zeros:
+        array = np.frombuffer(zeros, np.uint8)
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        assert kernels.resync(array, 0, stop, BASE, size) == -1
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+        del array
+    assert faults < 64  # of 16 pages; all would be 128, where they are huge, or 65,536

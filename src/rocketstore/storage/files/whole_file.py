@@ -210,7 +210,8 @@ def data_stop(descriptor: int, size: int) -> int:
 def _nonzero_pieces(
     descriptor: int, path: Path, start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
-    for begin, end in _data_extents(descriptor, start, stop):
+    # All before the first read: what that brings into memory ahead of itself counts as data too.
+    for begin, end in tuple(_data_extents(descriptor, start, stop)):
         position = begin
         while position < end:
             piece = read_at(descriptor, path, position, min(MiB, end - position))

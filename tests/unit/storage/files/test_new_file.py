@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rocketstore.errors import StoreError, StoreFullError
+from rocketstore.storage.files import whole_file
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.whole_file import make_file
+from rocketstore.storage.files.whole_file import make_file, nonzero_extent
 from support.descriptors import open_descriptors
 from support.dying_disk import DyingDisk, KilledError
 from support.faulty_disk import FaultyDisk, nth
@@ -85,3 +87,28 @@ def test_a_file_that_is_there_is_not_touched(tmp_path: Path, disk: Disk) -> None
     with pytest.raises(StoreError, match="something of that name is there"):
         make_file(path, SIZE, disk=disk)
     assert path.read_bytes() == b"kept"
+
+
+def test_where_a_file_has_bytes_is_asked_before_any_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read ahead counts as bytes: looked for later, they would go on to the file's end."""
+    path, asked, pieces = tmp_path / "file", [], []
+    path.write_bytes(b"a")
+    os.truncate(path, 1 << 30)
+    whence_of, read_at = os.lseek, whole_file.read_at
+
+    def lseek(descriptor: int, position: int, whence: int) -> int:
+        asked.append(len(pieces))
+        return whence_of(descriptor, position, whence)
+
+    def read(*given: Any) -> bytes:
+        pieces.append(given)
+        return read_at(*given)
+
+    monkeypatch.setattr(os, "lseek", lseek)
+    monkeypatch.setattr(whole_file, "read_at", read)
+    with Disk().opened(path, writable=False) as descriptor:
+        assert nonzero_extent(descriptor, path, 0, 1 << 30) == (0, 1)
+    assert pieces
+    assert set(asked) == {0}
