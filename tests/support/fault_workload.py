@@ -58,10 +58,10 @@ class Label(NamedTuple):
     def __str__(self) -> str:
         return ".".join(map(str, self))
 
-    @classmethod
-    def parse(cls, text: str) -> Label:
-        run, thread, step, part = map(int, text.split("."))
-        return cls(run, thread, step, part)
+    @staticmethod
+    @functools.lru_cache(maxsize=1 << 14)
+    def parse(text: str) -> Label:
+        return Label(*map(int, text.split(".")))
 
 
 class Step(NamedTuple):

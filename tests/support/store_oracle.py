@@ -3,6 +3,9 @@
 The log is walked with the plain reference scanner; queue entries and index items are computed from
 its records here, and compared with the bytes of the files. `check_agreement` is the claim of the
 fault tests: queues and index agree with the CommitLog, and nothing in it is a false message.
+
+What the bytes of a file say is remembered for when it is looked at again, unchanged, after the next
+kill say; what is returned is not to be changed.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import itertools
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,7 +44,8 @@ KEPT = (2**63 - 1, 0, 0)
 """A place behind a queue's end whose record is lost."""
 
 
-class LogRecord(NamedTuple):
+@dataclass(frozen=True)
+class LogRecord:
     """One intact record of the log."""
 
     physical_offset: int
@@ -56,7 +61,7 @@ class LogRecord(NamedTuple):
     def stop(self) -> int:
         return self.physical_offset + self.size
 
-    @property
+    @cached_property
     def places(self) -> dict[QueueKey, int]:
         """Its queue offset in each of its queues: its own, and those that it lists (spec F8)."""
         names = self.properties.get("INNER_MULTI_DISPATCH", "").split(",")
@@ -67,13 +72,13 @@ class LogRecord(NamedTuple):
             places[QueueKey(name, queue_id)] = int(number)
         return places
 
-    @property
+    @cached_property
     def entry(self) -> Entry:
         """Its entry in its queues."""
         tags = self.properties.get("TAGS")
         return self.physical_offset, self.size, string_hash(tags) if tags else 0
 
-    @property
+    @cached_property
     def keys(self) -> list[str]:
         """What it is found by."""
         keys = [key for key in self.properties.get("KEYS", "").split(" ") if key]
@@ -105,29 +110,35 @@ def read_log(directory: Path, file_size: int) -> LogContent:
         if expected is not None and base > expected:
             pending.append(ByteRange(expected, base))
         expected = base + file_size
-        buffer = np.frombuffer(path.read_bytes().ljust(file_size, b"\0"), np.uint8)
-        _read_file(buffer, base, content, pending)
+        for part in _parts(path.read_bytes().ljust(file_size, b"\0"), base):
+            if isinstance(part, ByteRange):
+                pending.append(part)
+            else:
+                content.damage += pending
+                pending.clear()
+                content.records += part
     return content
 
 
-def _read_file(
-    buffer: np.ndarray, base: int, content: LogContent, pending: list[ByteRange]
-) -> None:
+@lru_cache(maxsize=64)
+def _parts(raw: bytes, base: int) -> list[list[LogRecord] | ByteRange]:
+    """Return runs of records, and what is none between and after them."""
+    buffer = np.frombuffer(raw, np.uint8)
     size = len(buffer)
     cols = np.empty((size // 91 + 1, COLUMN_COUNT), np.int64)
+    parts: list[list[LogRecord] | ByteRange] = []
     position = 0
     while position < size:
         count, stopped, reason = walk(buffer, position, size, base, size, True, cols)  # noqa: FBT003
         if count:
-            content.damage += pending
-            pending.clear()
-            content.records += _records(RecordColumns(buffer, cols[:count], base))
+            parts.append(list(_records(RecordColumns(buffer, cols[:count], base))))
         if reason in {StopReason.BLANK, StopReason.END}:
-            return
+            break
         found = resync(buffer, stopped + 1, size, base, size)
         following = size if found < 0 else found
-        pending.append(ByteRange(base + stopped, base + following))
+        parts.append(ByteRange(base + stopped, base + following))
         position = following
+    return parts
 
 
 def _records(columns: RecordColumns) -> Iterable[LogRecord]:
@@ -155,8 +166,7 @@ def read_queues(directory: Path) -> dict[QueueKey, dict[int, Entry]]:
             continue
         key = QueueKey(path.parent.parent.name, int(path.parent.name))
         entries = queues.setdefault(key, {})
-        raw = path.read_bytes()
-        for number, entry in enumerate(_ENTRY.iter_unpack(raw[: len(raw) // 20 * 20])):
+        for number, entry in _entries(path.read_bytes()):
             if entry[2] < -(2**31):
                 # A unit that is not there leaves the address, which no record calls for.
                 code = _code_of_unit(directory.with_name("consumequeue_ext"), key, entry[2])
@@ -164,6 +174,12 @@ def read_queues(directory: Path) -> dict[QueueKey, dict[int, Entry]]:
             if entry != ZEROS:
                 entries[int(path.name) // 20 + number] = entry
     return queues
+
+
+@lru_cache(maxsize=1 << 10)
+def _entries(raw: bytes) -> list[tuple[int, Entry]]:
+    every = enumerate(_ENTRY.iter_unpack(raw[: len(raw) // 20 * 20]))
+    return [(number, entry) for number, entry in every if entry != ZEROS]
 
 
 def _code_of_unit(directory: Path, key: QueueKey, address: int) -> int:
@@ -224,6 +240,7 @@ def _repeated(records: list[LogRecord]) -> str:
 # --- index --------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1 << 14)
 def key_hash(topic: str, key: str) -> int:
     """Return the hash that index items hold (IndexFile.indexKeyHashMethod)."""
     hashed = string_hash(f"{topic}#{key}")
@@ -232,23 +249,27 @@ def key_hash(topic: str, key: str) -> int:
 
 def read_index(directory: Path, slot_count: int) -> list[Entry]:
     """Return (hash, physical offset, file number) of every item that its slot's chain reaches."""
-    found: list[Entry] = []
-    if not directory.is_dir():
-        return found
-    for number, path in enumerate(sorted(directory.iterdir())):
-        raw = path.read_bytes()
-        count = _HEADER.unpack_from(raw)[5]
-        chained = 0
-        for slot in range(slot_count):
-            (item,) = struct.unpack_from(">i", raw, 40 + 4 * slot)
-            before = count or 1
-            while 0 < item < before:
-                before = item
-                hashed, offset, _, item = _ITEM.unpack_from(raw, 40 + 4 * slot_count + 20 * item)
-                assert hashed % slot_count == slot, f"{path.name}: item {before} in slot {slot}"
-                found.append((hashed, offset, number))
-                chained += 1
-        assert chained == max(count - 1, 0), f"{path.name}: {chained} of {count - 1} items chained"
+    paths = sorted(directory.iterdir()) if directory.is_dir() else ()
+    return [
+        (*item, number)
+        for number, path in enumerate(paths)
+        for item in _items(path.read_bytes(), slot_count, path.name)
+    ]
+
+
+@lru_cache(maxsize=1 << 8)
+def _items(raw: bytes, slot_count: int, name: str) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    count = _HEADER.unpack_from(raw)[5]
+    for slot, (item,) in enumerate(struct.iter_unpack(">i", raw[40 : 40 + 4 * slot_count])):
+        before = count or 1
+        while 0 < item < before:
+            before = item
+            hashed, offset, _, item = _ITEM.unpack_from(raw, 40 + 4 * slot_count + 20 * item)  # noqa: PLW2901
+            assert hashed % slot_count == slot, f"{name}: item {before} in slot {slot}"
+            found.append((hashed, offset))
+    chained = len(found)
+    assert chained == max(count - 1, 0), f"{name}: {chained} of {count - 1} items chained"
     return found
 
 

@@ -339,7 +339,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     def __post_init__(self) -> None:
         """Check every value, because a frozen value cannot be checked later."""
         for field, spec in FIELDS.items():
-            check_value(field, getattr(self, field), spec)
+            if (value := getattr(self, field)) is not spec.default:
+                check_value(field, value, spec)
         try:
             encode_host(self.store_host)
         except FormatError as error:
