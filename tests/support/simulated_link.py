@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import itertools
 import random
 from collections import Counter
 from math import inf
@@ -157,6 +158,13 @@ class Simulation:
         self._sessions: list[Session] = []
         self._wires = [bytearray(), bytearray()]
         self._stuck_until_ms = [0, 0]
+        # The last one never happens while another put waits.
+        weights = {
+            self.send: 400, self.deliver: 500, self.wait: 40, self.connect: 6, self.kill_slave: 3,
+            self.kill_master: 3, self.stick: 3, self.meet_a_stranger: 3,
+            self.put: 30, self.put_and_wait: 10,
+        }  # fmt: skip
+        self._happenings, self._shares = [*weights], [*itertools.accumulate(weights.values())]
 
     def _new_service(self) -> MasterService:
         store: Any = SimpleNamespace(config=CONFIG, replicated_log=self.master)
@@ -296,13 +304,8 @@ class Simulation:
     def step(self, until_ms: float) -> None:
         """Do a random thing and check; while a put waits, until a time at most."""
         self._until_ms = until_ms
-        weights = {
-            self.send: 400, self.deliver: 500, self.wait: 40, self.connect: 6, self.kill_slave: 3,
-            self.kill_master: 3, self.stick: 3, self.meet_a_stranger: 3,
-            self.put: 30, self.put_and_wait: 10 if until_ms == inf else 0,
-        }  # fmt: skip
-        [happens] = self.random.choices([*weights], [*weights.values()])
-        happens()
+        share = self.random.random() * self._shares[-1 if until_ms == inf else -2]
+        self._happenings[bisect.bisect(self._shares, share)]()
         self.check()
 
     def finish(self) -> None:
@@ -326,10 +329,10 @@ class Simulation:
 
     def check(self) -> None:
         """Assert what holds at any time: the slave has a beginning of the log, and what it said."""
-        begin, end = self.slave.begin, self.slave.end
-        assert self.slave.data[begin:] == self.master.data[begin:end]
-        [master, _] = self._sessions
-        assert isinstance(master, MasterSession)
+        begin, data = self.slave.begin, self.slave.data
+        end = len(data)
+        assert data[begin:] == self.master.data[begin:end]
+        master: Any = self._sessions[0]
         assert master.acknowledged <= end, "acknowledged, and not on the slave"
         self.acknowledged = max(self.acknowledged, master.acknowledged)
         assert self.acknowledged <= end
