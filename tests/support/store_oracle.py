@@ -13,7 +13,8 @@ from __future__ import annotations
 import itertools
 import struct
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,8 +29,7 @@ from support.oracle.resync import resync
 from support.oracle.walk import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
     Entry = tuple[int, int, int]
 
@@ -44,7 +44,7 @@ KEPT = (2**63 - 1, 0, 0)
 """A place behind a queue's end whose record is lost."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class LogRecord:
     """One intact record of the log."""
 
@@ -161,6 +161,7 @@ def _records(columns: RecordColumns) -> Iterable[LogRecord]:
 def read_queues(directory: Path) -> dict[QueueKey, dict[int, Entry]]:
     """Return every entry that is not zero, of every queue, by queue offset."""
     queues: dict[QueueKey, dict[int, Entry]] = {}
+    units = cache(lambda path: path.read_bytes() if path.exists() else b"")
     for path in sorted(directory.glob("*/*/*")):
         if parse_file_name(path.name) is None:
             continue
@@ -169,7 +170,7 @@ def read_queues(directory: Path) -> dict[QueueKey, dict[int, Entry]]:
         for number, entry in _entries(path.read_bytes()):
             if entry[2] < -(2**31):
                 # A unit that is not there leaves the address, which no record calls for.
-                code = _code_of_unit(directory.with_name("consumequeue_ext"), key, entry[2])
+                code = _code_of_unit(units, f"{directory}_ext", key, entry[2])
                 entry = (*entry[:2], code)  # noqa: PLW2901 - what it means is what counts
             if entry != ZEROS:
                 entries[int(path.name) // 20 + number] = entry
@@ -182,12 +183,12 @@ def _entries(raw: bytes) -> list[tuple[int, Entry]]:
     return [(number, entry) for number, entry in every if entry != ZEROS]
 
 
-def _code_of_unit(directory: Path, key: QueueKey, address: int) -> int:
-    position = address + 2**63
-    path = (
-        directory / key.topic / str(key.queue_id) / f"{position - position % EXT_FILE_BYTES:020d}"
-    )
-    unit = decode_unit(path.read_bytes(), position % EXT_FILE_BYTES) if path.exists() else None
+def _code_of_unit(
+    units: Callable[[Path], bytes], directory: str, key: QueueKey, address: int
+) -> int:
+    file, position = divmod(address + 2**63, EXT_FILE_BYTES)
+    raw = units(Path(f"{directory}/{key.topic}/{key.queue_id}/{file * EXT_FILE_BYTES:020d}"))
+    unit = decode_unit(raw, position) if raw else None
     return address if unit is None else unit.tags_code
 
 

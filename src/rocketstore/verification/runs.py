@@ -63,6 +63,8 @@ def gaps(runs: Runs, start: int, stop: int) -> Runs:
 
 def without(runs: Runs, others: Runs) -> Runs:
     """Return the numbers of one set that are not in another."""
+    if not len(runs) or not len(others):
+        return joined([runs])
     edges = np.concatenate((runs[:, 0], runs[:, 1], others[:, 0], others[:, 1]))
     one, other = np.ones(len(runs), np.int64), np.ones(len(others), np.int64)
     order = np.argsort(edges, kind="stable")
