@@ -1,9 +1,9 @@
 """On a real standalone cluster: a master and two workers, each a process with its own executor.
 
-Two workers share a query and a job. Then archive, restore, rebuild and sink run while workers are
+Two workers share a query and a job. Then archive, restore, rebuild and sink run while processes are
 killed amid the work: first the Python workers of one Spark worker, which fails their tasks, then
-another Spark worker with its executor. Spark runs again what was lost; what comes out must be the
-same bytes.
+the executor of the other, at last with its Spark worker. Spark runs again what was lost; what comes
+out must be the same bytes.
 
 One cluster and one driver, a process of its own, serve both tests: JVMs start slowly.
 """
@@ -100,7 +100,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for killer in killers:
                 killer.join()
             if name in watched:
-                killers.append(Killer(cluster, place / watched[name], adds=name != "sink"))
+                killers.append(Killer(cluster, place / watched[name], is_last=name == "sink"))
     assert [killer.killed_tasks > 0 for killer in killers] == [True] * 4
     return place
 
@@ -121,15 +121,15 @@ def test_what_dies_amid_a_job_changes_no_byte_of_its_outcome(place: Path) -> Non
 
 
 class Killer:
-    """Waits until a job has written its first file, then kills tasks and a worker.
+    """Waits until a job has written its first file, then kills tasks and an executor.
 
-    Another worker takes its place, unless no job follows that would need two.
+    Its worker starts another, until the last job: the driver hears the same of both, nothing.
     """
 
-    def __init__(self, cluster: SparkCluster, watched: Path, *, adds: bool) -> None:
+    def __init__(self, cluster: SparkCluster, watched: Path, *, is_last: bool) -> None:
         self.killed_tasks = 0
         self._is_over = False
-        self._cluster, self._adds = cluster, adds
+        self._cluster, self._is_last = cluster, is_last
         self._watched = watched
         self._before = set(watched.rglob("*"))
         self._log = cluster.directory / "driver.log"
@@ -144,16 +144,17 @@ class Killer:
     def _run(self) -> None:
         end = time.monotonic() + DEADLINE_S
         while set(self._watched.rglob("*")) <= self._before and time.monotonic() < end:
-            time.sleep(0.005)  # between two looks
+            time.sleep(0.02)  # between two looks
         first, second = self._cluster.workers
         lost = self._lost_tasks()
         # What is killed may have been waiting for its next task.
         while self._lost_tasks() == lost and not self._is_over and time.monotonic() < end:
             self.killed_tasks += kill_tasks(first)
             time.sleep(0.2)  # the driver says a moment later what it lost
-        self._cluster.kill_worker(second)
-        if self._adds:
-            self._cluster.add_worker()
+        if self._is_last:
+            self._cluster.kill_worker(second)
+        else:
+            self._cluster.kill_executor(second)
 
     def _lost_tasks(self) -> int:
         return self._log.read_text(errors="replace").count("Lost task")

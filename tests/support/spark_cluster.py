@@ -6,11 +6,14 @@ the disk, which they share.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+import psutil
 
 from support.spark_home import spark_environment, spark_home
 
@@ -54,19 +57,23 @@ class SparkCluster:
         self.workers.append(worker)
         self._said(worker, name, r"Successfully registered with master (\S+)")
 
-    def kill_worker(self, worker: subprocess.Popen[bytes]) -> None:
-        """Kill a worker with its executors, as a machine that loses power."""
-        self.workers.remove(worker)
+    def kill_executor(self, worker: subprocess.Popen[bytes]) -> None:
+        """Kill the executor of a worker, which starts another, with its Python processes."""
         for process in _descendants(worker.pid):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # those of Python end with it
+                process.kill()
+
+    def kill_worker(self, worker: subprocess.Popen[bytes]) -> None:
+        """Kill a worker with its executor, as a machine that loses power."""
+        self.workers.remove(worker)
+        self.kill_executor(worker)
         worker.kill()
         worker.wait()
 
     def __exit__(self, *_: object) -> None:
         for process in [*self.workers, self._master]:
             if process is not None and process.poll() is None:
-                for child in _descendants(process.pid):
-                    child.kill()
+                self.kill_executor(process)
                 process.kill()
                 process.wait()
 
@@ -75,15 +82,18 @@ class SparkCluster:
         return {**spark_environment(), "SPARK_LOCAL_DIRS": str(self.directory / "local")}
 
     def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        # `spark-class` tells workers where the jars are, which a bare `java` would not.
-        command = [str(spark_home() / "bin" / "spark-class"), kind]
+        # As `spark-class`, which asks a JVM of its own for this command; what was trained for the
+        # class path of drivers serves only the same one.
+        home = spark_home()
+        (first,) = (home / "jars").glob("slf4j-api-*.jar")
+        command = ["java", "-Xmx256m", "-cp", f"{home}/conf:{first}:{home}/jars/*", kind]
         command += ["--host", "127.0.0.1", "--webui-port", "0"]
         with (self.directory / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [*command, *arguments],
                 stdout=log,
                 stderr=log,
-                env={**self.environment(), "SPARK_DAEMON_MEMORY": "256m"},
+                env={**self.environment(), "SPARK_SCALA_VERSION": "2.13"},
                 cwd=self.directory,
             )
 
@@ -108,9 +118,7 @@ def wait_for(look: Callable[[], str | None], is_alive: Callable[[], bool], log: 
     raise AssertionError(f"{log.name}: {log.read_text(errors='replace')[-3000:]}")
 
 
-def _descendants(pid: int) -> list[object]:
-    import psutil  # noqa: PLC0415 - heavy
-
+def _descendants(pid: int) -> list[psutil.Process]:
     try:
         return list(psutil.Process(pid).children(recursive=True))
     except psutil.NoSuchProcess:
