@@ -1,6 +1,7 @@
 """Source, sinks and jobs work on Spark Connect, where there is neither RDD nor `sparkContext`.
 
-Connect and classic sessions exclude each other in one process, so this runs in its own.
+Connect and classic sessions exclude each other in one process: the client is one of its own. Its
+server is the JVM of the shared session, which is warm.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import sys
 import pytest
 
 from support.golden import golden_case
-from support.spark_home import spark_environment
-from support.spark_session import require_java
 
 pytestmark = [pytest.mark.spark]
 
@@ -24,13 +23,8 @@ import json, sys
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from rocketstore import pipeline
-store, place = sys.argv[1:]
-builder = SparkSession.builder.remote("local[2]")
-for setting in ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1",
-                "spark.driver.bindAddress=127.0.0.1", "spark.driver.memory=1g",
-                "spark.sql.shuffle.partitions=2"):
-    builder = builder.config(*setting.split("="))
-spark = builder.getOrCreate()
+remote, store, place = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
 pipeline.register(spark)
 
 def read(location, **options):
@@ -77,7 +71,6 @@ spark.stop()
 
 
 def require_connect():
-    require_java()
     missing = [
         name for name in ("grpc", "grpc_status", "zstandard") if not importlib.util.find_spec(name)
     ]
@@ -89,13 +82,23 @@ def require_connect():
     pytest.skip(reason)
 
 
-def test_source_sinks_and_jobs_work_on_spark_connect(tmp_path):
+@pytest.fixture
+def remote(spark):
+    """Return where a Connect server listens; it ends with the test."""
     require_connect()
-    environment = {**spark_environment(), "SPARK_LOCAL_DIRS": str(tmp_path)}
+    services = spark._jvm.org.apache.spark.sql.connect.service
+    service = getattr(getattr(services, "SparkConnectService$"), "MODULE$")  # Scala's object
+    service.start(spark._jsc.sc())
+    yield f"sc://127.0.0.1:{service.localPort()}"
+    nothing = spark._jvm.scala.Option.empty()
+    service.stop(nothing, nothing)
+
+
+def test_source_sinks_and_jobs_work_on_spark_connect(remote, tmp_path):
     store = golden_case("basic") / "store"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(store), str(tmp_path)],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+        [sys.executable, "-c", PROGRAM, remote, str(store), str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     assert lines, done.stderr[-30000:]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from support.spark_home import spark_environment, spark_home
+from support.spark_home import java, spark_environment, spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ class SparkCluster:
         # class path of drivers serves only the same one.
         home = spark_home()
         (first,) = (home / "jars").glob("slf4j-api-*.jar")
-        command = ["java", "-Xmx256m", "-cp", f"{home}/conf:{first}:{home}/jars/*", kind]
+        command = [java(), "-Xmx256m", "-cp", f"{home}/conf:{first}:{home}/jars/*", kind]
         command += ["--host", "127.0.0.1", "--webui-port", "0"]
         with (self.directory / f"{name}.log").open("wb") as log:
             return subprocess.Popen(

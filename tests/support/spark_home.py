@@ -100,6 +100,14 @@ def jvm_options() -> str:
     return f"{SHORT_LIVED_JVM} {QUIET_SHARING} -XX:SharedArchiveFile={archive}"
 
 
+def java() -> str:
+    """Return the Java that Spark starts."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    assert found is not None
+    return found
+
+
 def spark_environment() -> dict[str, str]:
     """Return the environment of a process that starts JVMs of Spark."""
     return {
@@ -151,13 +159,10 @@ def _locked(home: Path) -> Iterator[None]:
 
 def _digest(installed: str) -> str:
     """Return what names this Java with these jars."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    assert java is not None
     parts = (
         installed,
         version("pyspark"),
-        os.path.realpath(java),
-        str(Path(java).stat().st_mtime_ns),
+        os.path.realpath(java()),
+        str(Path(java()).stat().st_mtime_ns),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
