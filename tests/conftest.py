@@ -61,7 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give a module of tests to one worker (``--dist loadfile``), and all of Spark to two.
 
-    A session of Spark takes ten seconds of processor time to start and to get warm.
+    A session of Spark takes ten seconds of processor time to start and to get warm. All of
+    tests/tidy goes to one: it reads the syntax trees of the repository, which takes seconds.
     """
     if config.getvalue("dist") != "loadfile":
         return None
@@ -71,6 +72,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             module = super()._split_scope(nodeid)
             directory, _, name = module.rpartition("/")
+            if directory.endswith("tests/tidy"):
+                return directory
             if not directory.endswith("tests/spark"):
                 return module
             return f"{directory} with JVMs of their own" if name in OWN_PROCESSES else directory

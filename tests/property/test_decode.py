@@ -20,38 +20,47 @@ from rocketstore.native.decode import decode
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
 from support.record_encoder import encode_record
-from support.scan_strategies import whole_properties
+from support.scan_strategies import CHOICES, whole_properties
 
 CHECKED, UNCHECKED = True, False
 
 HOSTS = [encode_host("10.0.0.1:1234"), encode_host("[2001:db8::1]:51111"), b"\xff" * 8]
 PIECES = [b"KEYS", b"TAGS", b"UNIQ_KEY", b"k1", b"\x01", b"\x02", b"\0", b"\xc3\xa9", b"\xe2\x82"]
-int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+def number(chosen, bits):
+    """Return a signed number of so many bits: of any size, or an end of the range."""
+    end = 1 << bits - 1
+    some = chosen.getrandbits(bits) - end
+    return chosen.choice((some, some, some >> chosen.randrange(bits), 0, -1, -end, end - 1))
 
 
 @st.composite
 def records(draw, *, is_whole=False):
     """Draw a record with any numbers, hosts, topic and properties, and its physical offset."""
-    born_host, store_host = draw(st.sampled_from(HOSTS)), draw(st.sampled_from(HOSTS))
+    chosen = draw(CHOICES)
+    born_host, store_host = chosen.choice(HOSTS), chosen.choice(HOSTS)
     offset = draw(st.integers(0, 1 << 62))
-    pieces = st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=20).map(b"".join)
-    topic = draw(st.sampled_from([b"orders", b"t" * 127, b""]) | st.binary(max_size=12))
+    pieces = [*PIECES, chosen.randbytes(chosen.randint(0, 3))]
+    topic = chosen.choice([b"orders", b"t" * 127, b"", chosen.randbytes(chosen.randint(0, 12))])
     record = encode_record(
         topic=topic.rstrip(b"\0") if is_whole else topic,
         body=draw(st.binary(max_size=300)),
-        properties=draw(whole_properties() if is_whole else pieces),
-        queue_id=draw(int32),
-        queue_offset=draw(int64),
+        properties=draw(whole_properties())
+        if is_whole
+        else b"".join(chosen.choices(pieces, k=chosen.randint(0, 20))),
+        queue_id=number(chosen, 32),
+        queue_offset=number(chosen, 64),
         physical_offset=offset,
-        born_timestamp_ms=draw(int64),
+        born_timestamp_ms=number(chosen, 64),
         born_host=born_host,
-        store_timestamp_ms=draw(int64),
+        store_timestamp_ms=number(chosen, 64),
         store_host=store_host,
-        flag=draw(int32),
-        sys_flag=draw(int32) & ~0x30 | host_flags(born_host, store_host),
-        reconsume_times=draw(int32),
-        prepared_transaction_offset=draw(int64),
+        flag=number(chosen, 32),
+        sys_flag=number(chosen, 32) & ~0x30 | host_flags(born_host, store_host),
+        reconsume_times=number(chosen, 32),
+        prepared_transaction_offset=number(chosen, 64),
     )
     return offset, record
 

@@ -15,7 +15,7 @@ from rocketstore.format.java_hash import key_hash
 from support.memory_dispatch import MemoryDispatch
 from support.oracle import dispatch as reference_dispatch
 from support.oracle import index as reference_index
-from support.scan_strategies import damaged_logs, properties_blocks
+from support.scan_strategies import CHOICES, damaged_logs, properties_blocks
 from support.synthetic_log import SyntheticLog
 
 compiled_dispatch = pytest.importorskip("rocketstore.native.dispatch")
@@ -32,7 +32,7 @@ PARTS = (
 def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
     """Records of a few queues whose queue offsets rise, repeat, jump and collide."""
     log = SyntheticLog(base=draw(st.sampled_from([0, 65536])))
-    chosen = random.Random(draw(st.integers(0, 2**32)))  # a draw per field takes far longer
+    chosen = draw(CHOICES)
     for _ in range(draw(st.integers(0, 30))):
         parts = [b"KEYS\x01" + b" ".join(chosen.choices(KEYS, k=chosen.randint(0, 4)))]
         parts += chosen.choices(PARTS, k=chosen.randint(0, 3))
@@ -89,30 +89,32 @@ SLOTS, ITEMS = 3, 8
 SIZE = 40 + 4 * SLOTS + 20 * ITEMS
 
 
-@st.composite
-def index_bytes(draw: st.DrawFn) -> bytes:
+def index_bytes(chosen: random.Random) -> bytes:
     """An index file, some of whose numbers are true."""
-    small = st.integers(-2, ITEMS + 2)
-    huge = st.sampled_from([-(2**63), 2**63 - 1, -1, 2**60])
-    times = st.integers(0, 5000) | huge
-    header = struct.pack(
-        ">qqqqii", draw(times), draw(times), draw(times), draw(times), draw(small), draw(small)
-    )
-    slots = b"".join(struct.pack(">i", draw(small)) for _ in range(SLOTS))
+
+    def small() -> int:
+        return chosen.randint(-2, ITEMS + 2)
+
+    def large(usual: int) -> int:
+        return chosen.choice((usual, usual, -(2**63), 2**63 - 1, -1, 2**60))
+
+    times = (large(chosen.randint(0, 5000)) for _ in range(4))
+    header = struct.pack(">qqqqii", *times, small(), small())
+    slots = struct.pack(f">{SLOTS}i", *(small() for _ in range(SLOTS)))
     items = b"".join(
         struct.pack(
             ">iqii",
-            draw(st.integers(-1, 7)),
-            draw(st.integers(0, 9) | huge),
-            draw(st.integers(-1, 4) | st.just(2**31 - 1)),
-            draw(small),
+            chosen.randint(-1, 7),
+            large(chosen.randint(0, 9)),
+            chosen.choice((*range(-1, 5), 2**31 - 1)),
+            small(),
         )
         for _ in range(ITEMS)
     )
     return header + slots + items
 
 
-@given(index_bytes(), st.integers(0, 12))
+@given(CHOICES.map(index_bytes), st.integers(0, 12))
 def test_slots_are_rebuilt_alike_whatever_the_bytes(data, limit):
     rebuilt = []
     for rebuild_slots in (compiled_index.rebuild_slots, reference_index.rebuild_slots):

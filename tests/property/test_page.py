@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +18,8 @@ from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
 from support.oracle.codecs import encode_entries
 from support.oracle.page import LOST, UNWANTED, page
-from support.scan_strategies import damaged_logs
-from support.synthetic_log import MAGIC_V2, SyntheticLog
+from support.scan_strategies import CHOICES, damaged_logs
+from support.synthetic_log import MAGIC_V1, MAGIC_V2, SyntheticLog
 
 TOPICS = ("TopicA", "TopicB", "Thema-ä")
 TAGS = ("TagA", "TagB", "Aa", "BB", "标签", "x")
@@ -59,59 +61,52 @@ class Queue:
         return guarded(part), start, start + len(part) // 20, False
 
 
-# Made once: to make and check a strategy takes longer than to draw from it.
-_NUMBERS = st.integers(0, 1)
-_TEXTS = st.lists(
-    st.sampled_from((
-        *(f"TAGS\x01{tag}" for tag in TAGS), "KEYS\x01k", "TAGS\x01", "T",
-        "INNER_MULTI_DISPATCH\x01TopicA,%LMQ%x", "INNER_MULTI_DISPATCH\x01TopicB",
-    )),
-    max_size=4,
+PARTS = (
+    *(f"TAGS\x01{tag}" for tag in TAGS), "KEYS\x01k", "TAGS\x01", "T",
+    "INNER_MULTI_DISPATCH\x01TopicA,%LMQ%x", "INNER_MULTI_DISPATCH\x01TopicB",
 )  # fmt: skip
-_FIELDS = st.fixed_dictionaries(
-    {
-        "topic": st.sampled_from(TOPICS).map(str.encode),
-        "queue_id": _NUMBERS,
-        "properties": _TEXTS.map(lambda texts: "\x02".join(texts).encode()),
-        "body": st.binary(max_size=60),
-        "crc": st.sampled_from((None, None, None, 7)),
-        "sys_flag": st.sampled_from((0, 0, 0x10, 0x20, 0x30)),
-        "magic": st.sampled_from((0xDAA320A7, 0xDAA320A7, MAGIC_V2)),
-    }
-)
-_CODES = st.sampled_from((*map(string_hash, TAGS), 0, -(2**31) - 5, 2**40))
-_SIZES = st.integers(-5, 400) | st.sampled_from((0x7FFFFFFF, -(2**31)))
-_STRANGE = st.sampled_from((tuple(FILLER), (0, 0, 0), (-(2**63), 5, 0), (2**63 - 1, 91, 0)))
+CODES = (*map(string_hash, TAGS), 0, -(2**31) - 5, 2**40)
+STRANGE = (tuple(FILLER), (0, 0, 0), (-(2**63), 5, 0), (2**63 - 1, 91, 0))
 
 
 @st.composite
 def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
-    log = SyntheticLog(base=draw(st.sampled_from([0, 4096])))
-    for _ in range(draw(st.integers(1, 20))):
-        log.add(**draw(_FIELDS))
+    count, chosen = draw(st.integers(1, 20)), draw(CHOICES)
+    log = SyntheticLog(base=chosen.choice((0, 4096)))
+    for _ in range(count):
+        log.add(
+            topic=chosen.choice(TOPICS).encode(),
+            queue_id=chosen.randrange(2),
+            properties="\x02".join(chosen.choices(PARTS, k=chosen.randrange(5))).encode(),
+            body=chosen.randbytes(chosen.choice((0, chosen.randint(0, 60)))),
+            crc=chosen.choice((None, None, None, 7)),
+            sys_flag=chosen.choice((0, 0, 0x10, 0x20, 0x30)),
+            magic=chosen.choice((MAGIC_V1, MAGIC_V1, MAGIC_V2)),
+        )
     return log
 
 
-_LOGS = healthy_logs() | damaged_logs()
+LOGS = healthy_logs() | damaged_logs()
 
 
-def entries_for(log: SyntheticLog, draw: st.DrawFn) -> bytes:
+def entries_for(log: SyntheticLog, chosen: random.Random) -> bytes:
     """Entries of the log's records, with every way of being wrong among them."""
-    places = st.sampled_from(
-        [(log.base + at, size) for at, size in log.records] or [(log.base, 100)]
-    )
-    right = st.tuples(places, _CODES).map(lambda drawn: (*drawn[0], drawn[1]))
-    offsets = places.map(lambda place: place[0]) | st.integers(-50, 5000)
-    wrong = st.tuples(offsets, _SIZES, _CODES)
-    entries = st.lists(st.one_of(right, right, right, wrong, _STRANGE), min_size=1, max_size=60)
-    return encode_entries(draw(entries))
+    entries = []
+    for _ in range(chosen.choice((chosen.randint(1, 9), chosen.randint(1, 60)))):
+        at, size = chosen.choice(log.records or [(0, 100)])
+        right = (log.base + at, size, chosen.choice(CODES))
+        offset = chosen.choice((right[0], chosen.randint(-50, 5000)))
+        wrong_size = chosen.choice((chosen.randint(-5, 400), 0x7FFFFFFF, -(2**31)))
+        wrong = (offset, wrong_size, chosen.choice(CODES))
+        entries.append(chosen.choice((right, right, right, wrong, chosen.choice(STRANGE))))
+    return encode_entries(entries)
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_a_page_is_what_the_rules_say(data: st.DataObject) -> None:
-    log = data.draw(_LOGS)
-    entries = entries_for(log, data.draw)
+    log = data.draw(LOGS)
+    entries = entries_for(log, data.draw(CHOICES))
     topic = data.draw(st.sampled_from([*TOPICS, "TopicTest", "%LMQ%x"]))
     queue_id = data.draw(st.integers(0, 1))
     tags = tuple(data.draw(st.lists(st.sampled_from(TAGS), max_size=3, unique=True)))

@@ -64,6 +64,12 @@ def module_ast(path: Path) -> ast.Module:
 
 
 @functools.cache
+def module_nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module of the repository; to walk a tree takes as long as to parse."""
+    return tuple(ast.walk(module_ast(path)))
+
+
+@functools.cache
 def known_tests() -> frozenset[str]:
     """Return ``path::name`` of every test function, as pytest names it, without importing any."""
     return frozenset(

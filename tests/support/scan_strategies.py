@@ -1,8 +1,13 @@
-"""Hypothesis strategies for CommitLog bytes: healthy, damaged, and hostile."""
+"""Hypothesis strategies for CommitLog bytes: healthy, damaged, and hostile.
+
+Hypothesis draws how many records there are and what they are chosen by: to draw each field takes
+ten times as long as the test.
+"""
 
 from __future__ import annotations
 
 import functools
+import random
 
 from hypothesis import strategies as st
 
@@ -15,13 +20,18 @@ from support.synthetic_log import (
     record_bytes,
 )
 
+# Made once: to make and check a strategy takes longer than to draw from it.
+CHOICES = st.integers(0, 2**32).map(random.Random)
+_COUNTS = st.integers(0, 6)
 _TEXT = st.text(max_size=12).map(lambda text: text.encode("utf-8", "replace"))
+_CHARACTERS = "\0\1\2 aZ0\x7f\x80ß\u07ff\u0800中\ud7ff\ue000\uffff\U00010000😀\U0010ffff"
 _UTF8_PIECES = (
     *(b"a", b" ", b"\x80", b"\xc1", b"\xc3", b"\xe0\x80", b"\xe4\xb8", b"\xed\xa0\x80"),
     *(b"\xf0\x9f", b"\xf0\x90\x80", b"\xf4\x90\x80\x80", b"\xf5", b"\xff"),
     *("中".encode(), "😀".encode()),
 )
 _BROKEN_UTF8 = st.lists(st.sampled_from(_UTF8_PIECES), max_size=8).map(b"".join)
+_NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"TAG", b"UNIQ_KEZ", b"XELAY", b"", b"a")
 
 
 @functools.cache
@@ -29,125 +39,113 @@ def texts_or_noise() -> st.SearchStrategy[bytes]:
     return _TEXT | _BROKEN_UTF8 | st.binary(max_size=20)
 
 
-def whole_properties() -> st.SearchStrategy[bytes]:
-    """Blocks as clients and brokers of 4.9 can write them, odd values and separators included."""
-    return properties_blocks(is_whole=True)
+def _text(chosen: random.Random) -> bytes:
+    some = (*_CHARACTERS, chr(chosen.randrange(0xD800)))
+    return "".join(chosen.choices(some, k=chosen.randint(0, 12))).encode()
 
 
-def _made_whole(block: bytes) -> bytes:
+def _text_or_noise(chosen: random.Random) -> bytes:
+    kind = chosen.randrange(3)
+    if kind == 0:
+        return _text(chosen)
+    if kind == 1:
+        return b"".join(chosen.choices(_UTF8_PIECES, k=chosen.randint(0, 8)))
+    return chosen.randbytes(chosen.randint(0, 20))
+
+
+def _properties(chosen: random.Random, *, is_whole: bool) -> bytes:
+    names = (*_NAMES, b"\xc3\x9f" if is_whole else b"\xff")
+    parts = []
+    for _ in range(chosen.randint(0, 6)):
+        text = _text(chosen) if is_whole else _text_or_noise(chosen)
+        number = b"%d" % (chosen.getrandbits(33) >> chosen.randrange(33))
+        value = chosen.choice((text, text, text, number, number, b""))
+        parts.append(chosen.choice(names) + chosen.choice((b"\x01", b"\x01\x01", b"")) + value)
+    block = b"\x02".join((*parts, *chosen.choice(((), (b"",)))))
+    if not is_whole:
+        return block
     if block and b"\x01" not in block:
         block = b"a\x01b\x02" + block
     return block + b"\x02" * block.endswith(b"\0")
 
 
+def whole_properties() -> st.SearchStrategy[bytes]:
+    """Blocks as clients and brokers of 4.9 can write them, odd values and separators included."""
+    return properties_blocks(is_whole=True)
+
+
 @functools.cache
 def properties_blocks(*, is_whole: bool = False) -> st.SearchStrategy[bytes]:
     """Blocks of properties, with every way of being malformed, or with those that are no damage."""
-    names = st.sampled_from(
-        [
-            b"TAGS",
-            b"KEYS",
-            b"UNIQ_KEY",
-            b"DELAY",
-            b"TAG",
-            b"UNIQ_KEZ",
-            b"XELAY",
-            b"",
-            b"a",
-            b"\xc3\x9f" if is_whole else b"\xff",
-        ]
-    )
-    texts = _TEXT if is_whole else texts_or_noise()
-    values = texts | st.integers(0, 2**33).map(lambda n: str(n).encode()) | st.just(b"")
-    part = st.tuples(names, st.sampled_from([b"\x01", b"\x01\x01", b""]), values).map(b"".join)
-    lists = st.tuples(st.lists(part, max_size=6), st.sampled_from(((), (b"",))))
-    blocks = lists.map(lambda drawn: b"\x02".join((*drawn[0], *drawn[1])))
-    return blocks.map(_made_whole) if is_whole else blocks
+    return CHOICES.map(functools.partial(_properties, is_whole=is_whole))
 
 
-# Made once: to make and check a strategy takes longer than to draw from it.
-_MAGICS = st.sampled_from((MAGIC_V1, MAGIC_V1, MAGIC_V1, MAGIC_V2))
-_TOPICS = {
-    magic: texts_or_noise() | st.just(b"TopicTest") | st.just(b"t" * limit)
-    for magic, limit in ((MAGIC_V1, 127), (MAGIC_V2, 300))
-}
-_BODIES = st.binary(max_size=40) | st.binary(min_size=60, max_size=200)
-_SYS_FLAGS = st.sampled_from((0, 0, 0x10, 0x20, 0x30, 0x4, 0xC, 0x1))
-_QUEUE_IDS, _OFFSETS = st.integers(0, 7), st.integers(0, 2**40)
-_FLAGS, _TIMES = st.integers(-(2**31), 2**31 - 1), st.integers(0, 16)
-_KINDS = st.sampled_from(("bytes", "zeros", "foreign", "magic", "hidden", "blank", "torn"))
-_LENGTHS = st.integers(-5, 300) | st.just(2**31 - 1)
-_MAGICS_OF_NOISE = st.sampled_from((MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
-_BASES = st.sampled_from((0, 65536, 1 << 40))
-_TAILS = st.sampled_from(("none", "zeros", "blank", "noise", "hole"))
-_DISTANCES = st.sampled_from((0, 0, 1000))
-
-
-@st.composite
-def record_fields(draw: st.DrawFn, *, is_whole: bool = False) -> dict[str, object]:
-    magic = draw(_MAGICS)
-    topic = draw(_TOPICS[magic])
+def _fields(chosen: random.Random, *, is_whole: bool = False) -> dict[str, object]:
+    magic = chosen.choice((MAGIC_V1, MAGIC_V1, MAGIC_V1, MAGIC_V2))
+    long = b"t" * (127 if magic == MAGIC_V1 else 300)
+    texts = (_text_or_noise(chosen), b"TopicTest", long)
+    topic = chosen.choices(texts, (3, 1, 1))[0]
+    size = chosen.choice((0, chosen.randint(0, 40), chosen.randint(60, 200)))
     return {
-        "body": draw(_BODIES),
+        "body": chosen.randbytes(size),
         "topic": topic.rstrip(b"\0") if is_whole else topic,
-        "properties": draw(properties_blocks(is_whole=is_whole)),
+        "properties": _properties(chosen, is_whole=is_whole),
         "magic": magic,
-        "sys_flag": draw(_SYS_FLAGS),
-        "queue_id": draw(_QUEUE_IDS),
-        "queue_offset": draw(_OFFSETS),
-        "flag": draw(_FLAGS),
-        "reconsume_times": draw(_TIMES),
-        "prepared_offset": draw(_OFFSETS),
+        "sys_flag": chosen.choice((0, 0, 0x10, 0x20, 0x30, 0x4, 0xC, 0x1)),
+        "queue_id": chosen.randint(0, 7),
+        "queue_offset": chosen.choice((0, chosen.randint(0, 2**40), 2**40)),
+        "flag": chosen.choice((0, chosen.randint(-(2**31), 2**31 - 1), -(2**31), 2**31 - 1)),
+        "reconsume_times": chosen.randint(0, 16),
+        "prepared_offset": chosen.choice((0, chosen.randint(0, 2**40))),
     }
 
 
-_RECORDS = record_fields()
+@functools.cache
+def record_fields(*, is_whole: bool = False) -> st.SearchStrategy[dict[str, object]]:
+    return CHOICES.map(functools.partial(_fields, is_whole=is_whole))
 
 
-def _noise(draw: st.DrawFn, log: SyntheticLog) -> bytes:  # noqa: PLR0911 - one per kind
+def _noise(chosen: random.Random, log: SyntheticLog) -> bytes:
     """Something that is no record of this place, the nastier the better."""
     here = log.base + len(log.data)
-    kind = draw(_KINDS)
-    if kind == "zeros":
-        return bytes(draw(st.integers(1, 200)))
-    if kind == "foreign":
-        return record_bytes(here + draw(st.integers(1, 5000)), body=b"not here")
-    if kind == "magic":
-        magic = draw(_MAGICS_OF_NOISE)
-        length = draw(_LENGTHS)
-        return length.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big") + b"\x01" * 40
-    if kind == "hidden":
-        return record_bytes(here, body=record_bytes(7, body=b"inner"))[:-1] + b"\x00\x01"
-    if kind == "blank":
-        return blank_bytes(draw(st.integers(0, 400)))
-    if kind == "torn":
-        return record_bytes(here, body=b"x" * 50)[: draw(st.integers(1, 140))]
-    return draw(st.binary(min_size=1, max_size=80))
+    magic = chosen.choice((MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+    length = chosen.choice((*(chosen.randint(-5, 300) for _ in range(3)), 2**31 - 1))
+    return chosen.choice(
+        (
+            bytes(chosen.randint(1, 200)),
+            record_bytes(here + chosen.randint(1, 5000), body=b"not here"),
+            length.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big") + b"\x01" * 40,
+            record_bytes(here, body=record_bytes(7, body=b"inner"))[:-1] + b"\x00\x01",
+            blank_bytes(chosen.randint(0, 400)),
+            record_bytes(here, body=b"x" * 50)[: chosen.randint(1, 140)],
+            chosen.randbytes(chosen.randint(1, 80)),
+        )
+    )
 
 
 @st.composite
 def damaged_logs(draw: st.DrawFn) -> SyntheticLog:
     """A log of records with noise between some, flipped bytes, and a tail of any kind."""
-    log = SyntheticLog(base=draw(_BASES))
-    for _ in range(draw(st.integers(0, 6))):
-        if draw(st.integers(0, 3)) == 0:
-            log.garbage(_noise(draw, log))
-        fields = draw(_RECORDS)
-        if draw(st.integers(0, 4)) == 0:
+    count, chosen = draw(_COUNTS), draw(CHOICES)
+    log = SyntheticLog(base=chosen.choice((0, 65536, 1 << 40)))
+    for _ in range(count):
+        if chosen.randrange(4) == 0:
+            log.garbage(_noise(chosen, log))
+        fields = _fields(chosen)
+        if chosen.randrange(5) == 0:
             # A body that carries a whole record, one of elsewhere or one that states its place.
-            inside = log.base + len(log.data) + 88 + draw(_DISTANCES)
+            inside = log.base + len(log.data) + 88 + chosen.choice((0, 0, 1000))
             fields |= {"body": record_bytes(inside, body=b"hidden"), "sys_flag": 0}
         log.add(**fields)
-    tail = draw(_TAILS)
+    tail = chosen.choice(("none", "zeros", "blank", "noise", "hole"))
     if tail == "zeros":
-        log.zeros(draw(st.integers(1, 300)))
+        log.zeros(chosen.randint(1, 300))
     elif tail == "blank":
-        log.blank(draw(st.integers(8, 200)))
+        log.blank(chosen.randint(8, 200))
     elif tail == "noise":
-        log.garbage(_noise(draw, log))
+        log.garbage(_noise(chosen, log))
     elif tail == "hole":
-        log.zeros(draw(st.integers(1, 200))).garbage(b"\x01").zeros(draw(st.integers(0, 99)))
-    for at in draw(st.lists(st.integers(0, max(len(log.data) - 1, 0)), max_size=2)):
-        if log.data:
-            log.data[at] ^= draw(st.integers(1, 255))
+        log.zeros(chosen.randint(1, 200)).garbage(b"\x01").zeros(chosen.randint(0, 99))
+    for _ in range(chosen.randrange(3) if log.data else 0):
+        log.data[chosen.randrange(len(log.data))] ^= chosen.randint(1, 255)
     return log

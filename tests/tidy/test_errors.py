@@ -12,7 +12,7 @@ import pytest
 
 from rocketstore import errors
 from support.page_tables import table_with
-from support.repository import files_with, last_name, module_ast
+from support.repository import files_with, last_name, module_nodes
 
 ERRORS = sorted(
     name
@@ -30,7 +30,7 @@ def made() -> set[str]:
     """Return the names of all classes that some module calls, by which an error is made."""
     called: set[str] = set()
     for path in SOURCES:
-        for node in ast.walk(module_ast(path)):
+        for node in module_nodes(path):
             if isinstance(node, ast.Call):
                 called.add(last_name(node.func))
             elif isinstance(node, ast.Raise) and node.exc is not None:
@@ -42,7 +42,7 @@ def promised() -> set[str]:
     """Return the names in all ``Raises`` sections."""
     words: set[str] = set()
     for path in SOURCES:
-        for node in ast.walk(module_ast(path)):
+        for node in module_nodes(path):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
                 _, _, raises = (ast.get_docstring(node) or "").partition("Raises\n------")
                 words |= set(re.findall(r"\w+", raises))

@@ -9,7 +9,7 @@ import pytest
 
 from mutation.tool import load_mutations
 from rocketstore.config.store_config import FIELDS
-from support.repository import ROOT, files_with, module_ast
+from support.repository import ROOT, files_with, module_nodes
 
 WITHOUT_EFFECT = {
     "enable_d_ledger_commit_log": "true is refused",
@@ -26,7 +26,7 @@ def read_attributes() -> set[str]:
         node.attr
         for path in files_with(".py", under=("src",))
         if path.name not in DECLARATIONS
-        for node in ast.walk(module_ast(path))
+        for node in module_nodes(path)
         if isinstance(node, ast.Attribute)
     }
 

@@ -6,7 +6,14 @@ import ast
 
 import pytest
 
-from support.repository import ROOT, files_with, ignored_but_tracked, module_ast, repository_files
+from support.repository import (
+    ROOT,
+    files_with,
+    ignored_but_tracked,
+    module_ast,
+    module_nodes,
+    repository_files,
+)
 
 MODULE_LIMIT_LINES = 500
 FUNCTION_LIMIT_LINES = 60
@@ -37,7 +44,7 @@ def line_count(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def functions():
     for path in files_with(".py"):
-        for node in ast.walk(module_ast(path)):
+        for node in module_nodes(path):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield f"{path}::{node.name}", line_count(node)
 
@@ -94,10 +101,7 @@ def test_no_two_modules_and_no_two_classes_of_the_pipeline_share_a_name():
     ]
     modules = [path.stem for path in paths if path.stem != "__init__"]
     classes = [
-        node.name
-        for path in paths
-        for node in ast.walk(module_ast(path))
-        if isinstance(node, ast.ClassDef)
+        node.name for path in paths for node in module_nodes(path) if isinstance(node, ast.ClassDef)
     ]
     assert modules
     assert classes
