@@ -109,6 +109,8 @@ def index_bytes(chosen: random.Random) -> bytes:
             chosen.choice((*range(-1, 5), 2**31 - 1)),
             small(),
         )
+        if chosen.randrange(5)
+        else bytes(20)
         for _ in range(ITEMS)
     )
     return header + slots + items

@@ -22,6 +22,8 @@ from support.scan_strategies import CHOICES, damaged_logs
 from support.synthetic_log import MAGIC_V1, MAGIC_V2, SyntheticLog
 
 TOPICS = ("TopicA", "TopicB", "Thema-ä")
+ASKED = ("TopicA",) * 4
+"""Most records are of the queue and the tag that is asked for: else pages are nearly empty."""
 TAGS = ("TagA", "TagB", "Aa", "BB", "标签", "x")
 """``Aa`` and ``BB`` hash alike."""
 STATUSES = ("found", LOST, UNWANTED)
@@ -62,10 +64,10 @@ class Queue:
 
 
 PARTS = (
-    *(f"TAGS\x01{tag}" for tag in TAGS), "KEYS\x01k", "TAGS\x01", "T",
+    *(f"TAGS\x01{tag}" for tag in ("TagA",) * 6 + TAGS), "KEYS\x01k", "TAGS\x01", "T",
     "INNER_MULTI_DISPATCH\x01TopicA,%LMQ%x", "INNER_MULTI_DISPATCH\x01TopicB",
 )  # fmt: skip
-CODES = (*map(string_hash, TAGS), 0, -(2**31) - 5, 2**40)
+CODES = (*map(string_hash, ("TagA",) * 6 + TAGS), 0, -(2**31) - 5, 2**40)
 STRANGE = (tuple(FILLER), (0, 0, 0), (-(2**63), 5, 0), (2**63 - 1, 91, 0))
 
 
@@ -75,8 +77,8 @@ def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
     log = SyntheticLog(base=chosen.choice((0, 4096)))
     for _ in range(count):
         log.add(
-            topic=chosen.choice(TOPICS).encode(),
-            queue_id=chosen.randrange(2),
+            topic=chosen.choice((*TOPICS, *ASKED)).encode(),
+            queue_id=chosen.choice((0, 0, 0, 1)),
             properties="\x02".join(chosen.choices(PARTS, k=chosen.randrange(5))).encode(),
             body=chosen.randbytes(chosen.choice((0, chosen.randint(0, 60)))),
             crc=chosen.choice((None, None, None, 7)),
@@ -107,9 +109,10 @@ def entries_for(log: SyntheticLog, chosen: random.Random) -> bytes:
 def test_a_page_is_what_the_rules_say(data: st.DataObject) -> None:
     log = data.draw(LOGS)
     entries = entries_for(log, data.draw(CHOICES))
-    topic = data.draw(st.sampled_from([*TOPICS, "TopicTest", "%LMQ%x"]))
-    queue_id = data.draw(st.integers(0, 1))
-    tags = tuple(data.draw(st.lists(st.sampled_from(TAGS), max_size=3, unique=True)))
+    topic = data.draw(st.sampled_from([*ASKED, *TOPICS, "TopicTest", "%LMQ%x"]))
+    queue_id = data.draw(st.sampled_from([0, 0, 1]))
+    some_tags = st.lists(st.sampled_from(TAGS), max_size=3, unique=True).map(tuple)
+    tags = data.draw(some_tags | st.just(("TagA",)))
     limits = data.draw(
         st.tuples(st.integers(0, 2000), st.integers(0, 10), st.integers(0, 500), st.integers(0, 4))
         | st.just((2**40, 2**40, 2**40, 2**40))
