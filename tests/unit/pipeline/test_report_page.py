@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from rocketstore.errors import NotAStoreError
-from rocketstore.pipeline.jobs.report import partial_groups
+from rocketstore.pipeline.jobs.report import partial_groups, report_job
 from rocketstore.pipeline.jobs.report.report_page import (
     NOTHING,
     count_text,
@@ -275,14 +275,17 @@ def test_a_missing_file_and_a_cut_one_are_damage(store):
     assert "missing" in read_page(report.page).text
 
 
-def test_damage_is_the_same_for_every_cut(store, tmp_path):
+def test_damage_is_the_same_for_every_cut_and_from_groups_too_large_to_keep(
+    store, tmp_path, monkeypatch
+):
     write_log(store, busy_puts(2_000))
     logs = sorted((store / "commitlog").iterdir())
     damage(logs[0], 30_000, 60_000)
     damage(logs[1], 10, 200_000)
     whole = report_of(store)
     expected = whole.page.read_bytes(), whole.summary, tables_of(whole)
-    for size in (20_000, 100_000):
+    for size, kept in ((20_000, report_job.KEPT_BYTES), (100_000, 0)):
+        monkeypatch.setattr(report_job, "KEPT_BYTES", kept)
         cut = make_report(store, tmp_path / str(size), split_bytes=size, now_ms=NOW_MS)
         assert (cut.page.read_bytes(), cut.summary, tables_of(cut)) == expected
 

@@ -41,6 +41,7 @@ from rocketstore.pipeline.stores import (
     store_timestamp_ms,
 )
 from rocketstore.pipeline.waiting_tables import plan_transactions
+from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     import os
@@ -52,6 +53,7 @@ TASKS_OF_PARTITION, MOST_PARTITIONS = 256, 64
 200 would cost more than the counting."""
 
 SHORT_MS: Final = 600_000  # a store of a shorter time is counted, and drawn, by the second
+KEPT_BYTES = 64 * MiB  # of groups: these are read once, and larger ones by each table
 MEMORY: Final = "1GB"  # for making tables; what does not fit goes to the disk of the report
 
 
@@ -188,8 +190,11 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
             config={"memory_limit": MEMORY, "temp_directory": str(directory / "groups" / "spill")}
         ) as engine:
             engine.execute("SET default_null_order = 'nulls_first'; SET TimeZone = 'UTC'")
-            groups = _quoted(f"{escape(str(directory))}/groups/*.parquet")
-            engine.execute(f"CREATE VIEW groups AS FROM read_parquet({groups}); {VIEWS}")
+            counted = directory / "groups"
+            size = sum(one.stat().st_size for one in counted.glob("*.parquet"))
+            kind = "TABLE" if size <= KEPT_BYTES else "VIEW"
+            source = _quoted(f"{escape(str(counted))}/*.parquet")
+            engine.execute(f"CREATE {kind} groups AS FROM read_parquet({source}); {VIEWS}")
             for name, statement in TABLES.items():
                 path = _quoted(str(directory / "tables" / f"{name}.parquet"))
                 made = f"CREATE TABLE {name} AS {statement};"  # a file would be opened by each use
