@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 import pytest
@@ -33,7 +32,9 @@ def test_a_mutation_changes_one_place_of_the_product(mutation: Mutation) -> None
     changed = source.replace(mutation.old, mutation.new)
     assert changed != source
     if mutation.path.suffix == ".py":
-        ast.parse(changed)
+        compile(
+            changed, mutation.path, "exec", dont_inherit=True
+        )  # a third of the time of ast.parse
     assert mutation.code in {"plain", "compiled"}
 
 
