@@ -156,6 +156,11 @@ class MappedFileQueue:
                 return None
         return files[index]
 
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return up to `size` bytes at `offset` by `pread`, as far as one file goes."""
+        file = self.find(offset)
+        return None if file is None else file.read_at(offset - file.base, size)
+
     def ending_after(self, offset: int) -> list[MappedFile]:
         """Return the files that end after an offset, usually the last one."""
         files = reversed(self.files)

@@ -127,6 +127,21 @@ def test_the_end_is_found_again(queue, table, tmp_path, log_min):
         put(queue, [count])
 
 
+@pytest.mark.parametrize("count", [0, 1, 3275, 3276, 3277, 6552, 9000, 9999, 10_000])
+def test_the_end_is_found_in_whichever_chunk_it_is(tmp_path, log_min, count):
+    directory = tmp_path / "consumequeue" / "TopicTest" / "0"
+    directory.mkdir(parents=True)
+    content = b"".join(encode_entry(*entry(number)) for number in range(count))
+    (directory / f"{0:020d}").write_bytes(content.ljust(200_000, b"\0"))
+    options = {"disk": Disk(), "log_min_offset": log_min}
+    table = ConsumeQueueTable(tmp_path / "consumequeue", 200_000, **options)
+    table.load()
+    by_pread = PreadQueue(
+        directory, OpenFiles(), log_min_offset=log_min, log_end_before=lambda _entry: None
+    )
+    assert (table.get(KEY).max_offset, by_pread.max_offset) == (count, count)
+
+
 @pytest.mark.parametrize("name", ["basic", "batch", "broker", "delay", "ipv6", "expired/base",
                                   "expired/files_removed", "expired/files_and_cq_removed",
                                   "expired/deleted_by_store"])  # fmt: skip
