@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -29,7 +30,35 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
+    # Code that is made for rows of which there are few: to compile it takes longer than to do it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # The other one starts a process, readlink, for each file that it renames.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
 }
+
+WARM_PYTHON = """#!/bin/sh
+"exec" "{python}" "$0" "$@"
+import gc, importlib, os, runpy, sys
+
+if sys.argv[1:3] != ["-m", "pyspark.daemon"]:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+sys.path[0] = os.getcwd()
+_, _, *sys.argv = sys.argv
+loaded = [sys.argv[1], "pyspark.sql.worker.plan_data_source_read", "rocketstore.pipeline.tables"]
+if sys.argv[1] == "pyspark.worker":
+    loaded += ["pandas", "pyarrow.compute", "pyarrow.parquet", "deltalake"]
+for name in loaded:
+    importlib.import_module(name)
+gc.freeze()
+runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
+"""
+"""The interpreter of Spark's workers: their daemon imports what each of them would, before it forks
+them. Workers of JVMs of their own (tests/spark/test_cluster.py and others) import for themselves.
+"""
 
 QUERY_LIMIT_S = 120
 CONNECT_TIMEOUT = "Python worker failed to connect back"
@@ -47,7 +76,11 @@ def require_java() -> None:
 
 def start_session(directory: str, master: str = "local[2]"):
     """Start the session; `directory` takes what Spark writes."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    python = Path(directory, "python")
+    python.parent.mkdir(exist_ok=True)
+    python.write_text(WARM_PYTHON.format(python=sys.executable))
+    python.chmod(0o755)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(python)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_HOME"] = str(spark_home())
     from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment set above
