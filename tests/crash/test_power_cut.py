@@ -42,7 +42,7 @@ def test_what_was_promised_outlives_the_power(tmp_path: Path, seeds: range) -> N
         run(tmp_path / str(seed), seed)
 
 
-@pytest.mark.parametrize("seeds", BATCHES[1:3] or BATCHES, ids=lambda seeds: f"from-{seeds[0]}")
+@pytest.mark.parametrize("seeds", BATCHES[-2:], ids=lambda seeds: f"from-{seeds[0]}")
 def test_with_a_transient_pool_what_was_flushed_outlives_the_power(
     tmp_path: Path, seeds: range
 ) -> None:

@@ -381,8 +381,9 @@ def test_files_are_made_ahead_with_buffers(tmp_path):
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_an_orderly_close_loses_nothing(tmp_path):
-    with open_pooled(tmp_path, threads=True, commit_interval_commit_log=3_600_000) as store:
+@pytest.mark.parametrize("threads", [False, True])
+def test_an_orderly_close_loses_nothing(tmp_path, threads):
+    with open_pooled(tmp_path, threads=threads, commit_interval_commit_log=3_600_000) as store:
         for number in range(200):
             put(store, b"%d" % number)
     with ReadOnlyStore.open(tmp_path) as reader:
