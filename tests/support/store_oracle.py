@@ -122,7 +122,7 @@ def read_log(directory: Path, file_size: int) -> LogContent:
 
 @lru_cache(maxsize=64)
 def _parts(raw: bytes, base: int) -> list[list[LogRecord] | ByteRange]:
-    """Return runs of records, and what is none between and after them."""
+    """Return runs of records, and the ranges between and after them that hold no record."""
     buffer = np.frombuffer(raw, np.uint8)
     size = len(buffer)
     cols = np.empty((size // 91 + 1, COLUMN_COUNT), np.int64)

@@ -73,7 +73,8 @@ KINDS: Final = {
     "topic-kind": Kind(
         _D,
         "bring back the table that says so, or say it there: the store does not open until then, "
-        "and repair leaves these queues as they are. If it is none, move them out of the store",
+        "and repair leaves these queues as they are. If the topic has no batches, move them out of "
+        "the store",
     ),
     "queue-impossible": Kind(
         _D, "they get no entry; store scan shows them, and their bodies are intact"
