@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from enum import Enum
@@ -58,8 +59,16 @@ class Memory(Enum):
 MEMORY_RETURN_S = 5.0
 """Longer than the kernel waits before it reports free pages to the host (2 s)."""
 
-SPARE_MEMORY_BYTES = 512 * 1024 * 1024
+SPARE_MEMORY_BYTES = 2 * 1024 * 1024 * 1024
 """For queues, index and the processes' own heaps."""
+
+BALLAST_AHEAD_BYTES = 256 * 1024 * 1024
+"""What is free ahead of a round: what the fastest takes in a tenth of a second."""
+
+BALLAST_STEP_BYTES = 32 * 1024 * 1024
+"""Less is not worth a call."""
+
+BALLAST_POLL_S = 0.004
 
 MEMINFO = Path("/proc/meminfo")
 
@@ -277,8 +286,8 @@ def _round(
         if (free_mb := spec.get("freeMemoryMb")) is not None:
             with _held_memory(free_mb):
                 return worker.ask(f"bench_{command}", spec=spec, path=str(path))
-        _settle_memory(sides.memory, _record_bytes(spec) + SPARE_MEMORY_BYTES)
-        return worker.ask(f"bench_{command}", spec=spec, path=str(path))
+        with _settled_memory(sides.memory, _record_bytes(spec) + SPARE_MEMORY_BYTES):
+            return worker.ask(f"bench_{command}", spec=spec, path=str(path))
 
 
 def _catch_up(sides: Sides, side: str, pair: Path, spec: dict[str, Any]) -> dict[str, Any]:
@@ -296,11 +305,11 @@ def _catch_up(sides: Sides, side: str, pair: Path, spec: dict[str, Any]) -> dict
         sides.start(side) as slave,
     ):
         _copy_store(pair / "begun", path)
-        _settle_memory(sides.memory, _record_bytes(spec) + SPARE_MEMORY_BYTES)
         at = str(pair / "master")
         end = master.ask("bench_serve", spec=with_settings(haListenPort=port), path=at)["end"]
         following = {**with_settings(**of_slave), "end": end}
-        answer = slave.ask("bench_follow", spec=following, path=str(path))
+        with _settled_memory(sides.memory, _record_bytes(spec) + SPARE_MEMORY_BYTES):
+            answer = slave.ask("bench_follow", spec=following, path=str(path))
         slave.exit()
         master.ask("bench_serve_end", spec=spec, path=at)
         master.exit()
@@ -323,18 +332,54 @@ def _record_bytes(spec: dict[str, Any]) -> int:
     return int(spec["messages"]) * (int(spec["bodySize"]) + RECORD_OVERHEAD_BYTES)
 
 
-def _settle_memory(memory: Memory, size_bytes: int) -> None:
-    """Bring the machine's free memory into one state before a round, the same for both sides.
+@contextlib.contextmanager
+def _settled_memory(memory: Memory, size_bytes: int) -> Iterator[None]:
+    """Hold the machine's free memory in one state for a round, the same for all sides.
 
-    A virtual machine returns freed memory to its host after about two seconds, and whoever touches
-    such a page first waits for it, up to a second for each 300 MB. Left alone, a round's figures
-    depend on how long ago the round before it removed its store.
+    A virtual machine returns freed memory to its host after about two seconds, or at once when it
+    is much, and whoever touches such a page first waits for it, up to a second for each 300 MB.
+    Left alone, a round's figures depend on how long ago the round before it removed its store.
     """
-    if memory is Memory.COLD:
-        time.sleep(MEMORY_RETURN_S)
-    elif memory is Memory.BACKED:
-        touched = np.empty(size_bytes, np.uint8)
-        touched[:: mmap.PAGESIZE] = 1
+    if memory is Memory.BACKED:
+        with _ballast(size_bytes):
+            yield
+    else:
+        if memory is Memory.COLD:
+            time.sleep(MEMORY_RETURN_S)
+        yield
+
+
+@contextlib.contextmanager
+def _ballast(size_bytes: int) -> Iterator[None]:
+    """Hold touched memory and let go of it as the round takes memory, just ahead of it.
+
+    What has been free for a moment only is still there, and is what the kernel gives first.
+    """
+    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
+        held.madvise(mmap.MADV_HUGEPAGE)
+        np.frombuffer(held, np.uint8)[:: mmap.PAGESIZE] = 1
+        ended = threading.Event()
+        releasing = threading.Thread(target=_release, args=(held, _free_bytes(), ended))
+        releasing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            releasing.join()
+
+
+def _release(held: mmap.mmap, free_bytes: int, ended: threading.Event) -> None:
+    released = 0
+    while released < len(held) and not ended.wait(BALLAST_POLL_S):
+        ahead = BALLAST_AHEAD_BYTES - (_free_bytes() - free_bytes)
+        size = min(len(held) - released, ahead // mmap.PAGESIZE * mmap.PAGESIZE)
+        if size >= BALLAST_STEP_BYTES or released + size == len(held):
+            held.madvise(mmap.MADV_DONTNEED, released, size)
+            released += size
+
+
+def _free_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,3 +20,13 @@ def bytes_at(files: MappedFileQueue, offset: int, size: int) -> bytes:
     """Return bytes of a row of files, as far as the one that holds the first goes."""
     file = files.find(offset)
     return b"" if file is None else file.read_at(offset - file.base, size)
+
+
+def resident_bytes(path: Path) -> int:
+    """What of a file this process has mapped and present, by the kernel's own account."""
+    lines = Path("/proc/self/smaps").read_text("utf-8").splitlines()
+    for at, line in enumerate(lines):
+        if line.endswith(str(path)):
+            rss = next(below for below in lines[at:] if below.startswith("Rss:"))
+            return int(rss.split()[1]) * 1024
+    return 0

@@ -16,7 +16,7 @@ from rocketstore.transient_pool.pool import PooledFile, TransientStorePool
 from support.failing_disk import FailingDisk
 from support.said import capture_logs
 
-SIZE = 64 * 1024
+SIZE = 128 * 1024
 
 
 def new_pool(count: int = 5, *, lock: bool = False, fails_fast: bool = False) -> TransientStorePool:
@@ -134,6 +134,16 @@ def test_a_flush_covers_what_is_committed(tmp_path):
     file.commit()
     put(file, b"de")
     assert file.flush() == file.flushed_position == 3
+
+
+def test_a_flush_takes_nothing_from_the_buffer(tmp_path):
+    file = new_file(new_pool(), tmp_path)
+    put(file, b"x" * 20 * 4096 + b"abc")
+    file.commit()
+    put(file, b"de")
+    file.flush()
+    file.commit()
+    assert file.path.read_bytes().rstrip(b"\0") == b"x" * 20 * 4096 + b"abcde"
 
 
 def test_fewer_pages_than_asked_for_wait_unless_the_file_is_full(tmp_path):

@@ -23,7 +23,7 @@ import numpy as np
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
-from rocketstore.storage.files.disk import Disk, read_at, system_error, system_errors
+from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _PROBE_AHEAD_BYTES: Final = MiB
 """How far ahead of the writer the pages of a sparse file are probed."""
+
+_UNMAPPED_PAGES: Final = 16
+"""So many dirty pages are worth a call that takes them out of the mapping before a sync."""
 
 _NAME_LEVELS: Final = 3
 """In how many directories, its own first, a name may be as new as that of a file made without a
@@ -253,10 +256,26 @@ class MappedFile:
         pages = position // OS_PAGE_SIZE_BYTES - self.flushed_position // OS_PAGE_SIZE_BYTES
         if pages < least_pages and position < self.size:
             return self.flushed_position
+        if pages >= _UNMAPPED_PAGES:
+            self._unmap_pages(self.flushed_position, position)
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
         return self.flushed_position
+
+    def _unmap_pages(self, start: int, stop: int) -> None:
+        """Take written pages out of the mapping; their bytes stay in the page cache.
+
+        Before a mapped page goes to the disk the kernel takes away the right to write to it, and
+        interrupts all processors that run this process, page by page. That took as long as putting
+        the bytes. For all of them at once it is one interrupt; a reader maps pages again, many in
+        one fault.
+        """
+        array = self._array  # keeps the mapping while the system looks at it
+        if array is not None and not self.has_buffer:
+            start -= start % OS_PAGE_SIZE_BYTES
+            address = int(array.ctypes.data) + start
+            libc().madvise(address, stop - start, mmap.MADV_DONTNEED)
 
     def sync(self) -> None:
         """Call `fdatasync`, whatever is written; raises `FlushFailedError`."""

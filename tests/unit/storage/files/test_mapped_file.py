@@ -10,7 +10,7 @@ from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
-from support.mapped_bytes import append_bytes
+from support.mapped_bytes import append_bytes, resident_bytes
 
 SIZE = 16384
 NAME = file_name(SIZE)
@@ -140,6 +140,35 @@ def test_flush_waits_for_enough_pages_unless_the_file_is_full(tmp_path, disk):
     assert file.flush(least_pages=2) == 2 * 4096
     append_bytes(file, bytes(SIZE - file.write_position))
     assert file.flush(least_pages=100) == SIZE
+
+
+def test_many_pages_leave_the_mapping_before_a_sync_and_keep_their_bytes(tmp_path):
+    # Left mapped, each is taken from all processors one by one while it is written.
+    size = 64 * 4096
+    mapped = []
+
+    class LookingDisk(FailingDisk):
+        def fdatasync(self, descriptor, path):
+            mapped.append(resident_bytes(path))
+            super().fdatasync(descriptor, path)
+
+    file = MappedFile.create(tmp_path / NAME, base=SIZE, size=size, disk=LookingDisk())
+    written = bytes(range(1, 251)) * 800
+    view = file.array[: len(written)]
+    append_bytes(file, written[:100_001])
+    file.flush()
+    append_bytes(file, written[100_001:])
+    file.flush()
+    assert mapped[-2:] == [0, 0]
+    assert bytes(view) == file.path.read_bytes()[: len(written)] == written
+
+
+def test_a_few_pages_stay_mapped(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.array[:3] = 1
+    file.write_position = 3
+    file.flush()
+    assert resident_bytes(file.path) > 0
 
 
 def test_a_failed_flush_raises_and_moves_nothing(tmp_path, disk):

@@ -6,7 +6,6 @@ import functools
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +14,7 @@ from rocketstore.storage.files.ahead import WarmUp
 from rocketstore.storage.files.disk import libc
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.failing_disk import FailingDisk
+from support.mapped_bytes import resident_bytes
 
 SIZE = 16 * 4096
 
@@ -22,16 +22,6 @@ SIZE = 16 * 4096
 @pytest.fixture
 def disk():
     return FailingDisk()
-
-
-def resident_bytes(path) -> int:
-    """What of a file this process has mapped and present, by the kernel's own account."""
-    lines = Path("/proc/self/smaps").read_text("utf-8").splitlines()
-    for at, line in enumerate(lines):
-        if line.endswith(str(path)):
-            rss = next(below for below in lines[at:] if below.startswith("Rss:"))
-            return int(rss.split()[1]) * 1024
-    return 0
 
 
 @pytest.mark.parametrize(("flush", "syncs"), [(True, 4), (False, 0)])
