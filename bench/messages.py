@@ -38,15 +38,21 @@ class BenchMessages:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.queues: int = spec["queues"]
         self.batch: int = max(1, spec.get("batch", 1))
-        self.cycle = min(POOL_SIZE, spec["messages"])
+        self.cycle = min(POOL_SIZE, spec["messages"]) // self.queues * self.queues
         self.bodies = [_body(spec["bodySize"], i) for i in range(BODY_POOL_SIZE)]
         self._parts = [
-            (self.bodies[i % BODY_POOL_SIZE], TAGS[i % 4], key(i), f"7F0000012A9F{i:020X}")
+            (
+                self.bodies[i % BODY_POOL_SIZE],
+                TAGS[i % 4],
+                key(i),
+                f"7F0000012A9F{i:020X}",
+                i % self.queues,
+            )
             for i in range(self.cycle)
         ]
 
-    def parts(self, first: int = 0) -> Iterator[tuple[bytes, str, str, str]]:
-        """Yield body, tag, key and unique key of message `first` and all that follow, for ever."""
+    def parts(self, first: int = 0) -> Iterator[tuple[bytes, str, str, str, int]]:
+        """Yield body, tag, key, unique key and queue of message `first` and all that follow."""
         start = first % self.cycle
         return itertools.chain(
             itertools.islice(self._parts, start, None), itertools.cycle(self._parts)
@@ -54,7 +60,7 @@ class BenchMessages:
 
     def singles(self, first: int = 0) -> Iterator[Message]:
         """Yield message `first` and all that follow, for ever."""
-        for body, tag, key_text, unique_key in self.parts(first):
+        for body, tag, key_text, unique_key, _ in self.parts(first):
             yield Message(
                 topic=TOPIC,
                 body=body,

@@ -360,11 +360,8 @@ def _put_all(
 def _put_singles(store: MessageStore, messages: BenchMessages, numbers: range) -> None:
     """Put the messages of some numbers; the loop is inlined, as a program's own would be."""
     put = store.put
-    parts = itertools.islice(messages.parts(), numbers.start, None, numbers.step)
-    queues = itertools.islice(
-        itertools.cycle(range(messages.queues)), numbers.start, None, numbers.step
-    )
-    for _, (body, tag, key_text, unique_key), queue_id in zip(numbers, parts, queues, strict=False):
+    parts = itertools.islice(messages.parts(), numbers.start, numbers.stop, numbers.step)
+    for body, tag, key_text, unique_key, queue_id in parts:
         message = Message(
             topic=TOPIC,
             body=body,

@@ -38,7 +38,7 @@ COMPRESSION_TYPE_ZLIB: Final = 0x300
 """Bits of sysFlag (MessageSysFlag). A compression type of 0 means zlib, as in 4.x."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message to be put.
 
     Parameters

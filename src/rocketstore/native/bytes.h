@@ -40,6 +40,18 @@ bytes_at(const void *start, ptrdiff_t size)
     return (Bytes){(unsigned char *)(size > 0 ? start : ""), size};
 }
 
+/* Has a line of memory come near that is about to be written. */
+static inline void
+prefetch_to_write(const unsigned char *address)
+{
+#if defined(__x86_64__)
+    /* The compiler's own would only ask for reading, for a processor that it knows nothing of. */
+    __asm__ volatile("prefetchw %0" : : "m"(*address));
+#else
+    __builtin_prefetch(address, 1);
+#endif
+}
+
 #define DEFINE_LOAD(name, unsigned_type, in_order, type, result)                                    \
     static inline result name(Bytes bytes, ptrdiff_t at)                                            \
     {                                                                                               \

@@ -283,6 +283,8 @@ class PlainPuts:
             stop = self.write_message(message, counter, host, at, number + count, now)
             payload += stop - at - spared
             view.store_i32(room, 4 * count, stop - at)
+            # As large a record as this one after the next, whose bytes would come too late.
+            view.prefetch_writes(end.data, 2 * stop - at, stop - at)
             at = stop
             count += 1
             if end.is_odd or payload > longest:
@@ -360,6 +362,8 @@ class PlainPuts:
                 stop = end.add_bytes(stop, more, 0, more.size)
             is_fit = end.end_properties(start, stop)
             view.store_i32(room, 4 * count, stop - at)
+            # As large a record as this one after the next, whose bytes would come too late.
+            view.prefetch_writes(end.data, 2 * stop - at, stop - at)
             at = stop
             if not is_fit:
                 break
@@ -382,6 +386,7 @@ class PlainPuts:
         packed = b""
         if count == 1:
             view.store_i32(end.data, at, stop - at)
+            view.prefetch_writes(end.data, stop, stop - at)  # of the next one
         else:
             room = view.bytes_inside(sizes)
             for each in range(count):

@@ -40,6 +40,7 @@ cdef extern from "bytes.h" nogil:
     void store_i64(Bytes data, Py_ssize_t at, long long number)
     unsigned int crc32_continued(unsigned int crc, const unsigned char *data, size_t size, size_t more)
     int trailing_zeros "__builtin_ctzll"(unsigned long long word)
+    void prefetch_to_write(const unsigned char *address)
     void prefetch_line "__builtin_prefetch"(const void *address)
     void store_atomically "__atomic_store_n"(long long *number, long long value, int order)
     const int AFTER_ALL_BEFORE "__ATOMIC_RELEASE"
@@ -92,6 +93,12 @@ cdef inline Py_ssize_t find_byte(Bytes data, Py_ssize_t at, Py_ssize_t end, int 
 
 cdef inline void prefetch(Bytes data, Py_ssize_t at) noexcept nogil:
     prefetch_line(<const void *>(<uintptr_t>data.start + <uintptr_t>at))
+
+
+cdef inline void prefetch_writes(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t line
+    for line in range(at, at + min(size, 2048), 64):  # more lines than that nothing waits for
+        prefetch_to_write(<const unsigned char *>(<uintptr_t>data.start + <uintptr_t>line))
 
 
 cdef inline long long crc_of(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:

@@ -150,6 +150,10 @@ def prefetch(data: Bytes, at: int) -> None:
     """Ask for the cache line of a position, which may be outside."""
 
 
+def prefetch_writes(data: Bytes, at: int, size: int) -> None:
+    """Ask for the cache lines of bytes that are soon written; they may be outside."""
+
+
 def crc_of(data: Bytes, at: int, size: int) -> int:
     """Return the CRC-32 of a range as a record keeps it, masked to 31 bits."""
     return zlib.crc32(data[at : at + size].data) & 0x7FFFFFFF
