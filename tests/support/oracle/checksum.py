@@ -76,3 +76,14 @@ def fold_constants(distance_bits: int) -> tuple[int, int]:
     lower = reflected(power_of_x(distance_bits + 32), 32) << 1
     upper = reflected(power_of_x(distance_bits - 32), 32) << 1
     return lower, upper
+
+
+def lane_constants() -> tuple[int, int, int, int]:
+    """Return what makes a lane its remainder: x^96 and x^64 mod P, x^64 divided by P, and P."""
+    quotient, rest = 0, 1 << 64
+    for bit in range(32, -1, -1):
+        if rest >> bit + 32 & 1:
+            quotient |= 1 << bit
+            rest ^= POLYNOMIAL << bit
+    over_8, over_4 = (reflected(power_of_x(exponent), 32) << 1 for exponent in (96, 64))
+    return over_8, over_4, reflected(quotient, 33), reflected(POLYNOMIAL, 33)
