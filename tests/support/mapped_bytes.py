@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,15 @@ def bytes_at(files: MappedFileQueue, offset: int, size: int) -> bytes:
 
 def resident_bytes(path: Path) -> int:
     """What of a file this process has mapped and present, by the kernel's own account."""
-    lines = Path("/proc/self/smaps").read_text("utf-8").splitlines()
-    for at, line in enumerate(lines):
-        if line.endswith(str(path)):
-            rss = next(below for below in lines[at:] if below.startswith("Rss:"))
-            return int(rss.split()[1]) * 1024
-    return 0
+    return sum(int(size) * 1024 for size in _said_of(path, r"Rss: +(\d+) kB"))
+
+
+def is_read_at_random(path: Path) -> list[bool]:
+    """Whether nothing is read ahead, for each stretch of the mapping of a file."""
+    return ["rr" in flags.split() for flags in _said_of(path, r"VmFlags: (.*)")]
+
+
+def _said_of(path: Path, wanted: str) -> list[str]:
+    smaps = Path("/proc/self/smaps").read_text("utf-8")
+    stretch = rf"^\S+-\S+ .*{re.escape(str(path))}\n(?:\w+: .*\n)*?{wanted}$"
+    return re.findall(stretch, smaps, re.MULTILINE)

@@ -130,6 +130,7 @@ class Preallocator:
 
     def retire(self, file: MappedFile) -> None:
         """Take note that `file` is full: what warming locked in memory is let go."""
+        file.read_ahead()
         if self.warm_up is not None and self.thread.is_running:
             self._retired.append(file)
             self._changes.tell()
@@ -217,6 +218,8 @@ class WarmUp:
     def warm(self, file: MappedFile) -> None:
         """Touch every page of `file`, flush as configured, lock it and ask for read-ahead."""
         file.reserve(file.size)
+        if self._flush:
+            file.write_single_pages()
         for start in range(0, file.size, self._piece_bytes):
             stop = min(start + self._piece_bytes, file.size)
             if not touch_pages(file, start, stop):

@@ -250,6 +250,8 @@ class CommitLog:
             if start != file.write_position or stop > file.size:
                 raise ValueError(f"no place for {len(records)} bytes at {offset} after {file.end}")
             file.reserve(stop)
+            if self.sync_flush:
+                file.write_single_pages()
             mapping = file.mapping
             time_ms = max(store_time_ms, self.end.last_store_timestamp_ms)
             self._under_way = _Append(file, start, stop, time_ms, self._replicated, 0, 0)
@@ -332,6 +334,8 @@ class CommitLog:
 
     def _use(self, file: MappedFile, end: int) -> None:
         """Make `file` the one that is written, up to the end of the window that holds `end`."""
+        if self.sync_flush:
+            file.write_single_pages()
         writable = min(file.size, file.backed_position)
         window_stop = end + -end % WINDOW_BYTES
         if self.touch_ahead is not None and window_stop < writable:

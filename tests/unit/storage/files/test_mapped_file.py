@@ -10,7 +10,7 @@ from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
-from support.mapped_bytes import append_bytes, resident_bytes
+from support.mapped_bytes import append_bytes, is_read_at_random, resident_bytes
 
 SIZE = 16384
 NAME = file_name(SIZE)
@@ -169,6 +169,16 @@ def test_a_few_pages_stay_mapped(tmp_path, disk):
     file.write_position = 3
     file.flush()
     assert resident_bytes(file.path) > 0
+
+
+def test_single_pages_are_those_after_the_written_ones_until_the_file_is_full(tmp_path, disk):
+    file = create(tmp_path, disk)
+    append_bytes(file, bytes(4096 + 1))
+    assert is_read_at_random(file.path) == [False]
+    file.write_single_pages()
+    assert is_read_at_random(file.path) == [False, True]
+    file.read_ahead()
+    assert is_read_at_random(file.path) == [False]
 
 
 def test_a_failed_flush_raises_and_moves_nothing(tmp_path, disk):

@@ -14,7 +14,7 @@ from rocketstore.storage.files.ahead import WarmUp
 from rocketstore.storage.files.disk import libc
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.failing_disk import FailingDisk
-from support.mapped_bytes import resident_bytes
+from support.mapped_bytes import is_read_at_random, resident_bytes
 
 SIZE = 16 * 4096
 
@@ -30,6 +30,7 @@ def test_warming_syncs_after_so_many_pages_only_with_sync_flush(tmp_path, disk, 
     before = disk.calls.count(("fdatasync", file.path.name))
     WarmUp(flush_every_pages=4, flush=flush).warm(file)
     assert disk.calls.count(("fdatasync", file.path.name)) == before + syncs
+    assert is_read_at_random(file.path) == [flush]
 
 
 def test_warming_leaves_a_file_of_zeros_with_every_page_present(tmp_path, disk, monkeypatch):

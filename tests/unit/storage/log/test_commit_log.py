@@ -20,7 +20,7 @@ from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
-from support.mapped_bytes import bytes_at
+from support.mapped_bytes import bytes_at, is_read_at_random
 from support.record_encoder import encode_record
 
 BORN = encode_host("10.0.0.1:1234")
@@ -218,6 +218,20 @@ def test_dispatch_may_read_flushed_bytes_only_when_flushes_are_waited_for(tmp_pa
     assert parts.log.readable_limit == 0
     parts.flusher.flush()
     assert parts.log.readable_limit == size
+
+
+@pytest.mark.parametrize("mode", FlushDiskType)
+def test_only_a_file_whose_every_put_is_synced_is_kept_in_single_pages(tmp_path, mode):
+    is_synced = mode is FlushDiskType.SYNC_FLUSH
+    parts = LogParts(tmp_path / "master", StoreConfig(flush_disk_type=mode))
+    append(parts, bytes(3000))
+    append(parts, bytes(2000))
+    assert [is_read_at_random(file.path) for file in parts.files.files] == [[False], [is_synced]]
+    first, last = (file.read_at(0, file.write_position) for file in parts.files.files)
+    slave = LogParts(tmp_path / "slave", StoreConfig(flush_disk_type=mode))
+    slave.log.append_replicated(0, memoryview(first), 5)
+    slave.log.append_replicated(len(first), memoryview(last), 5)
+    assert [is_read_at_random(file.path) for file in slave.files.files] == [[False], [is_synced]]
 
 
 def test_many_threads_leave_one_unbroken_row(tmp_path):
