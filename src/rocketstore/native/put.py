@@ -362,7 +362,6 @@ class PlainPuts:
                 stop = end.add_bytes(stop, more, 0, more.size)
             is_fit = end.end_properties(start, stop)
             view.store_i32(room, 4 * count, stop - at)
-            # As large a record as this one after the next, whose bytes would come too late.
             view.prefetch_writes(end.data, 2 * stop - at, stop - at)
             at = stop
             if not is_fit:

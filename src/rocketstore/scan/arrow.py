@@ -139,17 +139,13 @@ def binary_slices(
 def _text(array: Any) -> Any:
     """Return binary as strings; what is no UTF-8 is replaced as Java does."""
     present, offsets, data = array.buffers()
-    if _is_ascii(np.frombuffer(data, dtype=np.uint8)):
+    if np.frombuffer(data, dtype=np.uint8).max(initial=0) < 0x80:
         # The cast looks at each value on its own, and most are a few bytes long.
         return pa.Array.from_buffers(pa.string(), len(array), [present, offsets, data])
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
         return _each_distinct(array, lambda value: value.decode("utf-8", "replace"))
-
-
-def _is_ascii(data: npt.NDArray[np.uint8]) -> bool:
-    return len(data) == 0 or int(data.max()) < 0x80
 
 
 def text_slices(

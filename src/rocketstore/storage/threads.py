@@ -69,7 +69,7 @@ class Changes:
         self._bells.append(bell)
         return functools.partial(self._bells.remove, bell)
 
-    def wait_for(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
+    def wait_for(self, is_true: Callable[[], object], timeout_s: float | None = None) -> bool:
         """Wait until `is_true`; False when that takes too long, None being no time."""
         if is_true():
             return True
@@ -80,7 +80,7 @@ class Changes:
             while not is_true():
                 left_s = -1 if deadline is None else max(0.0, deadline - time.monotonic())
                 if not bell.wait(min(left_s, threading.TIMEOUT_MAX)):
-                    return is_true()
+                    return bool(is_true())
             return True
         finally:
             with contextlib.suppress(ValueError):

@@ -15,6 +15,7 @@ has the whole file touched before its first use (`WarmUp`), or nothing (K-M5).
 from __future__ import annotations
 
 import ctypes
+import mmap
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -53,7 +54,6 @@ SYNC_AHEAD_BYTES: Final = 512 * KiB
 """How far ahead of a writer that syncs pages are written, and again when half of it is used: what a
 hundred threads fill in some milliseconds. The one sync that writes it takes a little longer."""
 
-_MADV_WILLNEED: Final = 3
 _MADV_POPULATE_WRITE: Final = 23
 """Faults pages in for writing, by one call instead of a loop; Linux 5.14."""
 
@@ -150,7 +150,9 @@ class Preallocator:
     def _make_files(self) -> None:
         is_stopping = self.thread.stopping.is_set
         while True:
-            self._changes.wait_for(lambda: is_stopping() or self._has_work())
+            self._changes.wait_for(
+                lambda: is_stopping() or self._retired or (self._wanted and not self._put_makes)
+            )
             if is_stopping():
                 return
             base = None
@@ -166,9 +168,6 @@ class Preallocator:
                     self.warm_up.release(full)
             if base is not None:
                 self._make_ahead(base)
-
-    def _has_work(self) -> bool:
-        return bool(self._retired or (self._wanted and not self._put_makes))
 
     def _make_ahead(self, base: int) -> None:
         file = None
@@ -226,10 +225,9 @@ class WarmUp:
                 file.array[start:stop:OS_PAGE_SIZE_BYTES] = 0
             if self._flush:
                 file.sync()
-        address = int(file.array.ctypes.data)
-        if libc().mlock(address, file.size) != 0:
+        if libc().mlock(int(file.array.ctypes.data), file.size) != 0:
             _log.warning("file.not_locked", path=str(file.path), errno=ctypes.get_errno())
-        libc().madvise(address, file.size, _MADV_WILLNEED)
+        file.advise(mmap.MADV_WILLNEED, 0, file.size)
 
     def release(self, file: MappedFile) -> None:
         """Let the pages of a file that is full be swapped again."""
@@ -305,8 +303,4 @@ def touch_pages(file: MappedFile, start: int, stop: int) -> bool:
     """Fault in a range's whole pages, outside the interpreter's lock; False where that fails."""
     start += -start % OS_PAGE_SIZE_BYTES
     stop = min(stop, file.backed_position)
-    if stop <= start:
-        return False
-    array = file.array  # keeps the mapping while the system looks at it
-    address = int(array.ctypes.data) + start
-    return bool(libc().madvise(address, stop - start, _MADV_POPULATE_WRITE) == 0)
+    return stop > start and file.advise(_MADV_POPULATE_WRITE, start, stop)

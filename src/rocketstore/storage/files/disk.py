@@ -234,10 +234,9 @@ class Disk:
             directory = directory.parent
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            if not sync:
-                continue
             try:
-                self.fsync_directory(path.parent)
+                if sync:
+                    self.fsync_directory(path.parent)
             except BaseException:
                 # Else the next try would find it there, and never sync its name.
                 self.remove_directory(path)

@@ -77,7 +77,6 @@ class MappedFile:
         self._descriptor: int | None = None
         self._borrowers = 0
         self._is_closing = False
-        self._has_single_pages = False
         self._mapping: mmap.mmap | None = None
         self._array: npt.NDArray[np.uint8] | None = None
         self._lock = threading.Lock()
@@ -142,23 +141,24 @@ class MappedFile:
             self._mapping = mapping
             return mapping
 
+    def advise(self, advice: int, start: int, stop: int) -> bool:
+        """Give the kernel an advice on the pages from `start` on; return whether it took it."""
+        array = self.array  # keeps the mapping while the system looks at it
+        start -= start % OS_PAGE_SIZE_BYTES
+        return bool(libc().madvise(int(array.ctypes.data) + start, stop - start, advice) == 0)
+
     def write_single_pages(self) -> None:
         """Have the kernel keep what follows in single pages, until `read_ahead`.
 
         Otherwise it reads megabytes ahead and keeps them in large pieces (ext4 since Linux 6.16). A
         piece is written as a whole: syncs of 8 KiB wrote 340 KiB each.
         """
-        if not self._has_single_pages:
-            self._has_single_pages = True
-            start = self.write_position - self.write_position % OS_PAGE_SIZE_BYTES
-            with contextlib.suppress(OSError):
-                self.mapping.madvise(mmap.MADV_RANDOM, start)
+        self.advise(mmap.MADV_RANDOM, self.write_position, self.size)
 
     def read_ahead(self) -> None:
         """Let the kernel read ahead again, in a file that is full."""
-        if self._has_single_pages:
-            with contextlib.suppress(OSError):
-                self.mapping.madvise(mmap.MADV_NORMAL)
+        if self._array is not None:
+            self.advise(mmap.MADV_NORMAL, 0, self.size)
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -275,26 +275,15 @@ class MappedFile:
         pages = position // OS_PAGE_SIZE_BYTES - self.flushed_position // OS_PAGE_SIZE_BYTES
         if pages < least_pages and position < self.size:
             return self.flushed_position
-        if pages >= _UNMAPPED_PAGES:
-            self._unmap_pages(self.flushed_position, position)
+        if pages >= _UNMAPPED_PAGES and self._array is not None and not self.has_buffer:
+            # A page that is written loses the right to be written to in all mappings, with an
+            # interrupt of each processor: as long a work as to put the bytes. All at once, out of
+            # the mapping, it is one; who needs them again maps many pages in one fault.
+            self.advise(mmap.MADV_DONTNEED, self.flushed_position, position)
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
         return self.flushed_position
-
-    def _unmap_pages(self, start: int, stop: int) -> None:
-        """Take written pages out of the mapping; their bytes stay in the page cache.
-
-        Before a mapped page goes to the disk the kernel takes away the right to write to it, and
-        interrupts all processors that run this process, page by page. That took as long as putting
-        the bytes. For all of them at once it is one interrupt; a reader maps pages again, many in
-        one fault.
-        """
-        array = self._array  # keeps the mapping while the system looks at it
-        if array is not None and not self.has_buffer:
-            start -= start % OS_PAGE_SIZE_BYTES
-            address = int(array.ctypes.data) + start
-            libc().madvise(address, stop - start, mmap.MADV_DONTNEED)
 
     def sync(self) -> None:
         """Call `fdatasync`, whatever is written; raises `FlushFailedError`."""

@@ -318,10 +318,8 @@ class StoreWriter:
         held_ms = self.clock() - since if since else 0
         limit_ms = self.config.os_page_cache_busy_time_out_mills
         if limit_ms < held_ms < _BUSY_LIMIT_MS:
-            raise _NotTaken(
-                PutMessageStatus.OS_PAGECACHE_BUSY,
-                f"the append lock has been held for {held_ms} ms, more than {limit_ms} ms",
-            )
+            why = f"the append lock has been held for {held_ms} ms, more than {limit_ms} ms"
+            raise _NotTaken(PutMessageStatus.OS_PAGECACHE_BUSY, why)
 
     def _unavailable(self, why: str) -> _NotTaken:
         end = self._log.max_offset
@@ -337,10 +335,8 @@ class StoreWriter:
         name = check_topic_characters(topic)
         number = check_queue_id(queue_id)
         if len(name) > TOPIC_SIZE_MAX:
-            raise _NotTaken(
-                PutMessageStatus.MESSAGE_ILLEGAL,
-                f"topic of {len(name)} bytes exceeds the limit of {TOPIC_SIZE_MAX}",
-            )
+            why = f"topic of {len(name)} bytes exceeds the limit of {TOPIC_SIZE_MAX}"
+            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
         return self._log.counter(QueueKey(name, number))
 
     def _born_host(self, host: str) -> bytes:
@@ -355,19 +351,17 @@ class StoreWriter:
 
     def _check_length(self, what: str, size: int) -> None:
         if size > self._longest:
-            raise _NotTaken(
-                PutMessageStatus.MESSAGE_ILLEGAL,
-                f"{what} of {size} bytes exceeds maxMessageSize of {self._longest}",
-            )
+            why = f"{what} of {size} bytes exceeds maxMessageSize of {self._longest}"
+            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
 
     def _check_fits(self, size: int) -> None:
         file_size = self._log.files.file_size
         if size + END_FILE_MIN_BLANK_SIZE > file_size:
-            raise _NotTaken(
-                PutMessageStatus.MESSAGE_ILLEGAL,
-                f"{size} bytes do not fit a CommitLog file of {file_size} bytes, "
-                f"which holds {file_size - END_FILE_MIN_BLANK_SIZE}",
+            room = file_size - END_FILE_MIN_BLANK_SIZE
+            why = (
+                f"{size} bytes do not fit a CommitLog file of {file_size} bytes, which holds {room}"
             )
+            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
 
     def _check_properties(self, properties: bytes, what: str = "properties", room: int = 0) -> None:
         """Refuse properties that are too long (spec F3, B3.2; disagreement D1).
@@ -396,27 +390,23 @@ class StoreWriter:
 
         A plain put that waited for no more than a sync, and not in vain, needs none of this.
         """
-        status = _OK
+        status, end = _OK, result.physical_offset + result.size
         if self._wakes or not (waits or self._is_immediate):
             self.flusher.wake()
-        elif self._syncs:
-            end = result.physical_offset + result.size
-            if not self.flusher.wait_flushed(end, timeout_s):
-                status = PutMessageStatus.FLUSH_DISK_TIMEOUT
-                _log.error(
-                    "put.flush_timeout",
-                    end_physical_offset=end,
-                    flushed_physical_offset=self._log.flushed_offset,
-                    timeout_ms=self.config.sync_flush_timeout,
-                )
+        elif self._syncs and not self.flusher.wait_flushed(end, timeout_s):
+            status = PutMessageStatus.FLUSH_DISK_TIMEOUT
+            _log.error(
+                "put.flush_timeout",
+                end_physical_offset=end,
+                flushed_physical_offset=self._log.flushed_offset,
+                timeout_ms=self.config.sync_flush_timeout,
+            )
         if self._needs_replica and waits:
             # Compatible: what is said of the replica counts for more than what is said of the
             # flush (CommitLog.submitReplicaRequest and what becomes of both in asyncPutMessage).
             replicated = PutMessageStatus.SLAVE_NOT_AVAILABLE
             if self.replica is not None:
-                replicated = self.replica(
-                    result.physical_offset + result.size, self.config.slave_timeout / 1000
-                )
+                replicated = self.replica(end, self.config.slave_timeout / 1000)
             status = status if replicated is _OK else replicated
         elapsed_ns = time_ns() - began_ns
         if elapsed_ns >= _SLOW_NS:

@@ -35,11 +35,16 @@ def test_warming_syncs_after_so_many_pages_only_with_sync_flush(tmp_path, disk, 
 
 def test_warming_leaves_a_file_of_zeros_with_every_page_present(tmp_path, disk, monkeypatch):
     without_locks = SimpleNamespace(madvise=libc().madvise, mlock=lambda _address, _size: -1)
-    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: without_locks)
+    stand_in(monkeypatch, without_locks)
     file = MappedFile.create(tmp_path / "file", base=0, size=SIZE, disk=disk)
     WarmUp(flush_every_pages=4096, flush=False).warm(file)
     assert file.path.read_bytes() == bytes(SIZE)
     assert resident_bytes(file.path) == SIZE
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, library: object) -> None:
+    for module in ("ahead", "mapped_file"):
+        monkeypatch.setattr(f"rocketstore.storage.files.{module}.libc", lambda: library)
 
 
 class Recorder:
@@ -69,7 +74,7 @@ def test_after_its_pages_a_file_is_locked_whole_and_read_ahead_is_asked_for(
     tmp_path, disk, monkeypatch
 ):
     library = Recorder(populates=True)
-    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: library)
+    stand_in(monkeypatch, library)
     file = MappedFile.create(tmp_path / "file", base=0, size=SIZE, disk=disk)
     warm_up = WarmUp(flush_every_pages=8, flush=False)
     warm_up.warm(file)
@@ -87,7 +92,7 @@ def test_after_its_pages_a_file_is_locked_whole_and_read_ahead_is_asked_for(
 def test_where_the_kernel_cannot_every_page_is_written_while_others_run(
     tmp_path, disk, monkeypatch, request
 ):
-    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: Recorder(populates=False))
+    stand_in(monkeypatch, Recorder(populates=False))
     size = 2500 * 4096
     file = MappedFile.create(tmp_path / "file", base=0, size=size, disk=disk)
     warm_up = WarmUp(flush_every_pages=4096, flush=False)
@@ -122,7 +127,7 @@ def test_where_the_kernel_cannot_every_page_is_written_while_others_run(
 def test_a_page_that_cannot_be_locked_is_no_error(tmp_path, disk, monkeypatch):
     library = Recorder(populates=True)
     library.mlock = lambda _address, _size: -1
-    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: library)
+    stand_in(monkeypatch, library)
     file = MappedFile.create(tmp_path / "file", base=0, size=SIZE, disk=disk)
     WarmUp(flush_every_pages=8, flush=False).warm(file)
     assert library.calls[-1] == ("madvise", SIZE, WILLNEED)
