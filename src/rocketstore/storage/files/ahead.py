@@ -25,7 +25,7 @@ from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.disk import libc, system_error
-from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.mapped_file import MappedFile, advise
 from rocketstore.storage.threads import Bell, Changes, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
@@ -227,7 +227,7 @@ class WarmUp:
                 file.sync()
         if libc().mlock(int(file.array.ctypes.data), file.size) != 0:
             _log.warning("file.not_locked", path=str(file.path), errno=ctypes.get_errno())
-        file.advise(mmap.MADV_WILLNEED, 0, file.size)
+        advise(file.array, mmap.MADV_WILLNEED, 0, file.size)
 
     def release(self, file: MappedFile) -> None:
         """Let the pages of a file that is full be swapped again."""
@@ -303,4 +303,4 @@ def touch_pages(file: MappedFile, start: int, stop: int) -> bool:
     """Fault in a range's whole pages, outside the interpreter's lock; False where that fails."""
     start += -start % OS_PAGE_SIZE_BYTES
     stop = min(stop, file.backed_position)
-    return stop > start and file.advise(_MADV_POPULATE_WRITE, start, stop)
+    return stop > start and advise(file.array, _MADV_POPULATE_WRITE, start, stop)

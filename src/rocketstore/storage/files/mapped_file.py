@@ -141,24 +141,19 @@ class MappedFile:
             self._mapping = mapping
             return mapping
 
-    def advise(self, advice: int, start: int, stop: int) -> bool:
-        """Give the kernel an advice on the pages from `start` on; return whether it took it."""
-        array = self.array  # keeps the mapping while the system looks at it
-        start -= start % OS_PAGE_SIZE_BYTES
-        return bool(libc().madvise(int(array.ctypes.data) + start, stop - start, advice) == 0)
-
     def write_single_pages(self) -> None:
         """Have the kernel keep what follows in single pages, until `read_ahead`.
 
         Otherwise it reads megabytes ahead and keeps them in large pieces (ext4 since Linux 6.16). A
         piece is written as a whole: syncs of 8 KiB wrote 340 KiB each.
         """
-        self.advise(mmap.MADV_RANDOM, self.write_position, self.size)
+        advise(self.array, mmap.MADV_RANDOM, self.write_position, self.size)
 
     def read_ahead(self) -> None:
         """Let the kernel read ahead again, in a file that is full."""
-        if self._array is not None:
-            self.advise(mmap.MADV_NORMAL, 0, self.size)
+        array = self._array
+        if array is not None:
+            advise(array, mmap.MADV_NORMAL, 0, self.size)
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -275,11 +270,12 @@ class MappedFile:
         pages = position // OS_PAGE_SIZE_BYTES - self.flushed_position // OS_PAGE_SIZE_BYTES
         if pages < least_pages and position < self.size:
             return self.flushed_position
-        if pages >= _UNMAPPED_PAGES and self._array is not None and not self.has_buffer:
+        array = self._array  # retention may let go of it meanwhile
+        if pages >= _UNMAPPED_PAGES and array is not None and not self.has_buffer:
             # A page that is written loses the right to be written to in all mappings, with an
             # interrupt of each processor: as long a work as to put the bytes. All at once, out of
             # the mapping, it is one; who needs them again maps many pages in one fault.
-            self.advise(mmap.MADV_DONTNEED, self.flushed_position, position)
+            advise(array, mmap.MADV_DONTNEED, self.flushed_position, position)
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
@@ -353,3 +349,9 @@ class MappedFile:
         """Let go of mapping and descriptor; views that readers still have stay valid."""
         self._array = self._mapping = None
         self.close_descriptor()
+
+
+def advise(array: npt.NDArray[np.uint8], advice: int, start: int, stop: int) -> bool:
+    """Give the kernel an advice on the pages of a mapping; return whether it took it."""
+    start -= start % OS_PAGE_SIZE_BYTES
+    return bool(libc().madvise(int(array.ctypes.data) + start, stop - start, advice) == 0)
