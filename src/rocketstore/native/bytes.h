@@ -45,7 +45,7 @@ static inline void
 prefetch_to_write(const unsigned char *address)
 {
 #if defined(__x86_64__)
-    /* The compiler's own would only ask for reading, for a processor that it knows nothing of. */
+    /* The compiler's builtin prefetches for reading only, unless it is built for one processor. */
     __asm__ volatile("prefetchw %0" : : "m"(*address));
 #else
     __builtin_prefetch(address, 1);

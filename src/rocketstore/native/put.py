@@ -283,7 +283,7 @@ class PlainPuts:
             stop = self.write_message(message, counter, host, at, number + count, now)
             payload += stop - at - spared
             view.store_i32(room, 4 * count, stop - at)
-            # As large a record as this one after the next, whose bytes would come too late.
+            # For the record after the next one: the lines of the next would come too late.
             view.prefetch_writes(end.data, 2 * stop - at, stop - at)
             at = stop
             count += 1

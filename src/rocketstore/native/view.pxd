@@ -97,7 +97,7 @@ cdef inline void prefetch(Bytes data, Py_ssize_t at) noexcept nogil:
 
 cdef inline void prefetch_writes(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
     cdef Py_ssize_t line
-    for line in range(at, at + min(size, 2048), 64):  # more lines than that nothing waits for
+    for line in range(at, at + min(size, 2048), 64):  # a processor awaits no more lines than that
         prefetch_to_write(<const unsigned char *>(<uintptr_t>data.start + <uintptr_t>line))
 
 

@@ -272,9 +272,9 @@ class MappedFile:
             return self.flushed_position
         array = self._array  # retention may let go of it meanwhile
         if pages >= _UNMAPPED_PAGES and array is not None and not self.has_buffer:
-            # A page that is written loses the right to be written to in all mappings, with an
-            # interrupt of each processor: as long a work as to put the bytes. All at once, out of
-            # the mapping, it is one; who needs them again maps many pages in one fault.
+            # Before a mapped page goes to the disk it is made read-only, with an interrupt of each
+            # processor, which takes as long as putting the bytes did. Taken out of the mapping
+            # together they cost one interrupt; a reader maps many of them again in one fault.
             advise(array, mmap.MADV_DONTNEED, self.flushed_position, position)
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.
