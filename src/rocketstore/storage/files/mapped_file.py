@@ -151,9 +151,7 @@ class MappedFile:
 
     def read_ahead(self) -> None:
         """Let the kernel read ahead again, in a file that is full."""
-        array = self._array
-        if array is not None:
-            advise(array, mmap.MADV_NORMAL, 0, self.size)
+        advise(self._array, mmap.MADV_NORMAL, 0, self.size)
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -270,12 +268,11 @@ class MappedFile:
         pages = position // OS_PAGE_SIZE_BYTES - self.flushed_position // OS_PAGE_SIZE_BYTES
         if pages < least_pages and position < self.size:
             return self.flushed_position
-        array = self._array  # retention may let go of it meanwhile
-        if pages >= _UNMAPPED_PAGES and array is not None and not self.has_buffer:
+        if pages >= _UNMAPPED_PAGES and not self.has_buffer:
             # Before a mapped page goes to the disk it is made read-only, with an interrupt of each
             # processor, which takes as long as putting the bytes did. Taken out of the mapping
             # together they cost one interrupt; a reader maps many of them again in one fault.
-            advise(array, mmap.MADV_DONTNEED, self.flushed_position, position)
+            advise(self._array, mmap.MADV_DONTNEED, self.flushed_position, position)
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
@@ -351,7 +348,9 @@ class MappedFile:
         self.close_descriptor()
 
 
-def advise(array: npt.NDArray[np.uint8], advice: int, start: int, stop: int) -> bool:
-    """Give the kernel an advice on the pages of a mapping; return whether it took it."""
+def advise(array: npt.NDArray[np.uint8] | None, advice: int, start: int, stop: int) -> bool:
+    """Give the kernel an advice on the pages of a mapping, if any; return whether it took it."""
+    if array is None:
+        return False
     start -= start % OS_PAGE_SIZE_BYTES
     return bool(libc().madvise(int(array.ctypes.data) + start, stop - start, advice) == 0)
