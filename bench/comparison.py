@@ -322,10 +322,18 @@ def _held_memory(free_mb: int) -> Iterator[None]:
     available = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text(), re.MULTILINE)
     assert available is not None
     size_bytes = max(0, int(available[1]) * 1024 - free_mb * 1024 * 1024)
-    # Python's own allocator would keep it for later; a mapping goes back to the system at once.
-    with mmap.mmap(-1, size_bytes or mmap.PAGESIZE) as held:
-        np.frombuffer(held, np.uint8)[:: mmap.PAGESIZE] = 1
+    with _touched_memory(size_bytes or mmap.PAGESIZE):
         yield
+
+
+@contextlib.contextmanager
+def _touched_memory(size_bytes: int) -> Iterator[mmap.mmap]:
+    """Hold memory that is really there."""
+    # Python's own allocator would keep it for later; a mapping goes back to the system at once.
+    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
+        held.madvise(mmap.MADV_HUGEPAGE)
+        np.frombuffer(held, np.uint8)[:: mmap.PAGESIZE] = 1
+        yield held
 
 
 def _record_bytes(spec: dict[str, Any]) -> int:
@@ -355,9 +363,7 @@ def _ballast(size_bytes: int) -> Iterator[None]:
 
     What has been free for a moment only is still there, and is what the kernel gives first.
     """
-    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
-        held.madvise(mmap.MADV_HUGEPAGE)
-        np.frombuffer(held, np.uint8)[:: mmap.PAGESIZE] = 1
+    with _touched_memory(size_bytes) as held:
         ended = threading.Event()
         releasing = threading.Thread(target=_release, args=(held, _free_bytes(), ended))
         releasing.start()
