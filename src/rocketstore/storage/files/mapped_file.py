@@ -17,6 +17,7 @@ import mmap
 import os
 import threading
 import weakref
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy as np
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
-from rocketstore.storage.files.whole_file import has_data, make_file
+from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
@@ -77,8 +78,6 @@ class MappedFile:
         self._descriptor: int | None = None
         self._borrowers = 0
         self._is_closing = False
-        self._mapping: mmap.mmap | None = None
-        self._array: npt.NDArray[np.uint8] | None = None
         self._lock = threading.Lock()
         self._shut_down_at_ms: int | None = None
         self._last_mapping: Callable[[], mmap.mmap | None] = lambda: None
@@ -110,26 +109,9 @@ class MappedFile:
         """Position after the last byte that readers may see, and a sync covers (B5)."""
         return self.write_position
 
-    @property
+    @cached_property
     def mapping(self) -> mmap.mmap:
         """The mapping of the whole file."""
-        mapping = self._mapping
-        return self._map() if mapping is None else mapping
-
-    @property
-    def array(self) -> npt.NDArray[np.uint8]:
-        """The mapping as an array, for kernels."""
-        array = self._array
-        if array is None:
-            array = self._array = np.frombuffer(self.mapping, np.uint8)
-        return array
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether the file was mapped already."""
-        return self._mapping is not None
-
-    def _map(self) -> mmap.mmap:
         access = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
         with self._lock:
             mapping = self._last_mapping()  # one that a reader kept is as good as a new one
@@ -138,8 +120,22 @@ class MappedFile:
                 with system_errors(f"cannot map {self.path}"):
                     mapping = mmap.mmap(descriptor, self.size, mmap.MAP_SHARED, access)
                 self._last_mapping = weakref.ref(mapping)
-            self._mapping = mapping
-            return mapping
+        return mapping
+
+    @cached_property
+    def array(self) -> npt.NDArray[np.uint8]:
+        """The mapping as an array, for kernels."""
+        return np.frombuffer(self.mapping, np.uint8)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the file was mapped already."""
+        return "mapping" in self.__dict__
+
+    def _unmap(self) -> None:
+        # In this order: `array` asks for the mapping.
+        self.__dict__.pop("mapping", None)
+        self.__dict__.pop("array", None)
 
     def write_single_pages(self) -> None:
         """Have the kernel keep what follows in single pages, until `read_ahead`.
@@ -151,7 +147,7 @@ class MappedFile:
 
     def read_ahead(self) -> None:
         """Let the kernel read ahead again, in a file that is full."""
-        advise(self._array, mmap.MADV_NORMAL, 0, self.size)
+        advise(self.__dict__.get("array"), mmap.MADV_NORMAL, 0, self.size)
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -200,6 +196,11 @@ class MappedFile:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""
         with self._lock:  # so that nobody closes it; lending one would take longer than the call
             return read_at(self._opened(), self.path, position, size)
+
+    def data_stop(self) -> int:
+        """Return the position from which on the file system knows that there are only zeros."""
+        with self.descriptor() as descriptor:
+            return data_stop(descriptor, self.size)
 
     def reserve(self, stop: int) -> None:
         """Make sure that bytes before position `stop` have room on the disk.
@@ -272,7 +273,7 @@ class MappedFile:
             # Before a mapped page goes to the disk it is made read-only, with an interrupt of each
             # processor, which takes as long as putting the bytes did. Taken out of the mapping
             # together they cost one interrupt; a reader maps many of them again in one fault.
-            advise(self._array, mmap.MADV_DONTNEED, self.flushed_position, position)
+            advise(self.__dict__.get("array"), mmap.MADV_DONTNEED, self.flushed_position, position)
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
@@ -338,13 +339,14 @@ class MappedFile:
 
     def _is_being_read(self) -> bool:
         """Whether anybody has a view of the mapping, which lives as long as one does."""
-        self._array = self._mapping = None
-        self._mapping = self._last_mapping()
-        return self._mapping is not None
+        self._unmap()
+        if (mapping := self._last_mapping()) is not None:
+            self.mapping = mapping
+        return self.is_mapped
 
     def drop(self) -> None:
         """Let go of mapping and descriptor; views that readers still have stay valid."""
-        self._array = self._mapping = None
+        self._unmap()
         self.close_descriptor()
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.storage.files.disk import read_at, system_error, system_errors
+from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.units import ByteRange
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 
@@ -48,6 +49,14 @@ class LogFile(NamedTuple):
     def range(self) -> ByteRange:
         """Offsets that the file really holds."""
         return ByteRange(self.base, self.base + self.size)
+
+    def data_stop(self) -> int:
+        """Return the position from which on the file system knows that there are only zeros."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                return data_stop(file.fileno(), self.size)
+        except OSError:
+            return self.size  # whoever reads says why
 
 
 class _OpenFile:

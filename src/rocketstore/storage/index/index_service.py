@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
 
-from rocketstore.errors import FlushFailedError, StoreError, StoreFullError
+from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.index_file import (
     FIRST_ITEM,
@@ -178,46 +178,31 @@ class IndexService:
         self.files = tuple(files)
         if len(files) > 1 and files[-1].header == IndexHeader(index_count=0):
             files[-1].preset(files[-2].header)
-        self._take_newest()
+        self._forget_newest()
         return problems
 
-    def _take_newest(self) -> None:
-        self.items_at_end[0] = self._count_items_at_end()
+    def _forget_newest(self) -> None:
+        """Let `roll` give the newest file to the kernel, with the first item that is put."""
         self.newest_bytes = np.zeros(0, np.uint8)
-        if self.files and self.is_enabled:
-            try:
-                self._give_newest()
-            except StoreFullError as error:
-                # No reason to refuse the store: dispatch asks again, and says what is wrong.
-                _log.warning("index.no_room", error=str(error))
-
-    def _give_newest(self) -> None:
-        """Let the kernel put into the newest file, once all its blocks exist.
-
-        A file that Java made is sparse, and a page that finds no room would end the process.
-        """
-        newest = self.files[-1].file
-        newest.reserve(newest.size)
-        newest.close_descriptor()
-        self.newest_bytes = newest.array
-
-    def _count_items_at_end(self) -> int:
-        """Return how many items the last indexed record has, over all files (K-I8)."""
         end = self.end_physical_offset
         newest_first = (file.items["physical_offset"][::-1] for file in reversed(self.files))
         offsets = chain.from_iterable(newest_first)
-        return sum(1 for _ in takewhile(lambda offset: bool(offset == end), offsets))
+        self.items_at_end[0] = sum(1 for _ in takewhile(lambda one: bool(one == end), offsets))
 
     # --- new files ------------------------------------------------------------------------------
 
     def roll(self) -> IndexFile:
         """Make the next file and let the kernel put into it.
 
-        When the newest file only lacked room on the disk, it is that one. Where there is no room,
-        nothing is left. Source: IndexService.getAndCreateLastIndexFile.
+        The first call after loading takes the newest file there is, full or not. Where there is no
+        room, nothing is left. Source: IndexService.getAndCreateLastIndexFile.
         """
-        if self.files and not self.newest_bytes.size and not self.files[-1].is_full:
-            self._give_newest()
+        if self.files and not self.newest_bytes.size:
+            newest = self.files[-1].file
+            # A file that Java made is sparse: a page that finds no room would end the process.
+            newest.reserve(newest.size)
+            newest.close_descriptor()
+            self.newest_bytes = newest.array
             return self.files[-1]
         if self._under_way is not None and self._under_way not in (f.file.path for f in self.files):
             self.disk.unlink(self._under_way)  # an interrupt ended its making
@@ -289,7 +274,7 @@ class IndexService:
             if file.name >= first_name:
                 file.file.drop()
         self.files = tuple(file for file in self.files if file.name < first_name)
-        self._take_newest()
+        self._forget_newest()
         for path in reversed(listed_index_files(self.directory, [])):
             if path.name >= first_name:
                 take_file(path)
@@ -327,7 +312,7 @@ class IndexService:
         if len(kept) < len(self.files):
             self.disk.fsync_directory(self.directory)
         self.files = tuple(kept)
-        self._take_newest()
+        self._forget_newest()
         if dropped:
             _log.info("index.truncated", physical_offset=physical_offset, items=dropped)
         return dropped

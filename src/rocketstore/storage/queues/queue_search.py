@@ -127,17 +127,19 @@ class QueueSearch(ABC):
     def _search_end(self) -> int:
         """Return the end of the entries in the last file that has any, by bisection.
 
-        The first steps find a chunk, which is read once for all that follow.
+        The first steps find a chunk, which is read once for all that follow. Nothing is read where
+        the file system knows of no data: the kernel would read megabytes of zeros ahead.
         """
 
         def is_empty(at: int) -> bool:
             return not ((entry := self.entry(at)) and entry.is_written)
 
         for file in self._files_backwards():
-            first, count = file.base // ENTRY_SIZE_BYTES, file.size // ENTRY_SIZE_BYTES
-            chunks = range(first, first + max(count, 1), CHUNK_ENTRIES)
+            first, stop = file.base // ENTRY_SIZE_BYTES, file.base + file.data_stop()
+            chunks = range(first, max(stop // ENTRY_SIZE_BYTES, first + 1), CHUNK_ENTRIES)
             at = chunks[bisect_left(chunks, 1, 1, key=is_empty) - 1]
-            raw = self.files.read(at * ENTRY_SIZE_BYTES, CHUNK_BYTES) or b""
+            size = min(stop - at * ENTRY_SIZE_BYTES, CHUNK_BYTES)
+            raw = self.files.read(at * ENTRY_SIZE_BYTES, size) or b""
             entries = entry_array(raw[: len(raw) // ENTRY_SIZE_BYTES * ENTRY_SIZE_BYTES])
             at += bisect_left((~written_mask(entries)).tolist(), 1)
             if at > first:

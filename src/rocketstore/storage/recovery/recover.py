@@ -27,8 +27,8 @@ from rocketstore.queue_extension import extensions_of
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence, cut_log, relative_name
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.checkpoint import KnownEnds
     from rocketstore.storage.dispatch.dispatcher import SteppedOver
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.units import QueueKey
     from rocketstore.verification.log_rules import LogView
@@ -237,7 +236,7 @@ class _Recovery:
         self.queues = QueueRecovery(parts.log, parts.queues, now_ms=self.now_ms)
         self._kept: dict[QueueKey, tuple[int, int]] = {}
         # The answer of before anything is mapped: what is read through a map looks like data.
-        self._stop = functools.cache(_data_stop)
+        self._stop = functools.cache(MappedFile.data_stop)
         data_stop = self._data_limit()
         self.lost = LostFiles(parts, self.evidence, self.findings, self.clean, data_stop)
 
@@ -449,11 +448,3 @@ class _Recovery:
             self._truncate_index(start)
         self._dispatch(start, end)
         return start, end
-
-
-def _data_stop(file: MappedFile) -> int:
-    """Return the position in a file from which on it is known to be zeros."""
-    with file.descriptor() as descriptor:
-        stop = data_stop(descriptor, file.size)
-    file.close_descriptor()
-    return stop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import shutil
 import threading
@@ -418,6 +419,29 @@ def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path, log_min, dis
     disk.fails = False
     assert not table.flush()
     assert table.is_flush_broken
+
+
+def test_the_end_is_found_without_reading_where_the_file_system_knows_of_no_data(
+    tmp_path, log_min, monkeypatch
+):
+    directory = tmp_path / "consumequeue" / KEY.topic / str(KEY.queue_id)
+    directory.mkdir(parents=True)
+    with (directory / f"{0:020d}").open("wb") as file:
+        file.write(b"".join(encode_entry(*entry(n)) for n in range(5000)))
+        file.truncate(6_000_000)
+    read_stops = []
+
+    def pread(descriptor, size, position, really=os.pread):
+        read_stops.append(position + size)
+        return really(descriptor, size, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    table = ConsumeQueueTable(
+        tmp_path / "consumequeue", 6_000_000, disk=Disk(), log_min_offset=log_min
+    )
+    table.load()
+    assert [queue.max_offset for queue in table.all()] == [5000]
+    assert max(read_stops) <= 25 * 4096, "the kernel would read megabytes of zeros ahead"
 
 
 # --- many -----------------------------------------------------------------------------------------
