@@ -291,7 +291,8 @@ class IndexService:
         Returns how many items went. `store_time_of` returns the store time of the record at an
         offset, for the new end of the header; items know it to the second only. After a crash slots
         may name items that never reached the disk, so slots are rebuilt in every file that may have
-        been written lately: all but full ones that end before the offset.
+        been written lately: all but full ones that end before the offset. Where no item stays, the
+        first file does, empty.
         """
         dropped = 0
         kept: list[IndexFile] = []
@@ -300,12 +301,14 @@ class IndexService:
             if file.is_full and header.end_physical_offset < physical_offset:
                 kept.append(file)
                 continue
-            before, after = len(file.items), 0
-            if physical_offset:  # else every item goes: no need to look at them
-                file.cut(physical_offset, store_time_of)
-                after = len(file.items)
+            before = len(file.items)
+            file.cut(physical_offset, store_time_of)
+            after = len(file.items)
             dropped += before - after
             if after:
+                kept.append(file)
+            elif not kept:  # its pages are in memory, those of a new file are not
+                file.set_header(IndexHeader(index_count=0))
                 kept.append(file)
             else:
                 file.file.destroy(0, now_ms=now_ms)

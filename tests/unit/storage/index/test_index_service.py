@@ -340,9 +340,11 @@ def test_cutting_back_keeps_exactly_the_items_before_the_offset(tmp_path):
         fresh, _ = open_index(tmp_path / f"fresh{target}")
         for number in range(min(target, 20)):
             put(fresh, f"k{number % 3}", number, 1000 * number)
-        assert [bytes(f.file.array) for f in index.files] == [
-            bytes(f.file.array) for f in fresh.files
-        ]
+        expected = [bytes(f.file.array) for f in fresh.files]
+        # Where nothing stays, the first file does, as it was when it was made.
+        assert [bytes(f.file.array) for f in index.files] == (
+            expected or [bytes(LAYOUT.size_bytes)]
+        )
 
 
 def test_slots_that_name_lost_items_are_rebuilt(tmp_path):
