@@ -17,7 +17,6 @@ import mmap
 import os
 import threading
 import weakref
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import numpy as np
@@ -78,6 +77,8 @@ class MappedFile:
         self._descriptor: int | None = None
         self._borrowers = 0
         self._is_closing = False
+        self._mapping: mmap.mmap | None = None
+        self._array: npt.NDArray[np.uint8] | None = None
         self._lock = threading.Lock()
         self._shut_down_at_ms: int | None = None
         self._last_mapping: Callable[[], mmap.mmap | None] = lambda: None
@@ -109,9 +110,26 @@ class MappedFile:
         """Position after the last byte that readers may see, and a sync covers (B5)."""
         return self.write_position
 
-    @cached_property
+    @property
     def mapping(self) -> mmap.mmap:
         """The mapping of the whole file."""
+        mapping = self._mapping
+        return self._map() if mapping is None else mapping
+
+    @property
+    def array(self) -> npt.NDArray[np.uint8]:
+        """The mapping as an array, for kernels."""
+        array = self._array
+        if array is None:
+            array = self._array = np.frombuffer(self.mapping, np.uint8)
+        return array
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the file was mapped already."""
+        return self._mapping is not None
+
+    def _map(self) -> mmap.mmap:
         access = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
         with self._lock:
             mapping = self._last_mapping()  # one that a reader kept is as good as a new one
@@ -120,22 +138,8 @@ class MappedFile:
                 with system_errors(f"cannot map {self.path}"):
                     mapping = mmap.mmap(descriptor, self.size, mmap.MAP_SHARED, access)
                 self._last_mapping = weakref.ref(mapping)
-        return mapping
-
-    @cached_property
-    def array(self) -> npt.NDArray[np.uint8]:
-        """The mapping as an array, for kernels."""
-        return np.frombuffer(self.mapping, np.uint8)
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether the file was mapped already."""
-        return "mapping" in self.__dict__
-
-    def _unmap(self) -> None:
-        # In this order: `array` asks for the mapping.
-        self.__dict__.pop("mapping", None)
-        self.__dict__.pop("array", None)
+            self._mapping = mapping
+            return mapping
 
     def write_single_pages(self) -> None:
         """Have the kernel keep what follows in single pages, until `read_ahead`.
@@ -147,7 +151,7 @@ class MappedFile:
 
     def read_ahead(self) -> None:
         """Let the kernel read ahead again, in a file that is full."""
-        advise(self.__dict__.get("array"), mmap.MADV_NORMAL, 0, self.size)
+        advise(self._array, mmap.MADV_NORMAL, 0, self.size)
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -273,7 +277,7 @@ class MappedFile:
             # Before a mapped page goes to the disk it is made read-only, with an interrupt of each
             # processor, which takes as long as putting the bytes did. Taken out of the mapping
             # together they cost one interrupt; a reader maps many of them again in one fault.
-            advise(self.__dict__.get("array"), mmap.MADV_DONTNEED, self.flushed_position, position)
+            advise(self._array, mmap.MADV_DONTNEED, self.flushed_position, position)
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
@@ -339,14 +343,13 @@ class MappedFile:
 
     def _is_being_read(self) -> bool:
         """Whether anybody has a view of the mapping, which lives as long as one does."""
-        self._unmap()
-        if (mapping := self._last_mapping()) is not None:
-            self.mapping = mapping
-        return self.is_mapped
+        self._array = self._mapping = None
+        self._mapping = self._last_mapping()
+        return self._mapping is not None
 
     def drop(self) -> None:
         """Let go of mapping and descriptor; views that readers still have stay valid."""
-        self._unmap()
+        self._array = self._mapping = None
         self.close_descriptor()
 
 

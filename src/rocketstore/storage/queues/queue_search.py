@@ -135,10 +135,11 @@ class QueueSearch(ABC):
             return not ((entry := self.entry(at)) and entry.is_written)
 
         for file in self._files_backwards():
-            first, stop = file.base // ENTRY_SIZE_BYTES, file.base + file.data_stop()
-            chunks = range(first, max(stop // ENTRY_SIZE_BYTES, first + 1), CHUNK_ENTRIES)
+            # Rounded up: the end of an entry may be zeros that were never written.
+            first, count = file.base // ENTRY_SIZE_BYTES, -(-file.data_stop() // ENTRY_SIZE_BYTES)
+            chunks = range(first, first + max(count, 1), CHUNK_ENTRIES)
             at = chunks[bisect_left(chunks, 1, 1, key=is_empty) - 1]
-            size = min(stop - at * ENTRY_SIZE_BYTES, CHUNK_BYTES)
+            size = min((first + count - at) * ENTRY_SIZE_BYTES, CHUNK_BYTES)
             raw = self.files.read(at * ENTRY_SIZE_BYTES, size) or b""
             entries = entry_array(raw[: len(raw) // ENTRY_SIZE_BYTES * ENTRY_SIZE_BYTES])
             at += bisect_left((~written_mask(entries)).tolist(), 1)

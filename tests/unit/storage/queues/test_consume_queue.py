@@ -421,14 +421,22 @@ def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path, log_min, dis
     assert table.is_flush_broken
 
 
-def test_the_end_is_found_without_reading_where_the_file_system_knows_of_no_data(
-    tmp_path, log_min, monkeypatch
-):
+def load_sparse_queue(tmp_path, log_min, data):
     directory = tmp_path / "consumequeue" / KEY.topic / str(KEY.queue_id)
     directory.mkdir(parents=True)
     with (directory / f"{0:020d}").open("wb") as file:
-        file.write(b"".join(encode_entry(*entry(n)) for n in range(5000)))
+        file.write(data)
         file.truncate(6_000_000)
+    table = ConsumeQueueTable(
+        tmp_path / "consumequeue", 6_000_000, disk=Disk(), log_min_offset=log_min
+    )
+    table.load()
+    return table.all()[0]
+
+
+def test_the_end_is_found_without_reading_where_the_file_system_knows_of_no_data(
+    tmp_path, log_min, monkeypatch
+):
     read_stops = []
 
     def pread(descriptor, size, position, really=os.pread):
@@ -436,12 +444,16 @@ def test_the_end_is_found_without_reading_where_the_file_system_knows_of_no_data
         return really(descriptor, size, position)
 
     monkeypatch.setattr(os, "pread", pread)
-    table = ConsumeQueueTable(
-        tmp_path / "consumequeue", 6_000_000, disk=Disk(), log_min_offset=log_min
-    )
-    table.load()
-    assert [queue.max_offset for queue in table.all()] == [5000]
+    data = b"".join(encode_entry(*entry(n)) for n in range(5000))
+    assert load_sparse_queue(tmp_path, log_min, data).max_offset == 5000
     assert max(read_stops) <= 25 * 4096, "the kernel would read megabytes of zeros ahead"
+
+
+def test_a_last_entry_whose_end_is_a_hole_is_an_entry(tmp_path, log_min):
+    """A copy leaves pages of zeros out, and a message without tags has zeros at its end."""
+    data = b"".join(encode_entry(1000 + 100 * n, 100, 0) for n in range(205))
+    assert not any(data[4096:]), "the last entry goes on in the second page"
+    assert load_sparse_queue(tmp_path, log_min, data[:4096]).max_offset == 205
 
 
 # --- many -----------------------------------------------------------------------------------------
