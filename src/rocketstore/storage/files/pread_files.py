@@ -56,7 +56,7 @@ class LogFile(NamedTuple):
             with self.path.open("rb", buffering=0) as file:
                 return data_stop(file.fileno(), self.size)
         except OSError:
-            return self.size  # whoever reads says why
+            return self.size  # the read that follows says why
 
 
 class _OpenFile:
