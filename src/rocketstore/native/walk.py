@@ -305,17 +305,9 @@ def property_at(data: Bytes, at: int, end: int) -> tuple[int, int]:
     separator and after it (4.9.3, MessageDecoder.string2messageProperties; spec F3.3). Else what
     ends there is passed over. The next one begins after the separator of values.
     """
-    name_end = at
-    byte = 0
-    while name_end < end:
-        byte = view.load_u8(data, name_end)
-        if byte == 1 or byte == 2:
-            break
-        name_end += 1
-    if byte != 1:
-        return at, name_end
-    value_end = view.find_byte(data, name_end + 1, end, 2)
-    return name_end if value_end > name_end + 1 else at, value_end
+    value_end = view.find_byte(data, at, end, 2)
+    name_end = view.find_byte(data, at, value_end, 1)
+    return name_end if name_end + 1 < value_end else at, value_end
 
 
 def read_properties(data: Bytes, at: int, end: int, row: Numbers) -> None:

@@ -135,13 +135,14 @@ class QueueSearch(ABC):
             return not ((entry := self.entry(at)) and entry.is_written)
 
         for file in self._files_backwards():
-            # Rounded up: the end of an entry may be zeros that were never written.
-            first, count = file.base // ENTRY_SIZE_BYTES, -(-file.data_stop() // ENTRY_SIZE_BYTES)
-            chunks = range(first, first + max(count, 1), CHUNK_ENTRIES)
+            first, stop = file.base // ENTRY_SIZE_BYTES, file.data_stop()
+            chunks = range(first, first + max(-(-stop // ENTRY_SIZE_BYTES), 1), CHUNK_ENTRIES)
             at = chunks[bisect_left(chunks, 1, 1, key=is_empty) - 1]
-            size = min((first + count - at) * ENTRY_SIZE_BYTES, CHUNK_BYTES)
-            raw = self.files.read(at * ENTRY_SIZE_BYTES, size) or b""
-            entries = entry_array(raw[: len(raw) // ENTRY_SIZE_BYTES * ENTRY_SIZE_BYTES])
+            position = (at - first) * ENTRY_SIZE_BYTES
+            size = min((file.size - position) // ENTRY_SIZE_BYTES, CHUNK_ENTRIES) * ENTRY_SIZE_BYTES
+            raw = self.files.read(at * ENTRY_SIZE_BYTES, min(size, stop - position)) or b""
+            # The end of the last entry may be zeros that were never written.
+            entries = entry_array(raw.ljust(size, b"\0"))
             at += bisect_left((~written_mask(entries)).tolist(), 1)
             if at > first:
                 return at
