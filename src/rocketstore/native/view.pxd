@@ -34,6 +34,7 @@ cdef extern from "bytes.h" nogil:
     long long load_i32(Bytes data, Py_ssize_t at)
     long long load_i64(Bytes data, Py_ssize_t at)
     unsigned long long load_word(Bytes data, Py_ssize_t at)
+    Py_ssize_t find_byte(Bytes data, Py_ssize_t at, Py_ssize_t end, int byte)
     void store_u8(Bytes data, Py_ssize_t at, long long number)
     void store_i16(Bytes data, Py_ssize_t at, long long number)
     void store_i32(Bytes data, Py_ssize_t at, long long number)
@@ -75,20 +76,6 @@ cdef inline void clear_bytes(Bytes data, Py_ssize_t at, Py_ssize_t stop) noexcep
 
 cdef inline void publish(Numbers numbers, Py_ssize_t at, long long number) noexcept nogil:
     store_atomically(numbers + at, number, AFTER_ALL_BEFORE)
-
-
-cdef inline Py_ssize_t find_byte(Bytes data, Py_ssize_t at, Py_ssize_t end, int byte) noexcept nogil:
-    cdef unsigned long long each = 0x0101010101010101ULL, word, zeros
-    check_range(data, at, end - at)
-    while at + 8 <= end:
-        word = load_word(data, at) ^ each * <unsigned int>byte
-        zeros = (word - each) & ~word & each << 7
-        if zeros != 0:
-            return at + (trailing_zeros(zeros) >> 3)
-        at += 8
-    while at < end and data.start[at] != byte:
-        at += 1
-    return at
 
 
 cdef inline void prefetch(Bytes data, Py_ssize_t at) noexcept nogil:
