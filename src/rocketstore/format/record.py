@@ -227,7 +227,7 @@ def _message(
         prepared_transaction_offset, _,
     ) = fields  # fmt: skip
     return StoredMessage(
-        topic=_topic_text(topic),
+        topic=topic_text(topic),
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
@@ -277,7 +277,8 @@ def _variable_parts(
 
 
 @lru_cache(maxsize=_CACHED_TOPICS)
-def _topic_text(topic: bytes) -> str:
+def topic_text(topic: bytes) -> str:
+    """Return a topic as text, with U+FFFD for what is not UTF-8."""
     return topic.decode("utf-8", "replace")
 
 

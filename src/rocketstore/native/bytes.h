@@ -86,10 +86,8 @@ DEFINE_STORE(store_i64, uint64_t, htobe64)
 static inline ptrdiff_t
 find_byte(Bytes bytes, ptrdiff_t at, ptrdiff_t end, int byte)
 {
-    const void *found;
     CHECK_RANGE(bytes, at, end - at);
-#if HAS_FOLDING /* and sixteen bytes are compared at once */
-    /* The last sixteen may go on after the end. */
+#if HAS_FOLDING /* crc32.h includes what compares sixteen bytes at once; the last ones may go on after the end */
     for (; at < end && at + 16 <= bytes.size; at += 16) {
         __m128i sixteen = _mm_loadu_si128((const __m128i *)(bytes.start + at));
         int equal = _mm_movemask_epi8(_mm_cmpeq_epi8(sixteen, _mm_set1_epi8((char)byte)));
@@ -99,7 +97,7 @@ find_byte(Bytes bytes, ptrdiff_t at, ptrdiff_t end, int byte)
         }
     }
 #endif
-    found = at < end ? memchr(bytes.start + at, byte, end - at) : NULL;
+    const void *found = at < end ? memchr(bytes.start + at, byte, end - at) : NULL;
     return found == NULL ? end : (const unsigned char *)found - bytes.start;
 }
 

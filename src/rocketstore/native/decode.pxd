@@ -22,15 +22,13 @@ cdef Lent lent(object buffer)
 
 @cython.final
 cdef class LatestText:
+    cdef object decode
     cdef tuple known
 
 cdef LatestText _latest_topic, _latest_born_host, _latest_store_host
 
 @cython.locals(source=bytes, text=str, known=Bytes)
-cdef str known_text(LatestText latest, Bytes data, Py_ssize_t at, Py_ssize_t size)
-cdef str topic_text(Bytes data, Py_ssize_t at, Py_ssize_t size)
-@cython.locals(source=bytes)
-cdef str host_text(LatestText latest, Bytes data, Py_ssize_t at, Py_ssize_t size)
+cdef str latest_text(LatestText latest, Bytes data, Py_ssize_t at, Py_ssize_t size)
 cdef str name_text(Bytes data, Py_ssize_t at, Py_ssize_t size)
 @cython.locals(properties=dict, name_end=Py_ssize_t, stop=Py_ssize_t)
 cdef dict properties_of(Bytes data, Py_ssize_t at, Py_ssize_t end)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import weakref
 
 from rocketstore.format.host import decode_host
+from rocketstore.format.record import topic_text
 from rocketstore.message import StoredMessage
 
 try:
@@ -71,39 +72,26 @@ def lent(buffer: Any) -> Lent:
 class LatestText:
     """A text that was decoded last and the bytes it came from: most messages repeat it."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Any) -> None:
+        self.decode = decode
         self.known = (b"", "")
 
 
-_latest_topic = LatestText()
-_latest_born_host = LatestText()
-_latest_store_host = LatestText()
+_latest_topic = LatestText(topic_text)
+_latest_born_host = LatestText(decode_host)
+_latest_store_host = LatestText(decode_host)
 
 
-def known_text(latest: LatestText, data: Bytes, at: int, size: int) -> str | None:
-    """Return the latest text if the same bytes stand at a place."""
+def latest_text(latest: LatestText, data: Bytes, at: int, size: int) -> str:
+    """Return the text of the bytes at a place, and one object for all messages that repeat it."""
     # Taken once, as a whole: another thread may replace it.
     source, text = latest.known
     known = view.bytes_inside(source)
-    return text if known.size == size and view.equal_bytes(data, at, known, 0, size) else None
-
-
-def topic_text(data: Bytes, at: int, size: int) -> str:
-    """Return a topic, and one object for all messages of it."""
-    text = known_text(_latest_topic, data, at, size)
-    if text is None:
-        text = view.text_of(data, at, size)
-        _latest_topic.known = (view.copy_of(data, at, size), text)
-    return text
-
-
-def host_text(latest: LatestText, data: Bytes, at: int, size: int) -> str:
-    """Return ``ip:port`` of the host that stands at a place."""
-    text = known_text(latest, data, at, size)
-    if text is None:
-        source = view.copy_of(data, at, size)
-        text = decode_host(source)
-        latest.known = (source, text)
+    if known.size == size and view.equal_bytes(data, at, known, 0, size):
+        return text
+    source = view.copy_of(data, at, size)
+    text = latest.decode(source)
+    latest.known = (source, text)
     return text
 
 
@@ -142,7 +130,7 @@ def message_of(data: Bytes, at: int) -> StoredMessage:
     topic_at, topic_size = topic_of(data, at)
     properties_at = topic_at + topic_size + 2
     return StoredMessage(
-        topic_text(data, topic_at, topic_size),
+        latest_text(_latest_topic, data, topic_at, topic_size),
         view.load_i32(data, at + 12),
         view.load_i64(data, at + 20),
         view.load_i64(data, at + 28),
@@ -150,9 +138,9 @@ def message_of(data: Bytes, at: int) -> StoredMessage:
         view.load_i32(data, at + 36),
         view.load_i32(data, at + 16),
         view.load_i64(data, at + 40),
-        host_text(_latest_born_host, data, at + 48, born_host_size),
+        latest_text(_latest_born_host, data, at + 48, born_host_size),
         view.load_i64(data, store_time_at),
-        host_text(_latest_store_host, data, store_time_at + 8, store_host_size),
+        latest_text(_latest_store_host, data, store_time_at + 8, store_host_size),
         view.load_i32(data, body_at - 16),
         view.load_i64(data, body_at - 12),
         view.load_i32(data, at + 8),

@@ -1,6 +1,7 @@
 cimport cython
 from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes, Numbers
+from rocketstore.native.walk cimport is_zeros
 
 cdef long long _LOW_32, _TOP_BIT_32, _MAX_BEGIN_MS
 
@@ -27,7 +28,6 @@ cdef long long follow_chain(
     Bytes data, long long slot_limit, long long key_hash, long long begin_ms, long long end_ms,
     long long number, Numbers offsets, Py_ssize_t room, long long steps
 ) noexcept nogil
-cdef bint is_zeros(Bytes data, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
 cdef bint is_torn(Bytes data, Py_ssize_t at, Py_ssize_t items_at, Py_ssize_t items_end) noexcept nogil
 @cython.locals(
     items_at=Py_ssize_t, count=cython.longlong, begins_after_zero=cython.bint, kept=cython.longlong, slots=cython.longlong,

@@ -20,6 +20,7 @@ except ImportError:
 if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.view import Bytes, Numbers
+    from rocketstore.native.walk import is_zeros
 
     _HEADER_SIZE = 40
     _SLOT_SIZE = 4
@@ -164,13 +165,6 @@ def follow_chain(
         number = older if 0 < older < number else 0
     offsets[room] = found
     return number
-
-
-def is_zeros(data: Bytes, start: int, stop: int) -> bool:
-    """Return whether bytes are all zero."""
-    while start < stop and view.load_u8(data, start) == 0:
-        start += 1
-    return start == stop
 
 
 def is_torn(data: Bytes, at: int, items_at: int, items_end: int) -> bool:

@@ -299,12 +299,10 @@ class LogEnd:
         """Add several keys, none of them empty or with a blank in it."""
         if not keys:
             return at
-        at = self.add_name(at, start, _KEYS)
-        is_first = True
+        first = at = self.add_name(at, start, _KEYS)
         for key in keys:
-            if not is_first:
+            if at > first:
                 at = self.add_byte(at, 0x20)
-            is_first = False
             stop = self.add_text(at, key)
             if stop == at or view.find_byte(self.data, at, stop, 0x20) < stop:
                 self.is_odd = True

@@ -9,6 +9,7 @@ cdef Bytes _NAME_EXTRA_QUEUES, _DELAY_TOPIC
 
 cdef Py_ssize_t store_time_place(Bytes data, Py_ssize_t at) noexcept nogil
 cdef Py_ssize_t body_place(Bytes data, Py_ssize_t at) noexcept nogil
+cdef bint is_zeros(Bytes data, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
 cdef int check_tail(Bytes data, Py_ssize_t at, long long file_size) noexcept nogil
 @cython.locals(topic_size=cython.longlong, topic_at=cython.Py_ssize_t, verdict=int)
 cdef int check_record(

@@ -44,12 +44,18 @@ def body_place(data: Bytes, at: int) -> int:
     return at + 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
 
 
+def is_zeros(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether bytes are all zero."""
+    while start < stop and view.load_u8(data, start) == 0:
+        start += 1
+    return start == stop
+
+
 def check_tail(data: Bytes, at: int, file_size: int) -> int:
     """Judge the fewer than eight bytes before the end of the buffer or the file."""
-    for place in range(at, min(data.size, file_size)):
-        if view.load_u8(data, place) != 0:
-            return StopReason.TRUNCATED if file_size - at >= 8 else StopReason.BAD_LENGTH
-    return StopReason.UNWRITTEN
+    if is_zeros(data, at, min(data.size, file_size)):
+        return StopReason.UNWRITTEN
+    return StopReason.TRUNCATED if file_size - at >= 8 else StopReason.BAD_LENGTH
 
 
 def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: bool) -> int:
@@ -169,10 +175,7 @@ def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: i
         return False
     edge = topic_at + (-(base + topic_at) & 511)
     while edge + 512 <= end:
-        at = edge
-        while at < edge + 512 and view.load_u8(data, at) == 0:
-            at += 1
-        if at == edge + 512:
+        if is_zeros(data, edge, edge + 512):
             return False
         edge += 512
     return True

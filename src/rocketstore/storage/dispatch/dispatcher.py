@@ -91,13 +91,13 @@ def walk_batches(
     """Walk a stretch of a file, a batch into each matrix, up to what the walk cannot pass."""
     position, reason = start, StopReason.END
     for cols in matrices:
-        if position >= stop or reason is not StopReason.END:
-            return
         count, position, found = kernels.walk(
             file.array, position, stop, file.base, file.size, check_crc, cols
         )
         reason = StopReason(found)
         yield WalkedBatch(RecordColumns(file.array, cols[:count], file.base), position, reason)
+        if position >= stop or reason is not StopReason.END:
+            return
 
 
 def walked_ahead(
@@ -127,9 +127,7 @@ def walked_ahead(
         except RuntimeError:  # the process may have no more threads: the walk does without
             yield from walk_batches(file, start, stop, cycle(matrices), check_crc=check_crc)
             return
-        free.put(item=True)
-        for following in matrices[1:]:
-            following.fill(0)  # its pages are there when the walker comes to it
+        for _ in matrices:
             free.put(item=True)
         while (batch := walked.get()) is not None:
             yield batch

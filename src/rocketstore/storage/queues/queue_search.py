@@ -131,21 +131,20 @@ class QueueSearch(ABC):
         the file system knows of no data: the kernel would read megabytes of zeros ahead.
         """
 
-        def is_empty(at: int) -> bool:
-            return not ((entry := self.entry(at)) and entry.is_written)
+        def is_empty(position: int) -> bool:
+            return not ((entry := self.entry(position // ENTRY_SIZE_BYTES)) and entry.is_written)
 
         for file in self._files_backwards():
-            first, stop = file.base // ENTRY_SIZE_BYTES, file.data_stop()
-            chunks = range(first, first + max(-(-stop // ENTRY_SIZE_BYTES), 1), CHUNK_ENTRIES)
-            at = chunks[bisect_left(chunks, 1, 1, key=is_empty) - 1]
-            position = (at - first) * ENTRY_SIZE_BYTES
-            size = min((file.size - position) // ENTRY_SIZE_BYTES, CHUNK_ENTRIES) * ENTRY_SIZE_BYTES
-            raw = self.files.read(at * ENTRY_SIZE_BYTES, min(size, stop - position)) or b""
+            stop = file.base + file.data_stop()
+            chunks = range(file.base, max(stop, file.base + 1), CHUNK_BYTES)
+            start = chunks[bisect_left(chunks, 1, 1, key=is_empty) - 1]
+            size = (file.base + file.size - start) // ENTRY_SIZE_BYTES * ENTRY_SIZE_BYTES
+            raw = self.files.read(start, min(size, CHUNK_BYTES, stop - start)) or b""
             # The end of the last entry may be zeros that were never written.
-            entries = entry_array(raw.ljust(size, b"\0"))
-            at += bisect_left((~written_mask(entries)).tolist(), 1)
-            if at > first:
-                return at
+            is_written = written_mask(entry_array(raw.ljust(min(size, CHUNK_BYTES), b"\0")))
+            end = start // ENTRY_SIZE_BYTES + bisect_left((~is_written).tolist(), 1)
+            if end * ENTRY_SIZE_BYTES > file.base:
+                return end
         return self.first_offset
 
     # --- messages -------------------------------------------------------------------------------
