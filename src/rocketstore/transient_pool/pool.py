@@ -106,7 +106,7 @@ class PooledFile(MappedFile):
     def lend(self, buffer: npt.NDArray[np.uint8]) -> None:
         """Take a buffer in the place of the mapping, until all of the file is committed."""
         # Of a mapping nobody asks for more than its bytes.
-        self._array, self._mapping = buffer, cast("mmap.mmap", buffer)
+        self.array, self.mapping = buffer, cast("mmap.mmap", buffer)
 
     @property
     def readable_position(self) -> int:
@@ -136,8 +136,7 @@ class PooledFile(MappedFile):
                 self._disk.write_at(descriptor, self.path, start, self.array[start:stop].data)
             self.committed_position = stop
         if self.committed_position == self.size:
-            # In this order: `array` asks for the mapping, which is that of the file from here on.
-            self._mapping = self._array = None
+            self.unmap()  # what is asked for from here on is the mapping of the file
         return self.committed_position
 
 

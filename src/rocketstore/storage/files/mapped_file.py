@@ -17,7 +17,8 @@ import mmap
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -49,6 +50,19 @@ _log: Final = get_logger(__name__)
 _T = TypeVar("_T")
 
 
+class MadeAtFirstUse(cached_property[_T]):
+    """An attribute that is made when it is first asked for.
+
+    Python 3.11 holds a lock of the class meanwhile: where one disk hangs, no other file would be
+    mapped.
+    """
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _T:  # type: ignore[override]
+        value: _T = self.func(instance)
+        instance.__dict__[self.attrname] = value
+        return value
+
+
 class MappedFile:
     """One mapped file: `create` makes a new one; an old one is full and flushed, as in 4.9.
 
@@ -77,8 +91,6 @@ class MappedFile:
         self._descriptor: int | None = None
         self._borrowers = 0
         self._is_closing = False
-        self._mapping: mmap.mmap | None = None
-        self._array: npt.NDArray[np.uint8] | None = None
         self._lock = threading.Lock()
         self._shut_down_at_ms: int | None = None
         self._last_mapping: Callable[[], mmap.mmap | None] = lambda: None
@@ -110,26 +122,9 @@ class MappedFile:
         """Position after the last byte that readers may see, and a sync covers (B5)."""
         return self.write_position
 
-    @property
+    @MadeAtFirstUse
     def mapping(self) -> mmap.mmap:
-        """The mapping of the whole file."""
-        mapping = self._mapping
-        return self._map() if mapping is None else mapping
-
-    @property
-    def array(self) -> npt.NDArray[np.uint8]:
-        """The mapping as an array, for kernels."""
-        array = self._array
-        if array is None:
-            array = self._array = np.frombuffer(self.mapping, np.uint8)
-        return array
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether the file was mapped already."""
-        return self._mapping is not None
-
-    def _map(self) -> mmap.mmap:
+        """Map the whole file."""
         access = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
         with self._lock:
             mapping = self._last_mapping()  # one that a reader kept is as good as a new one
@@ -138,8 +133,17 @@ class MappedFile:
                 with system_errors(f"cannot map {self.path}"):
                     mapping = mmap.mmap(descriptor, self.size, mmap.MAP_SHARED, access)
                 self._last_mapping = weakref.ref(mapping)
-            self._mapping = mapping
             return mapping
+
+    @MadeAtFirstUse
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Return the mapping as an array, for kernels."""
+        return np.frombuffer(self.mapping, np.uint8)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the file was mapped already."""
+        return "mapping" in self.__dict__
 
     def write_single_pages(self) -> None:
         """Have the kernel keep what follows in single pages, until `read_ahead`.
@@ -151,7 +155,7 @@ class MappedFile:
 
     def read_ahead(self) -> None:
         """Let the kernel read ahead again, in a file that is full."""
-        advise(self._array, mmap.MADV_NORMAL, 0, self.size)
+        advise(self.__dict__.get("array"), mmap.MADV_NORMAL, 0, self.size)
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -277,7 +281,7 @@ class MappedFile:
             # Before a mapped page goes to the disk it is made read-only, with an interrupt of each
             # processor, which takes as long as putting the bytes did. Taken out of the mapping
             # together they cost one interrupt; a reader maps many of them again in one fault.
-            advise(self._array, mmap.MADV_DONTNEED, self.flushed_position, position)
+            advise(self.__dict__.get("array"), mmap.MADV_DONTNEED, self.flushed_position, position)
         self.sync()
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
@@ -343,14 +347,18 @@ class MappedFile:
 
     def _is_being_read(self) -> bool:
         """Whether anybody has a view of the mapping, which lives as long as one does."""
-        self._array = self._mapping = None
-        self._mapping = self._last_mapping()
-        return self._mapping is not None
+        self.unmap()
+        return self._last_mapping() is not None
 
     def drop(self) -> None:
         """Let go of mapping and descriptor; views that readers still have stay valid."""
-        self._array = self._mapping = None
+        self.unmap()
         self.close_descriptor()
+
+    def unmap(self) -> None:
+        """Let go of the mapping; the next use makes it again, or takes one that a reader kept."""
+        for name in ("mapping", "array"):  # in this order: `array` asks for the mapping
+            self.__dict__.pop(name, None)
 
 
 def advise(array: npt.NDArray[np.uint8] | None, advice: int, start: int, stop: int) -> bool:

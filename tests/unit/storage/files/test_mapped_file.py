@@ -1,5 +1,7 @@
 """One mapped file: room before bytes, positions that follow the truth, readers that keep it."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -241,6 +243,27 @@ def test_dropping_a_file_gives_its_descriptors_back(tmp_path, disk):
     assert array[0] == 0
     del array, view
     assert open_descriptors(tmp_path) == before
+
+
+def test_a_file_is_mapped_while_the_disk_of_another_one_hangs(tmp_path, disk):
+    opening, hanging = threading.Event(), threading.Event()
+
+    class HangingDisk(FailingDisk):
+        def open_file(self, path, *, writable):
+            opening.set()
+            hanging.wait(60)
+            return super().open_file(path, writable=writable)
+
+    other = create(tmp_path / "other", disk)
+    slow = MappedFile(create(tmp_path, disk).path, base=SIZE, size=SIZE, disk=HangingDisk())
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            waiting = pool.submit(lambda: slow.array)
+            assert opening.wait(60)
+            assert len(pool.submit(lambda: other.array).result(timeout=60)) == SIZE
+            assert not waiting.done()
+        finally:
+            hanging.set()
 
 
 def test_array_and_mapping_are_the_same_bytes(tmp_path, disk):
