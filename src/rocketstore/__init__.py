@@ -57,8 +57,9 @@ if TYPE_CHECKING:
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.format.queue_extension import ExtensionUnit
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.memory import MemoryTopics
-    from rocketstore.message import Message, StoredMessage
+    from rocketstore.message import Message
     from rocketstore.message_store import MessageStore
     from rocketstore.queue_extension.filters import ConsumerFilters
     from rocketstore.storage.audit.repair_plan import RepairReport
@@ -194,7 +195,8 @@ _PLACES: Final = {
     "batch_queue.topics": ("BatchTopics",),
     "format.queue_extension": ("ExtensionUnit",),
     "memory": ("MemoryTopics",),
-    "message": ("Message", "StoredMessage"),
+    "format.stored_message": ("StoredMessage",),
+    "message": ("Message",),
     "message_store": ("MessageStore",),
     "queue_extension.filters": ("ConsumerFilters",),
     "storage.audit.repair_plan": ("RepairReport",),

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from rocketstore.batch_queue.topics import BatchTopics
     from rocketstore.config import StoreConfig
     from rocketstore.consuming.consumer import Consumer
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.memory import MemoryTopics
-    from rocketstore.message import Message, StoredMessage
+    from rocketstore.message import Message
     from rocketstore.queue_extension.filters import ConsumerFilters
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult

@@ -6,7 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from rocketstore import EndStatus, MessageStore, ReadOnlyStore
-from rocketstore.message import Message, StoredMessage
+from rocketstore.format.stored_message import StoredMessage
+from rocketstore.message import Message
 from rocketstore.transaction.ledger import messages_of, read_ledger
 from rocketstore.transaction.records import (
     HALF,

@@ -15,7 +15,8 @@ from rocketstore.errors import RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import encode_host
 from rocketstore.format.record import decode_record, host_flags
-from rocketstore.message import TRANSACTION_MASK, Message, StoredMessage
+from rocketstore.format.stored_message import StoredMessage
+from rocketstore.message import TRANSACTION_MASK, Message
 from rocketstore.message_store import MessageStore
 from rocketstore.native.log_end import Record
 from rocketstore.storage.log.prepared import PreparedMessage

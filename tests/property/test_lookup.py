@@ -26,7 +26,7 @@ from support.synthetic_log import MAGIC_V1, MAGIC_V2, SyntheticLog
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
 
 LAYOUT = IndexLayout(4, 60)
 TOPICS = ("AaTopic", "BBTopic", "T")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore.config import StoreConfig
 from rocketstore.config.sources import from_properties
-from rocketstore.message import COMPRESSED_FLAG, Message, StoredMessage
+from rocketstore.format.stored_message import StoredMessage
+from rocketstore.message import COMPRESSED_FLAG, Message
 from support.java_store import SMALL_FILES, message_json
 
 if TYPE_CHECKING:

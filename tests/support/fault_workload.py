@@ -20,7 +20,8 @@ from rocketstore.format.properties import (
     decode_properties,
     message_properties,
 )
-from rocketstore.message import Message, StoredMessage
+from rocketstore.format.stored_message import StoredMessage
+from rocketstore.message import Message
 from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile
 
 SIZES = {

@@ -18,7 +18,6 @@ import msgspec
 
 from rocketstore.errors import FormatError
 from rocketstore.format.client_batch import decode_client_batch
-from rocketstore.format.properties import decode_properties
 from rocketstore.message import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
@@ -29,7 +28,7 @@ from rocketstore.message import (
 
 if TYPE_CHECKING:
     from rocketstore.format.client_batch import BatchMessage
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
 
 OF_THE_RECORD: Final = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | NEED_UNWRAP | INNER_BATCH
 
@@ -67,7 +66,6 @@ def unwrapped(message: StoredMessage, count: int) -> list[StoredMessage]:
             body_crc=zlib.crc32(body) & 0x7FFFFFFF,
             raw_body=body,
             raw_properties=properties,
-            properties=decode_properties(properties),
         )
         for number, (flag, body, properties) in enumerate(whole_messages(content, count))
     ]

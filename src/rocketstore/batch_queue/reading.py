@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rocketstore.batch_queue.entries import BatchEntries
     from rocketstore.format.batch_queue_entry import BatchEntry
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.log.commit_log import CommitLog
     from rocketstore.storage.reading.pread_log import PreadLog
     from rocketstore.storage.reading.reader import Reader

@@ -42,14 +42,8 @@ from rocketstore.format.refusals import (
     encoded_born_host,
     refuse_transaction,
 )
-from rocketstore.message import (
-    COMPRESSED_FLAG,
-    DEFAULT_HOST,
-    INNER_BATCH,
-    NEED_UNWRAP,
-    Message,
-    inflated,
-)
+from rocketstore.format.stored_message import inflated
+from rocketstore.message import COMPRESSED_FLAG, DEFAULT_HOST, INNER_BATCH, NEED_UNWRAP, Message
 from rocketstore.native.log_end import QueueCounter, Record
 from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.pread_files import file_lengths

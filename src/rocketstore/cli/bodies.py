@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rocketstore.errors import FormatError
-from rocketstore.message import inflated
+from rocketstore.format.stored_message import inflated
 
 if TYPE_CHECKING:
     from rocketstore.cli.options import BodyForm, Output

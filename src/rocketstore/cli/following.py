@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rocketstore.cli.options import Output
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.read_only import ReadOnlyStore
 
 POLL_INTERVAL_S: Final = 0.1

@@ -25,7 +25,7 @@ from rocketstore.errors import ConfigError, FormatError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
 
 app = App(name="message", help="Read messages of a store.")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.cli.options import Output, StoreSettings
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.read_only import ReadOnlyStore
 
 _NAMES_SHOWN = 8

@@ -16,7 +16,7 @@ from rocketstore.consuming.giving_back import RETRY_TOPIC, given_back
 from rocketstore.consuming.group import Member
 from rocketstore.consuming.window import Delivery  # noqa: TC001 - a field of a struct
 from rocketstore.errors import StoreClosedError
-from rocketstore.message import StoredMessage
+from rocketstore.format.stored_message import StoredMessage
 from rocketstore.units import QueueKey  # noqa: TC001 - a field of a struct
 
 if TYPE_CHECKING:

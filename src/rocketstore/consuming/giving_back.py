@@ -19,7 +19,7 @@ from rocketstore.format.properties import (
 from rocketstore.message import TRANSACTION_MASK, Message
 
 if TYPE_CHECKING:
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"

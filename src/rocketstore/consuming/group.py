@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.consuming.window import Delivery
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
     from rocketstore.units import QueueKey
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
 
 
 class Delivery:

@@ -28,7 +28,7 @@ from rocketstore.storage.files.pread_files import PreadFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.reading.reader import Reader
 

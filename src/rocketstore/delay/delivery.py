@@ -31,7 +31,7 @@ from rocketstore.storage.results import PutMessageStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
 
 RETRY_MS: Final = 100

@@ -20,7 +20,7 @@ from rocketstore.verification.waiting import HALF_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.reading.reader import Reader
 
 

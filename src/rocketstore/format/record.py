@@ -25,8 +25,9 @@ from rocketstore.errors import (
 )
 from rocketstore.format import Field, checked
 from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
-from rocketstore.format.properties import decode_properties, is_text_whole
-from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, StoredMessage
+from rocketstore.format.properties import is_text_whole
+from rocketstore.format.stored_message import StoredMessage
+from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 
 try:
     from isal.isal_zlib import crc32 as _crc32
@@ -243,7 +244,6 @@ def _message(
         body_crc=stored_crc,
         raw_body=body,
         raw_properties=raw_properties,
-        properties=decode_properties(raw_properties),
         # As encode_message_id, for negative offsets too: `base` is the caller's.
         message_id=(store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper(),
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocketstore.config import StoreConfig
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
 
 FIRST_ADDRESS: Final = 1 << 62

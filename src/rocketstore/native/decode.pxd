@@ -1,9 +1,7 @@
 cimport cython
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.view cimport Bytes, Py_buffer
-from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, body_place, check_record, property_at, store_time_place, topic_of
-
-cdef long long _NAME_TAGS, _NAME_KEYS, _NAME_UNIQUE_KEY
+from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, body_place, check_record, store_time_place, topic_of
 
 cdef enum:
     _FIXED_SIZE = 91
@@ -29,9 +27,6 @@ cdef LatestText _latest_topic, _latest_born_host, _latest_store_host
 
 @cython.locals(source=bytes, text=str, known=Bytes)
 cdef str latest_text(LatestText latest, Bytes data, Py_ssize_t at, Py_ssize_t size)
-cdef str name_text(Bytes data, Py_ssize_t at, Py_ssize_t size)
-@cython.locals(properties=dict, name_end=Py_ssize_t, stop=Py_ssize_t)
-cdef dict properties_of(Bytes data, Py_ssize_t at, Py_ssize_t end)
 @cython.locals(topic_at=Py_ssize_t, topic_size=Py_ssize_t)
 cdef object message_of(Bytes data, Py_ssize_t at)
 @cython.locals(one=Lent)

@@ -16,7 +16,7 @@ import weakref
 
 from rocketstore.format.host import decode_host
 from rocketstore.format.record import topic_text
-from rocketstore.message import StoredMessage
+from rocketstore.format.stored_message import StoredMessage
 
 try:
     import cython
@@ -34,16 +34,11 @@ if not cython.compiled:
         MAGIC_V2,
         body_place,
         check_record,
-        property_at,
         store_time_place,
         topic_of,
     )
 
     _FIXED_SIZE, _START_SIZE, _AHEAD_BYTES = 91, 8, 1280
-
-_NAME_TAGS = int.from_bytes(b"TAGS", "big")
-_NAME_KEYS = int.from_bytes(b"KEYS", "big")
-_NAME_UNIQUE_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 
 
 class Lent:
@@ -95,31 +90,6 @@ def latest_text(latest: LatestText, data: Bytes, at: int, size: int) -> str:
     return text
 
 
-def name_text(data: Bytes, at: int, size: int) -> str:
-    """Return the name of a property; the usual ones are always the same objects."""
-    if size == 4:
-        name = view.load_u32(data, at)
-        if name == _NAME_TAGS:
-            return "TAGS"
-        if name == _NAME_KEYS:
-            return "KEYS"
-    elif size == 8 and view.load_i64(data, at) == _NAME_UNIQUE_KEY:
-        return "UNIQ_KEY"
-    return view.text_of(data, at, size)
-
-
-def properties_of(data: Bytes, at: int, end: int) -> dict[str, str]:
-    """Return the properties of an intact record, as ``format.properties`` decodes them."""
-    properties: dict[str, str] = {}
-    while at < end:
-        name_end, stop = property_at(data, at, end)
-        if name_end > at:
-            name = name_text(data, at, name_end - at)
-            properties[name] = view.text_of(data, name_end + 1, stop - name_end - 1)
-        at = stop + 1
-    return properties
-
-
 def message_of(data: Bytes, at: int) -> StoredMessage:
     """Return the message of the record at a place, which `check_record` found intact."""
     size = view.load_i32(data, at)
@@ -146,7 +116,6 @@ def message_of(data: Bytes, at: int) -> StoredMessage:
         view.load_i32(data, at + 8),
         view.copy_of(data, body_at, view.load_i32(data, body_at - 4)),
         view.copy_of(data, properties_at, at + size - properties_at),
-        properties_of(data, properties_at, at + size),
         view.hex_of(data, store_time_at + 8, store_host_size, at + 28, 8),
     )
 

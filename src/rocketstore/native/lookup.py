@@ -52,7 +52,7 @@ if not cython.compiled:
     if TYPE_CHECKING:
         from typing import Any
 
-        from rocketstore.message import StoredMessage
+        from rocketstore.format.stored_message import StoredMessage
 
     _ROOM, _FEW_STEPS, _ALL_STEPS, _AHEAD, _AHEAD_BYTES = 32, 64, 0x7FFFFFFF, 4, 1280
 

@@ -20,7 +20,9 @@ import weakref
 import numpy as np
 
 from rocketstore.format.java_hash import tags_code
+from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import may_stand_in
+from rocketstore.format.record import topic_text
 
 try:
     import cython
@@ -33,7 +35,7 @@ if not cython.compiled:
     from typing import Any
 
     from rocketstore.native import view
-    from rocketstore.native.decode import lent, message_of, properties_of
+    from rocketstore.native.decode import lent, message_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
     from rocketstore.native.walk import check_record, read_properties, topic_of
 
@@ -346,9 +348,9 @@ class Page(Window):
         properties_at = topic_at + topic_size + 2
         end = at + self.size_of(self.entry)
         return may_stand_in(
-            view.text_of(self.data, topic_at, topic_size),
+            topic_text(view.copy_of(self.data, topic_at, topic_size)),
             view.load_i32(self.data, at + 12),
-            properties_of(self.data, properties_at, end),
+            decode_properties(view.copy_of(self.data, properties_at, end - properties_at)),
             (self.pages.topic, self.pages.queue_id),
         )
 

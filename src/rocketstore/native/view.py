@@ -57,11 +57,6 @@ def copy_of(data: Bytes, at: int, size: int) -> bytes:
     return data[at : at + size].tobytes()
 
 
-def text_of(data: Bytes, at: int, size: int) -> str:
-    """Return the text of a range in UTF-8, with U+FFFD for what is not."""
-    return copy_of(data, at, size).decode("utf-8", "replace")
-
-
 def hex_of(data: Bytes, at: int, size: int, other: int, more: int) -> str:
     """Return the hexadecimal digits of two ranges."""
     return (copy_of(data, at, size) + copy_of(data, other, more)).hex().upper()

@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
-from rocketstore.message import (
-    COMPRESSED_FLAG,
-    COMPRESSION_TYPE_MASK,
-    COMPRESSION_TYPE_ZLIB,
-    INFLATED_BODY_LIMIT_BYTES,
-)
+from rocketstore.format.stored_message import INFLATED_BODY_LIMIT_BYTES
+from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_ZLIB
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES, TABLES
 from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
 from rocketstore.scan import kernels

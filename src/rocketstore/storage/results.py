@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from rocketstore.errors import PutFailedError
-from rocketstore.message import StoredMessage  # noqa: TC001 - fields of NamedTuples
+from rocketstore.format.stored_message import StoredMessage  # noqa: TC001 - fields of NamedTuples
 
 
 class PutMessageStatus(Enum):

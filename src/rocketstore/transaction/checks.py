@@ -23,7 +23,6 @@ import msgspec
 from rocketstore.config import BrokerRole
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
-from rocketstore.format.properties import decode_properties
 from rocketstore.storage.threads import Periodic
 from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.records import (
@@ -44,7 +43,7 @@ from rocketstore.transaction.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.store import BaseStore
@@ -214,5 +213,4 @@ def _as_put(half: StoredMessage, record: Record, put: PutResult) -> StoredMessag
         size=put.size,
         store_timestamp_ms=put.store_timestamp_ms,
         raw_properties=record.properties,
-        properties=decode_properties(record.properties),
     )

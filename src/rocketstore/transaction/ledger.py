@@ -30,7 +30,7 @@ from rocketstore.verification.waiting import Half, Halves, ended_by, is_final_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
     from rocketstore.storage.reading.reader import Reader
 

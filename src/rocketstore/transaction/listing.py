@@ -10,7 +10,7 @@ from rocketstore.transaction.ledger import final_of, read_ledger
 from rocketstore.transaction.records import PGROUP, times_checked
 
 if TYPE_CHECKING:
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.reading.reader import Reader
 
 

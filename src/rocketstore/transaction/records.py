@@ -55,7 +55,8 @@ from rocketstore.verification.waiting import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rocketstore.message import Message, StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
+    from rocketstore.message import Message
 
 HALF: Final = QueueKey(HALF_TOPIC, 0)
 OP: Final = QueueKey(OP_TOPIC, 0)

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.consumer_offsets import ConsumerOffsetTable
-    from rocketstore.message import Message, StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
+    from rocketstore.message import Message
     from rocketstore.native.log_end import Record
     from rocketstore.storage.store import BaseStore
 

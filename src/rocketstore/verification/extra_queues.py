@@ -37,7 +37,7 @@ from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import QueueCounter, Record
 
 _KEPT_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")

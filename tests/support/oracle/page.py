@@ -11,7 +11,7 @@ from rocketstore.format.record import decode_record
 from support.oracle.codecs import iterate_entries
 
 if TYPE_CHECKING:
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
 
 LOST, UNWANTED = "lost", "unwanted"
 

@@ -16,6 +16,7 @@ from rocketstore import (
     PutResult,
     StoredMessage,
 )
+from rocketstore.format.properties import encode_properties
 from rocketstore.transaction.records import (
     DISCARDED,
     HALF,
@@ -72,7 +73,8 @@ def half_message(age_ms: int, **properties: str) -> StoredMessage:
         stores.store.begin(msgspec.structs.replace(MESSAGE, born_timestamp_ms=START_MS - age_ms))
         [half] = halves(stores.store)
         stores.store.close()
-    return msgspec.structs.replace(half, properties={**half.properties, **properties})
+    block = encode_properties({**half.properties, **properties})
+    return msgspec.structs.replace(half, raw_properties=block)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
     from rocketstore.pipeline.streaming.stream_reader import Losses

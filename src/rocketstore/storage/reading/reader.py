@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.format.queue_extension import ExtensionUnit
-    from rocketstore.message import StoredMessage
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.index.pread_index import PreadIndex
     from rocketstore.storage.layout import StoreLayout

@@ -1,24 +1,27 @@
-"""``StoredMessage.body``: inflated whole, or a typed error."""
+"""What a `StoredMessage` makes of its bytes when it is asked: its body, its properties."""
 
 from __future__ import annotations
 
+import pickle
 import zlib
 
 import msgspec
 import pytest
 
 from rocketstore.errors import BodyTooLargeError, CompressedBodyError, FormatError
+from rocketstore.format import stored_message
+from rocketstore.format.properties import decode_properties
 from rocketstore.format.record import decode_record
 from support.record_encoder import encode_record
 
 PLAIN = b"hello" * 100
 
 
-def stored(body: bytes, sys_flag: int):
+def stored(body: bytes, sys_flag: int, properties: bytes = b""):
     record = encode_record(
         body=body,
         topic=b"t",
-        properties=b"",
+        properties=properties,
         queue_id=0,
         flag=0,
         queue_offset=0,
@@ -54,7 +57,7 @@ def test_an_empty_body_is_empty_whatever_its_flags_say():
 
 
 def test_a_body_that_inflates_beyond_the_limit_is_a_typed_error(monkeypatch):
-    monkeypatch.setattr("rocketstore.message.INFLATED_BODY_LIMIT_BYTES", len(PLAIN) - 1)
+    monkeypatch.setattr(stored_message, "INFLATED_BODY_LIMIT_BYTES", len(PLAIN) - 1)
     with pytest.raises(BodyTooLargeError) as caught:
         _ = stored(zlib.compress(PLAIN), 0x1).body
     assert isinstance(caught.value, FormatError)
@@ -62,5 +65,31 @@ def test_a_body_that_inflates_beyond_the_limit_is_a_typed_error(monkeypatch):
 
 
 def test_a_body_of_exactly_the_limit_is_inflated(monkeypatch):
-    monkeypatch.setattr("rocketstore.message.INFLATED_BODY_LIMIT_BYTES", len(PLAIN))
+    monkeypatch.setattr(stored_message, "INFLATED_BODY_LIMIT_BYTES", len(PLAIN))
     assert stored(zlib.compress(PLAIN), 0x1).body == PLAIN
+
+
+def test_properties_are_decoded_when_they_are_asked_for_and_kept(monkeypatch):
+    decoded = []
+
+    def decode(block):
+        decoded.append(block)
+        return decode_properties(block)
+
+    monkeypatch.setattr(stored_message, "decode_properties", decode)
+    block = b"KEYS\x01k1 k2\x02TAGS\x01paid"
+    message = stored(b"", 0, block)
+    assert message == stored(b"", 0, block)
+    assert "paid" in repr(message)
+    assert not decoded
+    assert (message.tags, message.keys, message.unique_key) == ("paid", ("k1", "k2"), None)
+    assert message.properties is message.properties
+    assert decoded == [block]
+
+
+def test_a_changed_copy_has_properties_of_its_own():
+    message = stored(b"", 0, b"TAGS\x01paid")
+    assert message.tags == "paid"
+    changed = msgspec.structs.replace(message, raw_properties=b"TAGS\x01open")
+    assert (changed.tags, message.tags) == ("open", "paid")
+    assert pickle.loads(pickle.dumps(message)).tags == "paid"  # noqa: S301
