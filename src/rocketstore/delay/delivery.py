@@ -10,7 +10,6 @@ the text of all properties, DELAY, REAL_TOPIC and REAL_QID included; its put loo
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.delay.levels import (
@@ -47,7 +46,6 @@ BATCH_ENTRIES: Final = 1_000
 _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 """Statuses that the same message would get at every further try."""
 
-_encoded_host: Final = lru_cache(1024)(encode_host)
 _log: Final = get_logger(__name__)
 
 
@@ -151,7 +149,7 @@ def copy_of(message: StoredMessage) -> Record:
     return Record(
         message.raw_body,
         message.raw_properties,
-        _encoded_host(message.born_host),
+        encode_host(message.born_host),
         flag=message.flag,
         sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms,

@@ -39,14 +39,11 @@ def encode_host(host: str) -> bytes:
     'c0a82a8300002a9f'
     """
     address, _, port = host.rpartition(":")
-    is_v6 = address.startswith("[") and address.endswith("]") and "%" not in address
-    try:
-        packed = (IPv6Address(address[1:-1]) if is_v6 else IPv4Address(address)).packed
-        # int() alone would also take "+1", " 1", "1_0" and digits of other scripts.
-        if port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= PORT_MAX:
-            return packed + int(port).to_bytes(4, "big")
-    except AddressValueError:
-        pass
+    # int() alone would also take "+1", " 1", "1_0" and digits of other scripts.
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= PORT_MAX
+    if is_port and "%" not in address:
+        with suppress(AddressValueError):
+            return stored_host(host)
     raise FieldRangeError(
         "host is not an address with a port",
         field="host",
@@ -54,6 +51,15 @@ def encode_host(host: str) -> bytes:
         found=repr(host),
         hint="give the numeric address; names are not resolved here",
     )
+
+
+@lru_cache(maxsize=_CACHED_HOSTS)
+def stored_host(text: str) -> bytes:
+    """Return the bytes that `decode_host` made a text of."""
+    address, _, port = text.rpartition(":")
+    is_v6 = address.startswith("[") and address.endswith("]")
+    packed = (IPv6Address(address[1:-1]) if is_v6 else IPv4Address(address)).packed
+    return packed + int(port).to_bytes(4, "big", signed=True)
 
 
 @lru_cache(maxsize=_CACHED_HOSTS)
@@ -66,7 +72,13 @@ def decode_host(host: bytes) -> str:
     port = int.from_bytes(host[-4:], "big", signed=True)
     if len(host) == HOST_V4_SIZE:
         return f"{'.'.join(map(str, host[:4]))}:{port}"
-    _check_size(host)
+    if len(host) != HOST_V6_SIZE:
+        raise FieldRangeError(
+            "stored host has a wrong length",
+            field="host",
+            expected=f"{HOST_V4_SIZE} or {HOST_V6_SIZE} bytes",
+            found=f"{len(host)} bytes",
+        )
     address = IPv6Address(host[:16])
     # Spelled out because Python 3.13 changed how it prints mapped addresses.
     mapped = address.ipv4_mapped
@@ -74,14 +86,12 @@ def decode_host(host: bytes) -> str:
 
 
 def encode_message_id(store_host: bytes, physical_offset: int) -> str:
-    """Return the id of the record at `physical_offset` of the store at `store_host`, 8 or 20 bytes.
+    """Return the id of the record at `physical_offset` of the store at `store_host`, as stored.
 
     >>> encode_message_id(bytes.fromhex("C0A82A8300002A9F"), 847067)
     'C0A82A8300002A9F00000000000CECDB'
     """
-    _check_size(store_host)
-    _check_offset(physical_offset)
-    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def decode_message_id(message_id: str) -> tuple[str, int]:
@@ -102,20 +112,6 @@ def decode_message_id(message_id: str) -> tuple[str, int]:
             found=f"{message_id!r:.80}",
         )
     physical_offset = int.from_bytes(raw[-8:], "big", signed=True)
-    _check_offset(physical_offset)
-    return decode_host(raw[:-8]), physical_offset
-
-
-def _check_size(host: bytes) -> None:
-    if len(host) not in (HOST_V4_SIZE, HOST_V6_SIZE):
-        raise FieldRangeError(
-            "stored host has a wrong length",
-            field="host",
-            expected=f"{HOST_V4_SIZE} or {HOST_V6_SIZE} bytes",
-            found=f"{len(host)} bytes",
-        )
-
-
-def _check_offset(physical_offset: int) -> None:
     what = "physical offset cannot be part of a message id"
     checked(physical_offset, 0, _OFFSET_MAX, what, "physical_offset")
+    return decode_host(raw[:-8]), physical_offset

@@ -244,8 +244,6 @@ def _message(
         body_crc=stored_crc,
         raw_body=body,
         raw_properties=raw_properties,
-        # As encode_message_id, for negative offsets too: `base` is the caller's.
-        message_id=(store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper(),
     )
 
 

@@ -1,6 +1,6 @@
 """The message that users get back, and what its bytes say when somebody asks.
 
-Law: a value that owns its bytes and outlives the store. Properties and an inflated body are made
+Law: a value that owns its bytes and outlives the store. Properties, id and inflated body are made
 when they are asked for: most readers forward a message, or look at its body only.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from rocketstore.errors import BodyTooLargeError, CompressedBodyError
-from rocketstore.first_use import MadeAtFirstUse
+from rocketstore.format.host import encode_message_id, stored_host
 from rocketstore.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
 from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_ZLIB
 from rocketstore.units import MiB
@@ -24,15 +24,15 @@ cannot honestly exceed it by more than zlib's best ratio of about 1,030, and a c
 take the process down. A larger body stays compressed in ``raw_body``."""
 
 
-class StoredMessage(msgspec.Struct, frozen=True, dict=True):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as it stands in the CommitLog; owns its bytes and outlives the store.
+
+    Properties and what is made of them, the id, and a compressed body are made at each access.
 
     Attributes
     ----------
     raw_body, raw_properties
-        The stored bytes, undecoded; `raw_body` is compressed when the producer compressed it.
-    message_id
-        Upper-case hex of store host and physical offset (``docs/format/message-id.md``).
+        The stored bytes; `raw_body` is compressed when the producer compressed it.
     """
 
     topic: str
@@ -51,12 +51,16 @@ class StoredMessage(msgspec.Struct, frozen=True, dict=True):
     body_crc: int
     raw_body: bytes
     raw_properties: bytes
-    message_id: str
 
-    @MadeAtFirstUse
+    @property
     def properties(self) -> dict[str, str]:
         """In stored order, a later duplicate wins; malformed parts are left out, as 4.9 does."""
         return decode_properties(self.raw_properties)
+
+    @property
+    def message_id(self) -> str:
+        """Upper-case hex of store host and physical offset (``docs/format/message-id.md``)."""
+        return encode_message_id(stored_host(self.store_host), self.physical_offset)
 
     @property
     def is_compressed(self) -> bool:
@@ -74,6 +78,8 @@ class StoredMessage(msgspec.Struct, frozen=True, dict=True):
         CompressedBodyError
             The stored bytes are no whole zlib stream although sysFlag says so.
         """
+        if not self.is_compressed:
+            return self.raw_body
         return inflated(self.raw_body, self.sys_flag, self.message_id)
 
     @property

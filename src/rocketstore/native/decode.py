@@ -116,7 +116,6 @@ def message_of(data: Bytes, at: int) -> StoredMessage:
         view.load_i32(data, at + 8),
         view.copy_of(data, body_at, view.load_i32(data, body_at - 4)),
         view.copy_of(data, properties_at, at + size - properties_at),
-        view.hex_of(data, store_time_at + 8, store_host_size, at + 28, 8),
     )
 
 

@@ -1,4 +1,5 @@
 cimport cython
+from libc.stdint cimport int64_t
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.columns cimport next_key
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
@@ -13,13 +14,18 @@ cdef enum:
     _AHEAD = 4
     _AHEAD_BYTES = 1280
 
+cdef long long _FIRST, _LAST, _MOST_MESSAGES
+
+@cython.locals(value=cython.longlong)
+cdef int64_t whole_number(object number, object rounded) except? -1
+
 @cython.final
 cdef class KeySearch:
     cdef LogAtHand log
     cdef object index, end
     cdef bint is_mapped
     cdef long long memory_span, slot_limit, item_limit
-    @cython.locals(one=Lookup, files=tuple, is_begun=cython.bint, first=cython.longlong, last=cython.longlong)
+    @cython.locals(one=Lookup, files=tuple, is_begun=cython.bint, first=cython.longlong, last=cython.longlong, most=cython.longlong)
     cpdef list find(self, object topic, object key, object begin_ms, object end_ms, object max_messages)
 
 @cython.final

@@ -14,7 +14,7 @@ DefaultMessageStore.queryMessage (spec B14, B15.4, B15.5), with K-Q1, K-I5 and K
 
 from __future__ import annotations
 
-import math
+from math import ceil, floor
 
 import numpy as np
 
@@ -56,9 +56,17 @@ if not cython.compiled:
 
     _ROOM, _FEW_STEPS, _ALL_STEPS, _AHEAD, _AHEAD_BYTES = 32, 64, 0x7FFFFFFF, 4, 1280
 
-_FIRST_MS = -(1 << 63)
-_LAST_MS = (1 << 63) - 1
+_LAST = (1 << 63) - 1
+_FIRST = -1 - _LAST
 _MOST_MESSAGES = 1 << 30
+
+
+def whole_number(number: Any, rounded: Any) -> int:
+    """Return a number, rounded if it is a fraction, or the nearest one that 64 bits hold."""
+    value = view.number_of(number, 64)
+    if value == view.NO_NUMBER:
+        value = min(max(rounded(number), _FIRST), _LAST)
+    return value
 
 
 class KeySearch:
@@ -80,16 +88,13 @@ class KeySearch:
         self, topic: str, key: str, begin_ms: int, end_ms: int | None, max_messages: int
     ) -> list[StoredMessage]:
         """Return the messages of a topic that carry a key, newest first; see ``Reader.find``."""
-        one = Lookup.__new__(Lookup)
-        if end_ms is None:
-            end_ms = _LAST_MS
-        first, last = view.number_of(begin_ms, 64), view.number_of(end_ms, 64)
-        if view.NO_NUMBER in (first, last):  # fractions, or beyond 64 bits
-            first = min(max(math.ceil(begin_ms), _FIRST_MS), _LAST_MS)
-            last = min(max(math.floor(end_ms), _FIRST_MS), _LAST_MS)
-        if first > last or max_messages <= 0:
+        first = whole_number(begin_ms, ceil)
+        last = _LAST if end_ms is None else whole_number(end_ms, floor)
+        most = min(whole_number(max_messages, floor), _MOST_MESSAGES)
+        if first > last or most <= 0:
             return []
-        one.ask(topic, key, first, last, min(max_messages, _MOST_MESSAGES))
+        one = Lookup.__new__(Lookup)
+        one.ask(topic, key, first, last, most)
         if one.topic.size < 0 or one.key.size <= 0:
             return []  # no record holds half a surrogate pair
         if not self.is_mapped:

@@ -2,7 +2,6 @@ from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -121,19 +120,6 @@ cdef inline bytes filled_record(bytes record, Py_ssize_t size):
 
 cdef inline bytes copy_of(Bytes data, Py_ssize_t at, Py_ssize_t size):
     return PyBytes_FromStringAndSize(chars_at(data, at, size), size)
-
-
-cdef inline str hex_of(Bytes data, Py_ssize_t at, Py_ssize_t size, Py_ssize_t other, Py_ssize_t more):
-    cdef const char *digits = "0123456789ABCDEF"
-    cdef char text[128]
-    cdef Py_ssize_t n, end = 2 * (size + more)
-    check_range(data, at, size)
-    check_range(data, other, more)
-    for n in range(size + more):
-        byte = data.start[at + n if n < size else other + n - size]
-        text[2 * n] = digits[byte >> 4]
-        text[2 * n + 1] = digits[byte & 15]
-    return PyUnicode_DecodeASCII(text, end, NULL)
 
 
 cdef inline Bytes bytes_of(const unsigned char[::1] buffer) noexcept nogil:

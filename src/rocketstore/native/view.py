@@ -57,11 +57,6 @@ def copy_of(data: Bytes, at: int, size: int) -> bytes:
     return data[at : at + size].tobytes()
 
 
-def hex_of(data: Bytes, at: int, size: int, other: int, more: int) -> str:
-    """Return the hexadecimal digits of two ranges."""
-    return (copy_of(data, at, size) + copy_of(data, other, more)).hex().upper()
-
-
 def equal_bytes(first: Bytes, at: int, second: Bytes, other: int, size: int) -> bool:
     """Return whether two ranges hold the same bytes."""
     return copy_of(first, at, size) == copy_of(second, other, size)

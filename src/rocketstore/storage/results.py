@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from rocketstore.errors import PutFailedError
+from rocketstore.format.host import encode_message_id
 from rocketstore.format.stored_message import StoredMessage  # noqa: TC001 - fields of NamedTuples
 
 
@@ -103,10 +104,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         """Offset message id; of a batch all ids, separated by commas; empty when not stored."""
         if self.physical_offset < 0:
             return ""
-        host = self.store_host
-        return ",".join(
-            [(host + offset.to_bytes(8, "big")).hex().upper() for offset in self.record_offsets]
-        )
+        return ",".join([encode_message_id(self.store_host, at) for at in self.record_offsets])
 
     @property
     def record_sizes(self) -> list[int]:

@@ -23,6 +23,7 @@ import msgspec
 from rocketstore.config import BrokerRole
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
+from rocketstore.format.host import decode_host
 from rocketstore.storage.threads import Periodic
 from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.records import (
@@ -209,8 +210,8 @@ def _as_put(half: StoredMessage, record: Record, put: PutResult) -> StoredMessag
         half,
         queue_offset=put.queue_offset,
         physical_offset=put.physical_offset,
-        message_id=put.message_id,
         size=put.size,
         store_timestamp_ms=put.store_timestamp_ms,
+        store_host=decode_host(put.store_host),
         raw_properties=record.properties,
     )

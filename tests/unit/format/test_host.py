@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FieldRangeError
-from rocketstore.format.host import decode_host, encode_host
+from rocketstore.format.host import decode_host, encode_host, stored_host
 
 ports = st.integers(0, 65535)
 
@@ -41,6 +41,11 @@ def test_every_ipv6_host_survives(address, port):
     text = decode_host(stored)
     assert encode_host(text) == stored
     assert ipaddress.ip_address(text[1:].partition("]")[0]) == address
+
+
+@given(st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20))
+def test_the_text_of_any_stored_host_leads_back_to_its_bytes(stored):
+    assert stored_host(decode_host(stored)) == stored
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ import mmap
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.events import get_logger
-from rocketstore.first_use import MadeAtFirstUse
 from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
@@ -48,6 +48,19 @@ all. Nobody waits for that, nor would an entry be lost: the log has them."""
 _log: Final = get_logger(__name__)
 
 _T = TypeVar("_T")
+
+
+class MadeAtFirstUse(cached_property[_T]):
+    """An attribute that is made when it is first asked for.
+
+    Python 3.11 holds a lock of the class meanwhile: where one disk hangs, no other file would be
+    mapped.
+    """
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _T:  # type: ignore[override]
+        value: _T = self.func(instance)
+        instance.__dict__[self.attrname] = value
+        return value
 
 
 class MappedFile:
