@@ -117,7 +117,7 @@ class KeySearch:
                 is_begun = True
             if not one.search(self.slot_limit, self.item_limit):
                 break
-        return one.found
+        return one.found if is_begun else []
 
 
 class Lookup(Window):
@@ -127,13 +127,13 @@ class Lookup(Window):
         """Take what is looked for."""
         self.topic, self.key = view.utf8_of(topic), view.utf8_of(key)
         self.begin_ms, self.end_ms, self.most = begin_ms, end_ms, most
-        self.found: list[StoredMessage] = []
         # The hash of ``topic#key``.
         key_hash = 31 * hash_of(self.topic, 0, self.topic.size, 0) + 35
         self.key_hash = positive_hash(hash_of(self.key, 0, self.key.size, key_hash))
 
     def begin_search(self, search: KeySearch) -> None:
-        """Begin with the log's file that was read last."""
+        """Begin with the log's file that was read last, while the key's slot is fetched."""
+        self.found: list[StoredMessage] = []
         if not cython.compiled:
             self.offsets: Any = [0] * (_ROOM + 1)
         self.begin(search.log)
