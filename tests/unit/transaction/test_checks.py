@@ -256,6 +256,17 @@ def test_an_immune_message_lets_others_pass_and_its_checks_are_not_counted(
     assert [one.body for one in all_of(stores.store, ORDERS)] == [b"other", b"o-17"]
 
 
+def test_a_copy_that_another_host_puts_is_shown_with_that_host(stores: TransactionStores) -> None:
+    stores.store.begin(MESSAGE, 3)
+    stores.config = msgspec.structs.replace(CONFIG, store_host="10.0.0.7:10911")
+    stores.reopen(killed=False)
+    producer = Producer()
+    assert turn(stores, producer) == 1
+    [shown], copy = producer.asked, halves(stores.store)[-1]
+    assert shown.store_host == copy.store_host == "10.0.0.7:10911"
+    assert shown.message_id == copy.message_id
+
+
 def test_a_producer_that_fails_is_asked_again(stores: TransactionStores) -> None:
     stores.store.begin(MESSAGE, 3)
     stores.store.begin(MESSAGE, 3)
