@@ -51,7 +51,7 @@ def given_back(
     """
     is_dead = delay_level < 0 or message.reconsume_times >= limit
     level = 0 if is_dead else delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-    kept = dict(message.properties)
+    kept = message.properties
     for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET):
         kept.pop(name, None)  # the copy is for this group alone (K-L6)
     return Message(

@@ -107,7 +107,8 @@ def message_of(store: Reader, level: Level, entry: Due) -> StoredMessage | None:
 
 def destination_of(message: StoredMessage) -> Destination | None:
     """Return where a delayed message belongs; None where it does not say, or says a wrong place."""
-    topic, queue_id = message.properties.get(REAL_TOPIC), message.properties.get(REAL_QID, "")
+    properties = message.properties
+    topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
     # Nothing is delivered to the half topic: a half message is never delayed (TopicValidator).
     if not topic or topic in (DELAY_TOPIC, HALF_TOPIC) or not queue_id.isdecimal():
         return None

@@ -78,7 +78,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         CompressedBodyError
             The stored bytes are no whole zlib stream although sysFlag says so.
         """
-        if not self.is_compressed:
+        if not self.is_compressed:  # and no id is needed
             return self.raw_body
         return inflated(self.raw_body, self.sys_flag, self.message_id)
 

@@ -9,13 +9,13 @@ query did not name.
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
-from rocketstore.format.stored_message import INFLATED_BODY_LIMIT_BYTES
+from rocketstore.errors import FormatError
+from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_ZLIB
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES, TABLES
 from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
@@ -187,13 +187,10 @@ def _bodies(
 
 def _inflated(stored: bytes) -> bytes:
     """Return an inflated body; as stored when it is no whole zlib stream or inflates too far."""
-    inflater = zlib.decompressobj()
     try:
-        body = inflater.decompress(stored, INFLATED_BODY_LIMIT_BYTES + 1)
-    except zlib.error:
-        # The CRC agrees, so this is what its producer sent.
+        return inflated(stored, COMPRESSED_FLAG, "")
+    except FormatError:  # the CRC agrees, so this is what its producer sent
         return stored
-    return body if inflater.eof and len(body) <= INFLATED_BODY_LIMIT_BYTES else stored
 
 
 def _key_lists(columns: RecordColumns) -> Any:

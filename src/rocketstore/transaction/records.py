@@ -200,8 +200,9 @@ def immune_record(half: StoredMessage) -> Record:
     Source: TransactionalMessageBridge.renewImmunityHalfMessageInner; the checks it did not have
     are not counted.
     """
-    first = half.properties.get(FIRST_OFFSET, str(half.queue_offset))
-    return _copy(half, _encoded({**half.properties, FIRST_OFFSET: first}))
+    properties = half.properties
+    properties.setdefault(FIRST_OFFSET, str(half.queue_offset))
+    return _copy(half, _encoded(properties))
 
 
 def discarded_record(half: StoredMessage) -> Record:
@@ -271,9 +272,10 @@ def refusal(half: StoredMessage, producer_group: str, queue_offset: int) -> EndS
     Source: EndTransactionProcessor.checkPrepareMessage.
     """
     is_half = half.topic == HALF.topic and half.queue_id == HALF.queue_id
-    if not is_half or PGROUP not in half.properties or real_queue(half) is None:
+    group = half.properties.get(PGROUP)
+    if not is_half or group is None or real_queue(half) is None:
         return EndStatus.NOT_A_HALF_MESSAGE
-    if half.properties[PGROUP] != producer_group:
+    if group != producer_group:
         return EndStatus.WRONG_GROUP
     return None if half.queue_offset == queue_offset else EndStatus.WRONG_QUEUE_OFFSET
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketstore.format import stored_message
 from rocketstore.format.properties import decode_properties
 from rocketstore.pipeline import projection
 from rocketstore.pipeline.projection import property_maps, record_batches, timestamps
@@ -85,7 +86,7 @@ def test_only_bodies_that_say_zlib_are_inflated():
 
 def test_inflated_bodies_end_a_batch_before_it_grows_too_large(monkeypatch):
     monkeypatch.setattr(projection, "INFLATED_BATCH_BYTES", 5000)
-    monkeypatch.setattr(projection, "INFLATED_BODY_LIMIT_BYTES", 50_000)
+    monkeypatch.setattr(stored_message, "INFLATED_BODY_LIMIT_BYTES", 50_000)
     log = SyntheticLog(0)
     contents = []
     for number in range(20):
