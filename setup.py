@@ -32,6 +32,7 @@ NATIVE = (
     "page",
     "put",
     "resync",
+    "touch",
     "walk",
 )
 """The sources of ``rocketstore.native`` that are compiled; each has its types in a .pxd."""

@@ -110,16 +110,9 @@ class RowDispatch:
             self.let_go()
 
     def dispatch_file(
-        self,
-        buffer: Bytes,
-        position: int,
-        stop: int,
-        base: int,
-        file_size: int,
-        check_crc: bool,
-        cols: Numbers,
-        batches: int,
-    ) -> tuple[int, int]:
+        self, buffer: Bytes, position: int, stop: int, base: int, file_size: int, check_crc: bool,
+        cols: Numbers, batches: int,
+    ) -> tuple[int, int]:  # fmt: skip
         """Walk a file as ``walk.walk`` does and dispatch it, at most `batches` times all of `cols`.
 
         Returns the first byte that is not dispatched, and what stands there. It waits for the

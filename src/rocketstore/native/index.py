@@ -50,13 +50,9 @@ def slot_place(slot_limit: int, key_hash: int) -> int:
 
 
 def put_item(
-    index_file: Bytes,
-    slot_limit: int,
-    item_limit: int,
-    key_hash: int,
-    physical_offset: int,
+    index_file: Bytes, slot_limit: int, item_limit: int, key_hash: int, physical_offset: int,
     store_timestamp: int,
-) -> bool:
+) -> bool:  # fmt: skip
     """Put one item; False when the file has no room for it."""
     number = view.load_i32(index_file, 36)
     number = max(number, 1)
@@ -98,13 +94,9 @@ def has_room(index_file: Bytes, slot_limit: int, item_limit: int) -> bool:
 
 
 def put_items(
-    index_file: Bytes,
-    slot_limit: int,
-    item_limit: int,
-    key_hashes: Numbers,
-    physical_offsets: Numbers,
-    store_timestamps: Numbers,
-) -> int:
+    index_file: Bytes, slot_limit: int, item_limit: int, key_hashes: Numbers,
+    physical_offsets: Numbers, store_timestamps: Numbers,
+) -> int:  # fmt: skip
     """Put items into an index file, in the order of the log, as dispatch does one by one.
 
     Returns how many were put; the file has no room for the others.
@@ -132,16 +124,9 @@ def first_item(data: Bytes, slot_limit: int, item_limit: int, key_hash: int) -> 
 
 
 def follow_chain(
-    data: Bytes,
-    slot_limit: int,
-    key_hash: int,
-    begin_ms: int,
-    end_ms: int,
-    number: int,
-    offsets: Numbers,
-    room: int,
-    steps: int,
-) -> int:
+    data: Bytes, slot_limit: int, key_hash: int, begin_ms: int, end_ms: int, number: int,
+    offsets: Numbers, room: int, steps: int,
+) -> int:  # fmt: skip
     """Collect physical offsets from item `number` on, newest first; return the item to go on from.
 
     That is 0 at the chain's end. ``offsets[room]`` receives how many there are. An item knows whole

@@ -33,6 +33,8 @@ cdef class LogEnd:
     cdef readonly object file
     cdef readonly long long base, position, limit
     cdef public long long max_offset, last_store_timestamp_ms, locked_since_ms
+    cdef public long long look_at
+    cdef public object on_look
     cdef public bint is_busy
     cdef unsigned char[::1] view
     cdef Bytes data

@@ -33,6 +33,8 @@ _MAGIC = 0xDAA320A7 - (1 << 32)
 _THREES = 0x0303030303030303
 _HIGHEST = 0x8080808080808080
 _KEYS = b"\x02KEYS\x01"
+NEVER = 1 << 62
+"""No append comes to this position."""
 _SPECIAL = frozenset({"DELAY", "INNER_MULTI_DISPATCH", "WAIT"})
 """Properties that the writer looks at."""
 
@@ -176,7 +178,8 @@ class LogEnd:
 
     In the file at `base` the next record begins at `position`, and must end by `limit`. The last
     complete record ends at `max_offset`. `locked_since_ms` is 0 while the append lock is free;
-    `is_busy` says that an append by `CommitLog` is under way, or was interrupted.
+    `is_busy` says that an append by `CommitLog` is under way, or was interrupted. An append that
+    comes to the position `look_at` calls `on_look`, which says where the next look is due.
     """
 
     def __init__(self, store_host: bytes) -> None:
@@ -188,6 +191,8 @@ class LogEnd:
         self.limit = -1
         self.is_busy = False
         self.is_odd = False
+        self.look_at = NEVER
+        self.on_look: Any = None
 
     def open_window(self, file: Any, mapping: Any, position: int, limit: int) -> None:
         """Write into `file`, of which `mapping` has the bytes, from `position` up to `limit`."""

@@ -61,15 +61,9 @@ class QueuePages:
     """
 
     def __init__(
-        self,
-        log: LogAtHand,
-        topic: str,
-        queue_id: int,
-        limits: tuple[int, int, int, int, int],
-        tags: tuple[str, ...],
-        statuses: tuple[Any, Any, Any],
-        without_entry: Any,
-    ) -> None:
+        self, log: LogAtHand, topic: str, queue_id: int, limits: tuple[int, int, int, int, int],
+        tags: tuple[str, ...], statuses: tuple[Any, Any, Any], without_entry: Any,
+    ) -> None:  # fmt: skip
         self.log = log
         self.is_mapped = self.log.source.is_mapped
         self.topic = topic

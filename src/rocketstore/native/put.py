@@ -71,23 +71,12 @@ class PlainPuts:
     """
 
     def __init__(
-        self,
-        end: LogEnd,
-        *,
-        counters: dict[tuple[str, int], QueueCounter],
-        born_hosts: dict[str, bytes],
-        flags: Any,
-        statistics: Any,
-        message_type: type,
-        prepared_type: type,
-        result_type: Callable[..., Any],
-        done: Any,
-        longest_body: int,
-        clock: Callable[[], int] | None,
-        acknowledge: Any,
-        group: SyncGroup | None,
+        self, end: LogEnd, *, counters: dict[tuple[str, int], QueueCounter],
+        born_hosts: dict[str, bytes], flags: Any, statistics: Any, message_type: type,
+        prepared_type: type, result_type: Callable[..., Any], done: Any, longest_body: int,
+        clock: Callable[[], int] | None, acknowledge: Any, group: SyncGroup | None,
         timeout_s: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.end = end
         self.counters = counters
         self.queues: dict[str, dict[int, QueueCounter]] = {}
@@ -293,17 +282,9 @@ class PlainPuts:
         return self.finish(counter, at, now, began_ns, count, sizes)
 
     def put_encoded(
-        self,
-        batch: Any,
-        more: Any,
-        topic: Any,
-        queue_id: Any,
-        *,
-        sys_flag: Any = 0,
-        born_timestamp_ms: Any = None,
-        born_host: Any = "",
-        reconsume_times: Any = 0,
-    ) -> Any:
+        self, batch: Any, more: Any, topic: Any, queue_id: Any, wait_flush: Any, born_host: Any,
+        sys_flag: Any, born_timestamp_ms: Any, reconsume_times: Any,
+    ) -> Any:  # fmt: skip
         """Store a batch as a client encodes it; `more` follows the properties of each message."""
         began_ns = view.system_ns()
         now = self.now_ms(began_ns)
@@ -312,7 +293,9 @@ class PlainPuts:
         if (
             counter is None
             or host is None
+            or wait_flush is not True
             or type(batch) is not bytes
+            or len(batch) > self.longest_body
             or type(more) is not bytes
             or _WAIT in more
         ):
@@ -349,6 +332,7 @@ class PlainPuts:
             size = view.load_i16(source, block_at - 2)
             if size < 0 or size > left - body_size or not is_plain_block(source, block_at, size):
                 break
+            view.prefetch_reads(source, block_at + size, body_size)  # of the next message
             record.flag = view.load_i32(source, begin + 12)
             body = view.part_of(source, begin + 20, body_size)
             start = end.write_head(record, body, counter, at, number + count, now)
@@ -399,6 +383,12 @@ class PlainPuts:
         result = self.result_type(
             self.done, position, number, size, now, end.store_host, count, None, packed
         )
+        if end.position >= end.look_at:
+            try:
+                end.on_look()
+            except BaseException:
+                end.on_look()  # an interrupt: once too often is better than never
+                raise
         if self.waits:
             left_s = self.timeout_s
             if self.group is not None:

@@ -81,6 +81,12 @@ cdef inline void prefetch(Bytes data, Py_ssize_t at) noexcept nogil:
     prefetch_line(<const void *>(<uintptr_t>data.start + <uintptr_t>at))
 
 
+cdef inline void prefetch_reads(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t line
+    for line in range(at, at + min(size, 2048), 64):
+        prefetch(data, line)
+
+
 cdef inline void prefetch_writes(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
     cdef Py_ssize_t line
     for line in range(at, at + min(size, 2048), 64):  # a processor awaits no more lines than that
@@ -115,7 +121,7 @@ cdef inline bytes empty_record(Py_ssize_t size):
 
 
 cdef inline bytes filled_record(bytes record, Py_ssize_t size):
-    return record if size == PyBytes_GET_SIZE(record) else record[:size]
+    return record if size == PyBytes_GET_SIZE(record) else copy_of(bytes_inside(record), 0, size)
 
 
 cdef inline bytes copy_of(Bytes data, Py_ssize_t at, Py_ssize_t size):

@@ -140,6 +140,10 @@ def prefetch(data: Bytes, at: int) -> None:
     """Ask for the cache line of a position, which may be outside."""
 
 
+def prefetch_reads(data: Bytes, at: int, size: int) -> None:
+    """Ask for the cache lines of bytes that are soon read; they may be outside."""
+
+
 def prefetch_writes(data: Bytes, at: int, size: int) -> None:
     """Ask for the cache lines of bytes that are soon written; they may be outside."""
 

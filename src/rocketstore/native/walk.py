@@ -418,14 +418,9 @@ def walk_rows(
 
 
 def walk(
-    buffer: Bytes,
-    position: int,
-    stop: int,
-    base: int,
-    file_size: int,
-    check_crc: bool,
+    buffer: Bytes, position: int, stop: int, base: int, file_size: int, check_crc: bool,
     cols: Numbers,
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int]:  # fmt: skip
     """Fill `cols` with the records that start in ``[position, stop)``, each where the last ended.
 
     `buffer` has the bytes of a CommitLog file from physical offset `base` on. `file_size` is where

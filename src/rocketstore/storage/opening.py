@@ -60,14 +60,9 @@ class StoreParts:
     """What an open store consists of: locked, loaded and recovered when it is made."""
 
     def __init__(
-        self,
-        layout: StoreLayout,
-        config: StoreConfig,
-        *,
-        disk: Disk,
-        clock: Callable[[], int],
+        self, layout: StoreLayout, config: StoreConfig, *, disk: Disk, clock: Callable[[], int],
         policy: RecoveryPolicy | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.layout, self.disk, self.clock = layout, disk, clock
         self.flags = RunningFlags()
         with system_errors(f"cannot make {layout.root}"):

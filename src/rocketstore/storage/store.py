@@ -125,16 +125,10 @@ class BaseStore(Reader):
 
     @classmethod
     def open(  # noqa: PLR0913 - settings by name, all with defaults
-        cls,
-        path: str | Path,
-        config: StoreConfig | None = None,
-        *,
-        read_only: bool = False,
-        clock: Callable[[], int] = system_clock_ms,
-        disk: Disk | None = None,
-        policy: RecoveryPolicy | None = None,
-        threads: bool = True,
-    ) -> Self | ReadOnlyStore:
+        cls, path: str | Path, config: StoreConfig | None = None, *, read_only: bool = False,
+        clock: Callable[[], int] = system_clock_ms, disk: Disk | None = None,
+        policy: RecoveryPolicy | None = None, threads: bool = True,
+    ) -> Self | ReadOnlyStore:  # fmt: skip
         """Open the store at `path`, recover it, and make it when there is none.
 
         Parameters
@@ -249,27 +243,23 @@ class BaseStore(Reader):
         return self._writer.put_messages(messages, queue_id)
 
     def put_client_batch(  # noqa: PLR0913 - the fields of a send request
-        self,
-        topic: str,
-        queue_id: int,
-        batch: bytes | memoryview,
-        *,
-        properties: Mapping[str, str] | bytes = b"",
-        sys_flag: int = 0,
-        born_timestamp_ms: int | None = None,
-        born_host: str = DEFAULT_HOST,
-        reconsume_times: int = 0,
-        wait_flush: bool = True,
-    ) -> PutResult:
+        self, topic: str, queue_id: int, batch: bytes | memoryview, *,
+        properties: Mapping[str, str] | bytes = b"", sys_flag: int = 0,
+        born_timestamp_ms: int | None = None, born_host: str = DEFAULT_HOST,
+        reconsume_times: int = 0, wait_flush: bool = True,
+    ) -> PutResult:  # fmt: skip
         """Store a batch as a producer encodes it, without decoding it; as `put_batch`.
 
-        `batch` holds messages back to back, as `format.client_batch.encode_client_batch` makes
-        them; `properties` are added to those of every message, and the other fields are those of
-        every message, see `Message`. A batch that is cut off inside a message is refused as well.
+        `batch` holds whole messages, as `format.client_batch.encode_client_batch` makes them;
+        `properties` are added to those of each, the other fields are those of each, see `Message`.
         Source: DefaultMessageStore.putMessages.
         """
-        return self._writer.put_client_batch(
-            topic, queue_id, batch, properties, born_host, wait_flush=wait_flush,
+        result = self._writer.put_encoded_at_once(
+            batch, properties, topic, queue_id, wait_flush, born_host, sys_flag, born_timestamp_ms,
+            reconsume_times,
+        )  # fmt: skip
+        return result if result is not None else self._writer.put_client_batch(
+            batch, properties, topic, queue_id, born_host, wait_flush=wait_flush,
             sys_flag=sys_flag, born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
         )  # fmt: skip
 

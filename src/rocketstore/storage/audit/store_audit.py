@@ -269,13 +269,9 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
 
 
 def _compared(
-    latest_ms: int,
-    queues: QueueAudit,
-    index: IndexAudit,
-    config: StoreConfig,
-    file: ReadLogFile,
+    latest_ms: int, queues: QueueAudit, index: IndexAudit, config: StoreConfig, file: ReadLogFile,
     spans: Sequence[tuple[int, int]],
-) -> tuple[Stretch, list[Lacking], _Parts]:
+) -> tuple[Stretch, list[Lacking], _Parts]:  # fmt: skip
     """Compare the records in some spans of one file with queues and index."""
     met, lacking = Stretch(file.base, file.base), []
     parts: _Parts = {}

@@ -246,16 +246,10 @@ class Dispatcher:
     """
 
     def __init__(  # noqa: PLR0913 - the parts it joins, and two settings by name
-        self,
-        log_files: MappedFileQueue,
-        table: ConsumeQueueTable,
-        index: IndexService,
-        *,
-        readable_limit: Callable[[], int],
-        delays_ms: Mapping[int, int],
-        lmq: bool = False,
+        self, log_files: MappedFileQueue, table: ConsumeQueueTable, index: IndexService, *,
+        readable_limit: Callable[[], int], delays_ms: Mapping[int, int], lmq: bool = False,
         forged: frozenset[int] = frozenset(),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.board = ArrivalBoard()
         self.dispatched_offset = 0
         self.stepped_over: list[SteppedOver] = []

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
+from rocketstore.native.touch import MADV_POPULATE_WRITE, PagesAhead
 from rocketstore.storage.files.disk import libc, system_error
 from rocketstore.storage.files.mapped_file import MappedFile, advise
 from rocketstore.storage.threads import Bell, Changes, ServiceThread
@@ -53,9 +54,6 @@ LEADS: Final = ((20, 8), (1000, 2))
 SYNC_AHEAD_BYTES: Final = 512 * KiB
 """How far ahead of a writer that syncs pages are written, and again when half of it is used: what a
 hundred threads fill in some milliseconds. The one sync that writes it takes a little longer."""
-
-_MADV_POPULATE_WRITE: Final = 23
-"""Faults pages in for writing, by one call instead of a loop; Linux 5.14."""
 
 _log: Final = get_logger(__name__)
 
@@ -247,39 +245,30 @@ class TouchAhead:
 
     def __init__(self) -> None:
         self._bell = Bell()
-        self._request: tuple[MappedFile, int, int] | None = None
-        self.thread = ServiceThread("rocketstore-touch", self._run, wake=self._bell.ring)
+        self._pages: PagesAhead | None = None
+        self.thread = ServiceThread("rocketstore-touch", self._run, wake=self.end_file)
 
     def request(self, file: MappedFile, start: int, stop: int) -> None:
         """Ask for the pages of `file` from position `start` to `stop`."""
-        self._request = (file, start, stop)
+        if self._pages is None or self._pages.is_ended:
+            self._pages = PagesAhead(file.array)
+        self._pages.want(start, min(stop, file.backed_position))
+        self._bell.ring()
+
+    def end_file(self) -> None:
+        """Let go of the file: it is full, or the store is closed."""
+        if self._pages is not None:
+            self._pages.end()
+            self._pages = None
         self._bell.ring()
 
     def _run(self) -> None:
-        touched_base, touched_stop = -1, 0
-        while True:
+        while not self.thread.stopping.is_set():
             self._bell.wait()
-            if self.thread.stopping.is_set():
-                return
-            request, self._request = self._request, None
-            if request is None:
-                continue
-            file, start, stop = request
-            if file.base == touched_base and start < touched_stop:
-                start = touched_stop
-            try:
-                if touch_pages(file, start, stop):
-                    touched_base, touched_stop = file.base, stop
-            except Exception:  # noqa: BLE001 - the writer touches its pages itself
-                _log.exception("file.not_touched", path=str(file.path))
-
-
-def windows_ahead(filled_ms: int) -> int:
-    """Return how many windows to touch in front of a writer that filled one in `filled_ms`.
-
-    The thread may wait 5 ms for the interpreter's lock before it begins, hence the longer lead.
-    """
-    return next((windows for limit_ms, windows in LEADS if filled_ms < limit_ms), 0)
+            pages = self._pages
+            if pages is not None:
+                pages.touch()
+            del pages  # it holds the mapping
 
 
 def touch_for_syncs(file: MappedFile, touched_offset: int) -> int:
@@ -303,4 +292,4 @@ def touch_pages(file: MappedFile, start: int, stop: int) -> bool:
     """Fault in a range's whole pages, outside the interpreter's lock; False where that fails."""
     start += -start % OS_PAGE_SIZE_BYTES
     stop = min(stop, file.backed_position)
-    return stop > start and advise(file.array, _MADV_POPULATE_WRITE, start, stop)
+    return stop > start and advise(file.array, MADV_POPULATE_WRITE, start, stop)

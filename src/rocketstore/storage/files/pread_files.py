@@ -105,12 +105,9 @@ class PreadFiles:
     """
 
     def __init__(
-        self,
-        directories: Sequence[Path],
-        *,
-        open_files: OpenFiles | None = None,
+        self, directories: Sequence[Path], *, open_files: OpenFiles | None = None,
         file_size: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._directories = tuple(directories)
         self._open_files = OpenFiles() if open_files is None else open_files
         self._given_size = file_size

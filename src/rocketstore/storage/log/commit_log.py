@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocketstore.errors import StoreClosedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
-from rocketstore.native.log_end import LogEnd, QueueCounter
-from rocketstore.storage.files.ahead import WINDOW_BYTES, windows_ahead
+from rocketstore.native.log_end import NEVER, LogEnd, QueueCounter
+from rocketstore.storage.files.ahead import LEADS, WINDOW_BYTES
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import QueueKey
 
@@ -80,6 +80,7 @@ class CommitLog:
         self.counters: dict[tuple[str, int], QueueCounter] = {}
         self.put_group = SyncGroup()
         self.end = LogEnd(self.store_host)
+        self.end.on_look = self._look
         self.end.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
         self.committer: Callable[[], object] | None = None
@@ -175,14 +176,10 @@ class CommitLog:
     # --- append ---------------------------------------------------------------------------------
 
     def ring_at_next_append(self, ring: Callable[[], None]) -> None:
-        """Have the next append call `ring` before it is done, and no append after it.
-
-        That one finds the window closed, and so comes by `_make_room`; to look for somebody who
-        sleeps costs the others nothing.
-        """
+        """Have the next append call `ring`: holding the lock, or once it is done."""
         with self.lock:
             self._ring = ring
-            self.end.close_window()
+            self.end.look_at = 0
 
     def append(
         self,
@@ -202,6 +199,8 @@ class CommitLog:
         with self.lock:
             try:
                 now = self._enter()
+                if end.position >= end.look_at:
+                    self._look()
                 others: Sequence[QueueCounter] = ()
                 if numbered is not None:
                     record, others = numbered()
@@ -237,6 +236,8 @@ class CommitLog:
         with self.lock:
             self.end.is_busy = True
             self._settle()
+            if self.end.position >= self.end.look_at:
+                self._look()
             file = full = self.files.last()
             if file is None or file.write_position == file.size:
                 base = offset if full is None else full.base + full.size
@@ -259,9 +260,6 @@ class CommitLog:
             file.write_position = stop
             self._settle()
             self.end.is_busy = False
-            dispatch, self._ring = self._ring, None
-        if dispatch is not None:
-            dispatch()
 
     def commit(self, least_pages: int = 0) -> int:
         """Bring what buffers hold to the files; return the committed offset.
@@ -319,38 +317,39 @@ class CommitLog:
 
     def _make_room(self, size: int) -> None:
         """Open a window in which `size` bytes fit: in this file, or in the next."""
-        ring, self._ring = self._ring, None
-        if ring is not None:
-            ring()
         file = self.files.last()
         if file is not None:
             end = file.write_position + size + END_FILE_MIN_BLANK_SIZE
             if end <= file.size:
-                # The first append, the next window, or a sparse file whose pages must be probed.
+                # The first append, or a sparse file whose pages must be probed.
                 file.reserve(end)
-                self._use(file, end)
+                self._use(file)
                 return
         self._roll(file, size)
 
-    def _use(self, file: MappedFile, end: int) -> None:
-        """Make `file` the one that is written, up to the end of the window that holds `end`."""
+    def _use(self, file: MappedFile) -> None:
+        """Make `file` the one that is written, as far as it has room on the disk."""
         if self.sync_flush:
             file.write_single_pages()
-        writable = min(file.size, file.backed_position)
-        window_stop = end + -end % WINDOW_BYTES
-        if self.touch_ahead is not None and window_stop < writable:
-            if file.base + window_stop != self._window_stop:
-                self._window_stop = file.base + window_stop
-                # The next windows are touched if the last one was filled fast.
-                now_ms = self.end.locked_since_ms
-                ahead = windows_ahead(now_ms - self._window_entered_ms)
-                self._window_entered_ms = now_ms
-                if ahead > 0:
-                    stop = window_stop + ahead * WINDOW_BYTES
-                    self.touch_ahead.request(file, window_stop, stop)
-            writable = window_stop
-        limit = writable - END_FILE_MIN_BLANK_SIZE
+        limit = min(file.size, file.backed_position) - END_FILE_MIN_BLANK_SIZE
         self.end.open_window(file, file.array, file.write_position, limit)
+        self.end.look_at = 0
+
+    def _look(self) -> None:
+        """Wake dispatch, which may sleep, and have pages touched if a window was filled fast."""
+        end = self.end
+        touch = None if end.file is None else self.touch_ahead  # a slave uses no file so
+        window_stop = (end.position // WINDOW_BYTES + 1) * WINDOW_BYTES
+        end.look_at = NEVER if touch is None else window_stop  # dispatch may put that back
+        if self._ring is not None:
+            self._ring()
+        if touch is not None and end.base + window_stop != self._window_stop:
+            self._window_stop = end.base + window_stop
+            now_ms = end.last_store_timestamp_ms
+            filled_ms, self._window_entered_ms = now_ms - self._window_entered_ms, now_ms
+            ahead = next((windows for limit_ms, windows in LEADS if filled_ms < limit_ms), 0)
+            if ahead > 0:
+                touch.request(end.file, window_stop, window_stop + ahead * WINDOW_BYTES)
 
     def _roll(self, full: MappedFile | None, size: int) -> None:
         """Go on in the next file with `size` bytes; nothing changes if there is no next one.
@@ -373,8 +372,10 @@ class CommitLog:
             if self.committer is not None and not file.has_buffer:
                 self.committer()  # what a mapping has outlives a kill: no hole may be before it
             self.preallocator.retire(full)
+            if self.touch_ahead is not None:
+                self.touch_ahead.end_file()
         self.files.adopt(file)
-        self._use(file, end)
+        self._use(file)
 
 
 def _counter(key: QueueKey, next_offset: int) -> QueueCounter:

@@ -141,6 +141,7 @@ class StoreWriter:
             plain.is_open = False
         self.put_at_once: Callable[..., PutResult | None] = plain.put_message
         self.put_prepared_at_once: Callable[..., PutResult | None] = plain.put_prepared
+        self.put_encoded_at_once: Callable[..., PutResult | None] = plain.put_encoded
 
     def stop(self) -> None:
         """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
@@ -242,21 +243,21 @@ class StoreWriter:
             return self._refused(refused)
 
     def put_client_batch(
-        self, topic: str, queue_id: int, batch: object, properties: Mapping[str, str] | bytes,
+        self, batch: object, properties: Mapping[str, str] | bytes, topic: str, queue_id: int,
         born_host: str, *, wait_flush: bool, **fields: Any,
     ) -> PutResult:  # fmt: skip
-        """Store messages as a producer encoded them; see `MessageStore.put_client_batch`.
+        """Store a batch that `put_encoded_at_once` left; see `MessageStore.put_client_batch`.
 
         `fields` are those of a `Record` that all messages have.
         """
         try:
-            batch = body_bytes(batch)
-            if wait_flush and len(batch) <= self._longest:
-                result = self.plain.put_encoded(
-                    batch, properties, topic, queue_id, born_host=born_host, **fields
+            given, batch = batch, body_bytes(batch)
+            if batch is not given:
+                result = self.put_encoded_at_once(
+                    batch, properties, topic, queue_id, wait_flush, born_host, **fields
                 )
                 if result is not None:
-                    return cast("PutResult", result)
+                    return result
             self._check_state()
             counter = self._counter_of(topic, queue_id)
             host = self._born_host(born_host)

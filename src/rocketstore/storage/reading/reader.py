@@ -87,13 +87,9 @@ class Reader:
     """Answers questions about the messages of one store; without an index, no key is found."""
 
     def __init__(
-        self,
-        layout: StoreLayout,
-        config: StoreConfig,
-        log: CommitLog | PreadLog,
-        queues: ConsumeQueueTable | PreadQueues,
-        index: IndexService | PreadIndex | None,
-    ) -> None:
+        self, layout: StoreLayout, config: StoreConfig, log: CommitLog | PreadLog,
+        queues: ConsumeQueueTable | PreadQueues, index: IndexService | PreadIndex | None,
+    ) -> None:  # fmt: skip
         self.layout = layout
         self.config = config
         self._log = log
@@ -183,13 +179,9 @@ class Reader:
         return _result(GetResult, self._page(MESSAGES, topic, queue_id, offset, max_messages, tags))
 
     def get_views(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 32,
         tags: str | None = None,
-    ) -> GetViewsResult:
+    ) -> GetViewsResult:  # fmt: skip
         """Return views of raw records of one queue: nothing is copied where the log is mapped.
 
         A view keeps the map of its file alive; retention waits for it a while, and then deletes
@@ -200,13 +192,9 @@ class Reader:
         )
 
     def get_raw(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 32,
         tags: str | None = None,
-    ) -> GetRawResult:
+    ) -> GetRawResult:  # fmt: skip
         """Return raw records of one queue, copied back to back into one buffer.
 
         That is the body of a pull response. Body checksums are not compared. Parameters as `get`.
@@ -292,14 +280,9 @@ class Reader:
     # --- by key, by id --------------------------------------------------------------------------
 
     def find(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
+        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int | None = None,
         max_messages: int | None = None,
-    ) -> list[StoredMessage]:
+    ) -> list[StoredMessage]:  # fmt: skip
         """Return the messages of a topic that carry a key, newest first.
 
         Parameters

@@ -1,6 +1,8 @@
 """Pages touched ahead: those a fast writer is about to fill, and never a byte changed."""
 
+import mmap
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.message import Message
 from rocketstore.native.log_end import Record
+from rocketstore.native.touch import PagesAhead
+from rocketstore.scan import kernels
 from rocketstore.storage.files import ahead as ahead_module
 from rocketstore.storage.files.ahead import (
     LEADS,
@@ -18,18 +22,20 @@ from rocketstore.storage.files.ahead import (
     TouchAhead,
     touch_for_syncs,
     touch_pages,
-    windows_ahead,
 )
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.mapped_file import MappedFile, advise
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts, SettableClock
-from support.mapped_bytes import append_bytes
+from support.mapped_bytes import append_bytes, resident_bytes
 
 FILE_BYTES = 4 * WINDOW_BYTES
+needs_compiled = pytest.mark.skipif(
+    not kernels.is_compiled(), reason="an interpreted writer faults its pages in itself"
+)
 BODY = bytes(WINDOW_BYTES // 4)
 
 
@@ -37,9 +43,13 @@ class RecordingTouch(TouchAhead):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[tuple[int, int]] = []
+        self.ended = 0
 
     def request(self, file: MappedFile, start: int, stop: int) -> None:
         self.asked.append((file.base + start, file.base + stop))
+
+    def end_file(self) -> None:
+        self.ended += 1
 
 
 def log_with(directory: Path, touch: TouchAhead, clock: SettableClock) -> CommitLog:
@@ -72,31 +82,88 @@ def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_p
     ]
 
 
-def test_the_faster_the_writer_the_longer_its_lead():
-    assert [windows_ahead(ms) for ms in (0, 19, 20, 999, 1000)] == [8, 8, 2, 2, 0]
+@pytest.mark.parametrize(("filled_ms", "windows"), [(0, 8), (19, 8), (20, 2), (999, 2), (1000, 0)])
+def test_the_faster_the_writer_the_longer_its_lead(tmp_path, filled_ms, windows):
+    touch, clock = RecordingTouch(), SettableClock()
+    log = log_with(tmp_path, touch, clock)
+    for _ in range(3):
+        append(log)
+    clock.now_ms += filled_ms
+    append(log)
+    append(log)
+    ahead = (2 * WINDOW_BYTES, (2 + windows) * WINDOW_BYTES)
+    assert touch.asked == ([ahead] if windows else [])
 
 
-def test_what_was_touched_for_one_request_is_not_touched_for_the_next(tmp_path, monkeypatch):
-    ranges: list[tuple[int, int]] = []
-    done = threading.Semaphore(0)
+def until_present(file: MappedFile, size: int) -> None:
+    """Wait until so many bytes of a file are in memory for this process."""
+    until = time.monotonic() + 20
+    while resident_bytes(file.path) != size:
+        assert time.monotonic() < until, f"{resident_bytes(file.path)} bytes, expected {size}"
+        time.sleep(0.001)
 
-    def note(_file: MappedFile, start: int, stop: int) -> bool:
-        ranges.append((start, stop))
-        done.release()
-        return True
 
-    monkeypatch.setattr(ahead_module, "touch_pages", note)
+@needs_compiled
+def test_what_is_asked_for_is_touched_in_one_file_after_another(tmp_path):
     first, second = (
         MappedFile.create(tmp_path / str(base), base=base, size=FILE_BYTES, disk=Disk())
         for base in (0, FILE_BYTES)
     )
     touch = TouchAhead()
     touch.thread.start()
-    for file, start, stop in ((first, 0, 20), (first, 10, 30), (first, 50, 60), (second, 0, 20)):
-        touch.request(file, start, stop)
-        assert done.acquire(timeout=10)
+    touch.request(first, 0, WINDOW_BYTES)
+    until_present(first, WINDOW_BYTES)
+    touch.request(first, 2 * WINDOW_BYTES, 3 * WINDOW_BYTES)
+    until_present(first, 2 * WINDOW_BYTES)
+    touch.end_file()
+    touch.request(second, WINDOW_BYTES, 100 * FILE_BYTES)
+    until_present(second, FILE_BYTES - WINDOW_BYTES)
     touch.thread.stop()
-    assert ranges == [(0, 20), (20, 30), (50, 60), (0, 20)]
+    assert resident_bytes(first.path) == 2 * WINDOW_BYTES
+
+
+@needs_compiled
+def test_each_page_is_touched_once(tmp_path):
+    file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=Disk())
+    touch = TouchAhead()
+    touch.thread.start()
+    touch.request(file, 0, 2 * WINDOW_BYTES)
+    until_present(file, 2 * WINDOW_BYTES)
+    advise(file.array, mmap.MADV_DONTNEED, 0, FILE_BYTES)
+    touch.request(file, WINDOW_BYTES, 3 * WINDOW_BYTES)
+    until_present(file, WINDOW_BYTES)
+    touch.thread.stop()
+
+
+def test_pages_that_cannot_be_touched_are_left(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(WINDOW_BYTES))
+    with path.open("rb") as file:
+        pages = PagesAhead(mmap.mmap(file.fileno(), WINDOW_BYTES, prot=mmap.PROT_READ))
+    thread = threading.Thread(target=pages.touch)
+    thread.start()
+    pages.want(0, WINDOW_BYTES)
+    pages.want(-5, 1 << 62)
+    pages.end()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert resident_bytes(path) == 0
+
+
+def test_no_stretch_of_bytes_no_pages():
+    for wrong in (None, 5):
+        with pytest.raises(TypeError):
+            PagesAhead(wrong)
+
+
+def test_a_file_that_is_full_is_let_go(tmp_path):
+    touch = RecordingTouch()
+    log = log_with(tmp_path, touch, SettableClock())
+    for _ in range(15):
+        append(log)
+    assert touch.ended == 0
+    append(log)
+    assert (len(log.files.files), touch.ended) == (2, 1)
 
 
 def test_a_slow_writer_is_left_alone(tmp_path):
@@ -204,25 +271,3 @@ def test_only_a_flush_that_somebody_waits_for_touches_pages(
     parts.writer.put(Message(topic="t"))
     parts.flusher.flush()
     assert bool(touched_ranges) is is_touched
-
-
-def test_the_thread_goes_on_after_a_request_that_fails(tmp_path, monkeypatch):
-    served = threading.Event()
-
-    def touch(_file, start, _stop):
-        if start == 0:
-            raise MemoryError
-        served.set()
-        return True
-
-    monkeypatch.setattr(ahead_module, "touch_pages", touch)
-    file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=Disk())
-    asked = threading.Event()
-    ahead = TouchAhead()
-    monkeypatch.setattr(ahead_module._log, "exception", lambda *_, **__: asked.set(), raising=False)
-    ahead.thread.start()
-    ahead.request(file, 0, 4096)
-    assert asked.wait(20)
-    ahead.request(file, 4096, 8192)
-    assert served.wait(20)
-    ahead.thread.stop()

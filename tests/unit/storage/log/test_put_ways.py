@@ -19,12 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketstore import Message, PutMessageStatus
+from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.record import decode_record
 from rocketstore.native import log_end
 from rocketstore.native import put as native_put
 from rocketstore.scan import kernels
+from rocketstore.storage.files.ahead import WINDOW_BYTES
 from rocketstore.storage.log import commit_log, prepared, writer
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.running_flags import RunningFlag
@@ -370,7 +371,7 @@ def test_odd_calls_are_errors_of_python(store):
         assert plain.put_messages(*arguments) is None
     batch = encode_client_batch([(0, b"a", b"")])
     good = {"sys_flag": 0, "born_timestamp_ms": 5, "born_host": PLAIN.born_host}
-    good |= {"reconsume_times": 0}
+    good |= {"reconsume_times": 0, "wait_flush": True}
     for name in good:
         for odd in (None, "x", 2**80, [], bytearray(b"x"), object()):
             if (name, odd) != ("born_timestamp_ms", None):
@@ -382,6 +383,7 @@ def test_odd_calls_are_errors_of_python(store):
         (batch, None, "orders", 0),
         (batch, b"", ["orders"], 0),
         (batch, b"", "orders", True),
+        (batch * (1 << 19), b"", "orders", 0),
     ):
         assert plain.put_encoded(*arguments, **good) is None
 
@@ -504,3 +506,38 @@ def test_a_batch_longer_than_a_file_s_rest_is_left_to_the_checks(store, appends)
     for _ in range(4):
         assert store.put_batch([big]).status is OK
     assert 0 < len(appends) < 4
+
+
+@needs_compiled
+def test_no_batch_is_left_to_the_checks_because_it_enters_a_window(tmp_path, monkeypatch):
+    config = StoreConfig.small(mapped_file_size_commit_log=4 * WINDOW_BYTES)
+    message = msgspec.structs.replace(PLAIN, body=bytes(WINDOW_BYTES // 5))
+    batch = encode_client_batch([(0, message.body, b"")] * 4)
+    with MessageStore.open(tmp_path / "store", config) as store:
+        assert store.put(PLAIN).status is OK
+        appended = []
+        monkeypatch.setattr(store._parts.log, "append", appended.append)
+        for _ in range(2):
+            store.put_batch([message] * 4)
+            store.put_client_batch("orders", 0, batch, born_host=PLAIN.born_host)
+        assert store.max_physical_offset > 3 * WINDOW_BYTES
+    assert not appended
+
+
+@needs_compiled
+def test_an_interrupt_after_a_put_is_stored_does_not_keep_dispatch_asleep(store):
+    first = store.put(PLAIN).queue_offset
+    end, calls = store._parts.log.end, []
+
+    def interrupted():
+        calls.append(end.position)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        end.look_at = log_end.NEVER
+
+    end.on_look, end.look_at = interrupted, 0
+    with pytest.raises(KeyboardInterrupt):
+        store.put(PLAIN)
+    assert calls == [end.position] * 2
+    assert store.put(PLAIN).queue_offset == first + 2
+    assert len(calls) == 2
