@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import os
 import shutil
 import subprocess
@@ -85,7 +84,7 @@ class Tree:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self._times = itertools.count(int(time.time()) + 10)
+        self._moment = 0
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
@@ -110,9 +109,10 @@ class Tree:
 
     def _write(self, path: Path, text: str, *, is_built: bool) -> None:
         path.write_text(text, "utf-8")
-        # Bytecode is told from that of the text before by whole seconds.
-        moment = next(self._times)
-        os.utime(path, (moment, moment))
+        # Bytecode is told from that of the text before by whole seconds, and what was built is not
+        # built again unless its source is newer.
+        self._moment = max(self._moment, int(time.time())) + 1
+        os.utime(path, (self._moment, self._moment))
         if is_built:
             subprocess.run(
                 [sys.executable, "setup.py", "build_ext", "--inplace"], cwd=self.place, check=True

@@ -525,6 +525,19 @@ def test_no_batch_is_left_to_the_checks_because_it_enters_a_window(tmp_path, mon
 
 
 @needs_compiled
+def test_a_put_that_is_done_at_once_has_the_next_windows_touched(tmp_path, monkeypatch):
+    config = StoreConfig.small(mapped_file_size_commit_log=4 * WINDOW_BYTES)
+    message = msgspec.structs.replace(PLAIN, body=bytes(WINDOW_BYTES // 5))
+    with MessageStore.open(tmp_path / "store", config, clock=Clock()) as store:
+        asked = []
+        touch = store._parts.touch_ahead
+        monkeypatch.setattr(touch, "request", lambda _file, start, _stop: asked.append(start))
+        for _ in range(12):
+            assert store.put(message).status is OK
+    assert asked == [2 * WINDOW_BYTES, 3 * WINDOW_BYTES]
+
+
+@needs_compiled
 def test_an_interrupt_after_a_put_is_stored_does_not_keep_dispatch_asleep(store):
     first = store.put(PLAIN).queue_offset
     end, calls = store._parts.log.end, []
