@@ -38,7 +38,7 @@ if not cython.compiled:
         topic_of,
     )
 
-    _FIXED_SIZE, _START_SIZE, _AHEAD_BYTES = 91, 8, 1280
+    _FIXED_SIZE, _START_SIZE, _AHEAD_BYTES = 91, 8, 4416
 
 
 class Lent:
