@@ -250,8 +250,9 @@ class BaseStore(Reader):
     ) -> PutResult:  # fmt: skip
         """Store a batch as a producer encodes it, without decoding it; as `put_batch`.
 
-        `batch` holds whole messages, as `format.client_batch.encode_client_batch` makes them;
-        `properties` are added to those of each, the other fields are those of each, see `Message`.
+        `batch` holds messages back to back, as `format.client_batch.encode_client_batch` makes
+        them; `properties` are added to those of every message, and the other fields are those of
+        every message, see `Message`. A batch that is cut off inside a message is refused as well.
         Source: DefaultMessageStore.putMessages.
         """
         result = self._writer.put_encoded_at_once(

@@ -61,7 +61,7 @@ class LogProgress(Protocol):
         """How far it can be."""
 
     def ring_at_next_append(self, ring: Callable[[], None]) -> None:
-        """Have `ring` called, once, when that is farther."""
+        """Have `ring` called when that is farther; it may be called again later."""
 
 
 @dataclass(eq=False)

@@ -250,10 +250,13 @@ class TouchAhead:
 
     def request(self, file: MappedFile, start: int, stop: int) -> None:
         """Ask for the pages of `file` from position `start` to `stop`."""
-        if self._pages is None or self._pages.is_ended:
-            self._pages = PagesAhead(file.array)
-        self._pages.want(start, min(stop, file.backed_position))
-        self._bell.ring()
+        try:
+            if self._pages is None or self._pages.is_ended:
+                self._pages = PagesAhead(file.array)
+            self._pages.want(start, min(stop, file.backed_position))
+            self._bell.ring()
+        except Exception:  # noqa: BLE001 - the put is stored, and its writer touches pages itself
+            _log.exception("file.not_touched", path=str(file.path))
 
     def end_file(self) -> None:
         """Let go of the file: it is full, or the store is closed."""

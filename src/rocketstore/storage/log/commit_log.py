@@ -176,7 +176,7 @@ class CommitLog:
     # --- append ---------------------------------------------------------------------------------
 
     def ring_at_next_append(self, ring: Callable[[], None]) -> None:
-        """Have the next append call `ring`: holding the lock, or once it is done."""
+        """Have the next append call `ring`, under the lock or once it is done; others may, too."""
         with self.lock:
             self._ring = ring
             self.end.look_at = 0

@@ -271,3 +271,28 @@ def test_only_a_flush_that_somebody_waits_for_touches_pages(
     parts.writer.put(Message(topic="t"))
     parts.flusher.flush()
     assert bool(touched_ranges) is is_touched
+
+
+def test_a_request_that_fails_is_logged_and_the_next_one_served(tmp_path, monkeypatch):
+    asked, logged = [], []
+
+    class Pages:
+        is_ended = False
+
+        def __init__(self, _mapping):
+            asked.append("file")
+            if len(asked) == 1:
+                raise MemoryError
+
+        def want(self, start, stop):
+            asked.append((start, stop))
+
+    monkeypatch.setattr(ahead_module, "PagesAhead", Pages)
+    monkeypatch.setattr(
+        ahead_module._log, "exception", lambda *_, **__: logged.append(1), raising=False
+    )
+    file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=Disk())
+    touch = TouchAhead()
+    touch.request(file, 0, 4096)
+    touch.request(file, 4096, 8192)
+    assert (asked, logged) == (["file", "file", (4096, 8192)], [1])
