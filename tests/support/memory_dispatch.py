@@ -48,7 +48,7 @@ class MemoryDispatch:
         self.queues = np.zeros((64, QUEUE_COLUMN_COUNT), np.int64)
         self.queue_count = 0
         self.newest_bytes = np.zeros(0, np.uint8)
-        self.items_at_end = np.zeros(1, np.int64)
+        self.last_indexed = np.zeros(2, np.int64)
 
     def run(self, loop_class, data: bytes, base: int) -> None:
         """Dispatch a whole file, stepping one byte over each break."""
@@ -142,7 +142,7 @@ class MemoryDispatch:
         return {
             "files": {key: bytes(file) for key, file in self.files.items()},
             "index": [bytes(file) for file in self.index_files],
-            "items at end": self.items_at_end.tolist(),
+            "last indexed": self.last_indexed.tolist(),
             "queues": queues.tolist(),
             "counts": (
                 loop.records, loop.entries_written, loop.entries_repeated,

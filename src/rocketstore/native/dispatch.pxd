@@ -24,7 +24,7 @@ cdef class RowDispatch:
     cdef public Py_ssize_t cursor
     cdef object decisions, table, index, delays_kept, tables_kept
     cdef Bytes data, topics, index_file
-    cdef Numbers rows, slots, queues, items_at_end, delays_ms
+    cdef Numbers rows, slots, queues, last_indexed, delays_ms
     cdef public Py_ssize_t count
     cdef Py_ssize_t slot_count, delay_count
     cdef long long slot_limit, item_limit

@@ -152,7 +152,7 @@ class RowDispatch:
         self.slots, self.slot_count = view.rows_of(table.slots), len(table.slots)
         self.topics, self.queues = view.bytes_of(table.topics), view.rows_of(table.queues)
         self.index_file = view.bytes_of(index.newest_bytes)
-        self.items_at_end = view.numbers_of(index.items_at_end)
+        self.last_indexed = view.numbers_of(index.last_indexed)
 
     def dispatch_rows(self) -> int:
         """Dispatch the rows from the cursor on."""
@@ -244,15 +244,12 @@ class RowDispatch:
             return 0
         if row[Column.UNIQUE_KEY_SIZE] == 0 and row[Column.KEYS_SIZE] == 0:
             return 0
-        if self.index_file.size == 0:
-            self.roll_index()
-        end_offset = view.load_i64(self.index_file, 24)
-        if row[Column.PHYSICAL_OFFSET] < end_offset:
+        if row[Column.PHYSICAL_OFFSET] < self.last_indexed[1]:
             return 0
         # K-I8: what the last record already has is counted, not guessed from its offset.
         done = 0
-        if row[Column.PHYSICAL_OFFSET] == end_offset:
-            done = self.items_at_end[0]
+        if row[Column.PHYSICAL_OFFSET] == self.last_indexed[1]:
+            done = self.last_indexed[0]
         ordinal = 0
         at, end = next_key(self.data, row, -1)
         while end > 0:
@@ -265,7 +262,7 @@ class RowDispatch:
     def put_key(self, row: Numbers, at: int, size: int, ordinal: int) -> int:
         """Put one item of a record, into the next file if this one is full."""
         key_hash = key_hash_of(self.data, row, at, size)
-        while not put_item(
+        while self.index_file.size == 0 or not put_item(
             self.index_file,
             self.slot_limit,
             self.item_limit,
@@ -274,7 +271,8 @@ class RowDispatch:
             row[Column.STORE_TIMESTAMP],
         ):
             self.roll_index()
-        self.items_at_end[0] = ordinal + 1
+        self.last_indexed[0] = ordinal + 1
+        self.last_indexed[1] = row[Column.PHYSICAL_OFFSET]
         self.index_items += 1
         return 0
 

@@ -149,10 +149,10 @@ class Search:
         at = max(position, 0) + 4
         # `at` runs over the places of magic numbers, four after those of records.
         magic_stop = min(stop, limit - 7) + 4
-        edge = min(limit, magic_stop + 63)  # after `stop`, zeros may go on for a whole file
+        edge = min(limit, magic_stop + 3)  # the next page may have to be fetched
         while at < magic_stop:
             step = 8
-            if at + 8 > limit:
+            if at + 8 > edge:
                 leads, step = 0x80, 1  # any byte may be one
             else:
                 # A jump, not a sum: the processor reads on where it expects more zeros.
@@ -160,7 +160,7 @@ class Search:
                     at += 64
                 while at + 32 <= edge and has_no_lead(data, at):
                     at += 32
-                if at >= magic_stop or at + 8 > limit:
+                if at >= magic_stop or at + 8 > edge:
                     continue
                 leads = lead_bytes(view.load_word(data, at))
             while leads:

@@ -24,7 +24,6 @@ _PREPARED: Final = 0x4
 _ROLLBACK: Final = 0xC
 _DELAY_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _MULTI_DISPATCH_NAME: Final = b"INNER_MULTI_DISPATCH\x01"
-_END_OFFSET: Final = struct.Struct(">q")
 
 
 class RowDispatch:
@@ -137,15 +136,13 @@ class RowDispatch:
         places, physical_offset = self._key_places(row), row[Column.PHYSICAL_OFFSET]
         if not places and not row[Column.KEYS_SIZE]:
             return
-        if not len(self.index.newest_bytes):
-            self.index.roll()
-        (end_offset,) = _END_OFFSET.unpack_from(self.index.newest_bytes.data, 24)
+        items, end_offset = self.index.last_indexed.tolist()
         if physical_offset < end_offset:
             return
-        done = int(self.index.items_at_end[0]) if physical_offset == end_offset else 0
+        done = items if physical_offset == end_offset else 0
         for ordinal, (at, size) in enumerate(places[done:], done):
             seed = row[Column.TOPIC_HASH] * 31 + ord("#")
-            while not put_item(
+            while not len(self.index.newest_bytes) or not put_item(
                 self.index.newest_bytes,
                 self.index.layout.slot_count,
                 self.index.layout.item_count,
@@ -154,7 +151,7 @@ class RowDispatch:
                 row[Column.STORE_TIMESTAMP],
             ):
                 self.index.roll()
-            self.index.items_at_end[0] = ordinal + 1
+            self.index.last_indexed[:] = ordinal + 1, physical_offset
             self.index_items += 1
 
     def _key_places(self, row: list[int]) -> list[tuple[int, int]]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from rocketstore.events import get_logger
 from rocketstore.format.properties import INNER_MULTI_QUEUE_OFFSET
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.native.dispatch import RowDispatch
 from rocketstore.native.row import PutEntry
 from rocketstore.scan import kernels
@@ -127,7 +128,8 @@ def walked_ahead(
         except RuntimeError:  # the process may have no more threads: the walk does without
             yield from walk_batches(file, start, stop, cycle(matrices), check_crc=check_crc)
             return
-        for _ in matrices:
+        for matrix in matrices:
+            matrix.fill(0)  # its memory is fetched here, while the thread starts or walks
             free.put(item=True)
         while (batch := walked.get()) is not None:
             yield batch
@@ -368,7 +370,9 @@ class Dispatcher:
         elif reason is StopReason.BLANK:
             self.dispatched_offset = file.base + file.size
         else:
-            found = int(kernels.resync(file.array, walked + 1, stop, file.base, file.size))
+            # Nothing whole begins in the last bytes, and the page after them may have to be fetched.
+            last = stop - END_FILE_MIN_BLANK_SIZE + 1
+            found = int(kernels.resync(file.array, walked + 1, last, file.base, file.size))
             following = file.base + (stop if found < 0 else found)
             self._note_stepped_over(file.base + walked, following, reason)
             self.dispatched_offset = following

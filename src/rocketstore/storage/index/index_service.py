@@ -132,8 +132,9 @@ class IndexService:
     still found.
 
     `files` are replaced as a whole, never changed in place. `newest_bytes` are the newest file's,
-    which dispatch writes, empty without one; `items_at_end` has one number: how many items the last
-    indexed record has, over all files; so many are skipped when that record comes again (K-I8).
+    which dispatch writes, empty until an item is put. `last_indexed` tells of the last indexed record
+    how many items it has, over all files, and where it stands; so many are skipped when it comes
+    again (K-I8).
     """
 
     directory: Path
@@ -149,7 +150,7 @@ class IndexService:
         self.files: tuple[IndexFile, ...] = ()
         self.is_flush_broken = False
         self.newest_bytes: ByteArray = np.zeros(0, np.uint8)
-        self.items_at_end: Int64Array = np.zeros(1, np.int64)
+        self.last_indexed: Int64Array = np.zeros(2, np.int64)
         self._newest_name: str | None = None
         self._under_way: Path | None = None
 
@@ -187,7 +188,8 @@ class IndexService:
         end = self.end_physical_offset
         newest_first = (file.items["physical_offset"][::-1] for file in reversed(self.files))
         offsets = chain.from_iterable(newest_first)
-        self.items_at_end[0] = sum(1 for _ in takewhile(lambda one: bool(one == end), offsets))
+        items = sum(1 for _ in takewhile(lambda one: bool(one == end), offsets))
+        self.last_indexed[:] = items, end
 
     # --- new files ------------------------------------------------------------------------------
 
