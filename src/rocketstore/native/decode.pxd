@@ -6,7 +6,6 @@ from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, body_place, check_recor
 cdef enum:
     _FIXED_SIZE = 91
     _START_SIZE = 8
-    _AHEAD_BYTES = 4416
 
 @cython.final
 @cython.no_gc

@@ -38,7 +38,7 @@ if not cython.compiled:
         topic_of,
     )
 
-    _FIXED_SIZE, _START_SIZE, _AHEAD_BYTES = 91, 8, 4416
+    _FIXED_SIZE, _START_SIZE = 91, 8
 
 
 class Lent:
@@ -187,8 +187,7 @@ class Window:
         """Have a record, or the beginning of a long one, fetched while something else is done."""
         at = offset - self.base
         if 0 <= at < self.readable:
-            for line in range(0, min(size, _AHEAD_BYTES), 64):
-                view.prefetch(self.data, at + line)
+            view.prefetch_reads(self.data, at, size)
 
     def reach(self, offset: int, size: int) -> int:
         """Return where in the stretch a whole record may stand at an offset; -1 where none can.

@@ -11,8 +11,6 @@ cdef enum:
     _FILLER_SIZE = 0x7FFFFFFF
     _FIXED_SIZE = 91
     _AHEAD = 8
-    _LONG_AHEAD = 2
-    _LONG = 2048
     _ROOM = 32
     _LOOKED_AT = 800
     _SHORT_BYTES = 65536
@@ -82,7 +80,7 @@ cdef class Page(Window):
     cdef int judge(self, long long entry, Py_ssize_t at, long long size) noexcept nogil
     @cython.locals(
         entry=cython.longlong, stop=cython.longlong, count=cython.longlong, taken=cython.longlong, picked=int, reason=int,
-        written=cython.longlong, is_copied=cython.bint, is_long=cython.bint, lead=int, ahead=cython.longlong,
+        written=cython.longlong, is_copied=cython.bint, ahead=cython.longlong,
         offset=cython.longlong, size=cython.longlong, found=int
     )
     cdef int select(self) noexcept nogil

@@ -40,8 +40,7 @@ if not cython.compiled:
     from rocketstore.native.walk import check_record, read_properties, topic_of
 
     _ENTRY_SIZE, _FILLER_SIZE, _FIXED_SIZE = 20, 0x7FFFFFFF, 91
-    _AHEAD, _LONG_AHEAD, _LONG = 8, 2, 2048
-    _ROOM, _LOOKED_AT, _SHORT_BYTES = 32, 800, 65536
+    _AHEAD, _ROOM, _LOOKED_AT, _SHORT_BYTES = 8, 32, 800, 65536
     _FULL, _ELSEWHERE, _OTHERS, _NO_ROOM = range(4)
     _LOST, _UNWANTED, _FOREIGN, _TAKEN = range(4)
     RECORDS, MESSAGES, VIEWS = range(3)
@@ -289,17 +288,14 @@ class Page(Window):
         picked = written = 0
         is_copied = self.kind == RECORDS
         reason = _FULL
-        # Long records are fetched whole, two ahead; more would wait for one another.
-        is_long = entry < stop and self.size_of(entry) > _LONG
-        lead = _LONG_AHEAD if is_long else _AHEAD
-        for ahead in range(entry, min(stop, entry + lead)):
+        for ahead in range(entry, min(stop, entry + _AHEAD)):
             self.prefetch_record(self.offset_of(ahead), self.size_of(ahead))
         while entry < stop and (count == 0 or count < self.most):
             if picked == _ROOM:
                 reason = _NO_ROOM
                 break
-            if entry + lead < stop:
-                ahead = entry + lead
+            if entry + _AHEAD < stop:
+                ahead = entry + _AHEAD
                 self.prefetch_record(self.offset_of(ahead), self.size_of(ahead))
             offset = self.offset_of(entry)
             size = self.size_of(entry)

@@ -41,7 +41,7 @@ cdef extern from "bytes.h" nogil:
     unsigned int crc32_continued(unsigned int crc, const unsigned char *data, size_t size, size_t more)
     int trailing_zeros "__builtin_ctzll"(unsigned long long word)
     void prefetch_to_write(const unsigned char *address)
-    void prefetch_line "__builtin_prefetch"(const void *address)
+    void prefetch_line "__builtin_prefetch"(const void *address, int is_written, int locality)
     void store_atomically "__atomic_store_n"(long long *number, long long value, int order)
     const int AFTER_ALL_BEFORE "__ATOMIC_RELEASE"
 
@@ -78,13 +78,21 @@ cdef inline void publish(Numbers numbers, Py_ssize_t at, long long number) noexc
 
 
 cdef inline void prefetch(Bytes data, Py_ssize_t at) noexcept nogil:
-    prefetch_line(<const void *>(<uintptr_t>data.start + <uintptr_t>at))
+    prefetch_line(<const void *>(<uintptr_t>data.start + <uintptr_t>at), 0, 3)
+
+
+cdef enum:
+    _JUDGED_BYTES = 256  # of a record: the rest is only copied
+    _AWAITED_BYTES = 4416  # no more at once
 
 
 cdef inline void prefetch_reads(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
-    cdef Py_ssize_t line
-    for line in range(at, at + min(size, 2048), 64):
-        prefetch(data, line)
+    cdef Py_ssize_t ahead
+    for ahead in range(0, min(size, _AWAITED_BYTES), 64):
+        if ahead < _JUDGED_BYTES:
+            prefetch(data, at + ahead)
+        else:  # into the second-level cache, for which a processor awaits more lines at once
+            prefetch_line(<const void *>(<uintptr_t>data.start + <uintptr_t>(at + ahead)), 0, 2)
 
 
 cdef inline void prefetch_writes(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
