@@ -19,7 +19,8 @@
 
 enum { CRC_TABLES = 16, CRC_STEP = 16, CRC_LANES = 4, CRC_FOLDED_STEP = 64, CRC_WIDE_STEP = 256 };
 
-/* How far ahead of the folding memory is asked for, as long as more follows: what is walked is mostly not in a cache. */
+/* How far ahead of the folding memory is asked for, into the second-level cache, as long as more follows: what is walked
+ * is mostly not in a cache. */
 enum { CRC_AHEAD = 2048 };
 
 /* crc_tables[k][b] is what byte b contributes when k bytes follow it. */
@@ -129,7 +130,7 @@ crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char 
     wide[0] = _mm512_xor_si512(wide[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
     for (size -= CRC_WIDE_STEP; size >= CRC_WIDE_STEP; size -= CRC_WIDE_STEP) {
         for (int i = 0; i < 4; i++, data += sizeof wide[0]) {
-            __builtin_prefetch(data + ahead);
+            __builtin_prefetch(data + ahead, 0, 2);
             wide[i] = crc_fold_wide(wide[i], over_256, _mm512_loadu_si512(data));
         }
     }
@@ -161,7 +162,7 @@ crc_by_folding(uint32_t crc, const unsigned char *at, size_t size, size_t ahead)
     data += begun / sizeof *data;
     size -= begun;
     for (; size >= CRC_FOLDED_STEP; size -= CRC_FOLDED_STEP) {
-        __builtin_prefetch((const char *)data + ahead);
+        __builtin_prefetch((const char *)data + ahead, 0, 2);
         for (int i = 0; i < CRC_LANES; i++) {
             lanes[i] = crc_fold(lanes[i], over_64, _mm_loadu_si128(data++));
         }
