@@ -13,6 +13,7 @@ from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.scan import kernels
 from rocketstore.scan.scanner import Blank, DamageReason, scan_window
 from rocketstore.units import ByteRange, KiB, MiB
+from support.guarded_memory import guarded
 from support.synthetic_log import MAGIC_V1, SyntheticLog, blank_bytes, record_bytes
 
 BASE = 1 << 20
@@ -333,6 +334,14 @@ def test_resync_finds_a_record_at_every_alignment(noise):
     assert kernels.resync(array, noise, size, BASE, size) == noise
     assert kernels.resync(array, noise + 1, size, BASE, size) == log.records[1][0]
     assert kernels.resync(array, 0, noise, BASE, size) == -1
+
+
+@pytest.mark.parametrize("filling", [0, 0xDA, 0xCB, 1])
+def test_resync_reads_no_further_than_the_magic_number_of_the_last_place(filling):
+    """The page after may be one that the kernel would have to bring, with many zeros more."""
+    room = guarded(bytes([filling]) * mmap.PAGESIZE).base[mmap.PAGESIZE :]  # its second page
+    for start in range(0, mmap.PAGESIZE, 509):
+        assert kernels.resync(room, start, mmap.PAGESIZE - 7, BASE, len(room)) == -1
 
 
 def test_resync_looks_at_no_zeros_after_where_it_is_to_stop():

@@ -370,7 +370,7 @@ class Dispatcher:
         elif reason is StopReason.BLANK:
             self.dispatched_offset = file.base + file.size
         else:
-            # Nothing whole begins in the last bytes, and the page after them may have to be fetched.
+            # Nothing whole begins in the last bytes; the page after them may have to be fetched.
             last = stop - END_FILE_MIN_BLANK_SIZE + 1
             found = int(kernels.resync(file.array, walked + 1, last, file.base, file.size))
             following = file.base + (stop if found < 0 else found)

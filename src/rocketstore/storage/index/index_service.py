@@ -132,9 +132,9 @@ class IndexService:
     still found.
 
     `files` are replaced as a whole, never changed in place. `newest_bytes` are the newest file's,
-    which dispatch writes, empty until an item is put. `last_indexed` tells of the last indexed record
-    how many items it has, over all files, and where it stands; so many are skipped when it comes
-    again (K-I8).
+    which dispatch writes, empty until an item is put. `last_indexed` has two numbers of the last
+    indexed record: how many items it has, over all files, and its physical offset; so many are
+    skipped when it comes again (K-I8).
     """
 
     directory: Path

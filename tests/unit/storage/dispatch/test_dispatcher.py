@@ -14,6 +14,7 @@ from rocketstore.errors import StoreFullError
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import FILLER, QueueEntry
+from rocketstore.scan import kernels
 from rocketstore.scan.columns import StopReason
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
@@ -294,6 +295,32 @@ def test_dispatching_again_by_force_changes_no_byte(parts):
     assert counts.entries_repeated == 40
     assert counts.entries_written == counts.entries_refused == counts.index_items == 0
     assert parts.bytes_on_disk() == before
+
+
+def test_the_index_file_is_taken_with_the_first_item_that_is_put(parts):
+    """Else a start would have the disk give room to a file that nothing is put into."""
+    fill(parts)
+    parts.run()
+    parts.open_derived()
+    parts.dispatcher.dispatch_range(0, parts.end)
+    assert not parts.index.newest_bytes.size
+    parts.append(properties=b"KEYS\x01another")
+    parts.run()
+    assert parts.index.newest_bytes.size
+
+
+def test_a_search_ends_before_what_may_stand_on_the_page_after(parts, monkeypatch):
+    stops = []
+    resync = kernels.resync
+
+    def noted(array, position, stop, base, size):
+        stops.append(stop)
+        return resync(array, position, stop, base, size)
+
+    monkeypatch.setattr(kernels, "resync", noted)
+    parts.append()
+    parts.dispatcher.dispatch_range(0, parts.end + 100)
+    assert stops == [parts.end + 100 - 7]  # from there on not even a BLANK would end before it
 
 
 def test_a_forced_pass_repairs_zeroed_and_wrong_entries(parts):
