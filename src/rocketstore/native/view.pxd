@@ -82,8 +82,8 @@ cdef inline void prefetch(Bytes data, Py_ssize_t at) noexcept nogil:
 
 
 cdef enum:
-    _JUDGED_BYTES = 256  # of a record: the rest is only copied
-    _AWAITED_BYTES = 4416  # no more at once
+    _JUDGED_BYTES = 256  # what is looked at first; most of the rest is only copied
+    _AWAITED_BYTES = 4416  # a record of 4 KiB; of a longer one the processor foresees the rest
 
 
 cdef inline void prefetch_reads(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
