@@ -45,7 +45,7 @@ crc_prepare(void)
         }
     }
 #if HAS_FOLDING
-    crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse2");
+    crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
     crc_folds_wide = __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f");
 #endif
 }
@@ -69,11 +69,6 @@ crc_by_tables(uint32_t crc, const unsigned char *at, size_t size)
 {
     for (; size >= CRC_TABLES; at += CRC_TABLES, size -= CRC_TABLES) {
         crc = crc_of_word(crc, at, 8) ^ crc_of_word(0, at + 8, 0);
-    }
-    if (size >= 8) {
-        crc = crc_of_word(crc, at, 0);
-        at += 8;
-        size -= 8;
     }
     for (; size > 0; at++, size--) {
         crc = (crc >> 8) ^ crc_tables[0][(crc ^ *at) & 0xFF];
@@ -141,7 +136,13 @@ crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char 
     return (size_t)(data - at);
 }
 
-__attribute__((target("pclmul,sse2"))) static uint32_t
+/* Loaded from place 16 - k on, it moves bytes k places up; from 16 + k on, as many down: what moves in is zero. */
+static const int8_t crc_moves[48] = {
+    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0,  1,  2,  3,  4,  5,  6,  7,
+    8,  9,  10, 11, 12, 13, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+};
+
+__attribute__((target("pclmul,sse4.1"))) static uint32_t
 crc_by_folding(uint32_t crc, const unsigned char *at, size_t size, size_t ahead)
 {
     const __m128i *data = (const __m128i *)at;
@@ -153,11 +154,11 @@ crc_by_folding(uint32_t crc, const unsigned char *at, size_t size, size_t ahead)
         begun = crc_by_wide_folding(lanes, crc, at, size, ahead);
     }
     if (begun == 0) {
-        for (int i = 0; i < CRC_LANES; i++) {
+        begun = size < CRC_FOLDED_STEP ? CRC_STEP : CRC_FOLDED_STEP;
+        lanes[0] = _mm_xor_si128(_mm_loadu_si128(data), _mm_cvtsi32_si128((int)crc));
+        for (int i = 1; i < CRC_LANES && begun > CRC_STEP; i++) {
             lanes[i] = _mm_loadu_si128(data + i);
         }
-        lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128((int)crc));
-        begun = CRC_FOLDED_STEP;
     }
     data += begun / sizeof *data;
     size -= begun;
@@ -168,13 +169,20 @@ crc_by_folding(uint32_t crc, const unsigned char *at, size_t size, size_t ahead)
         }
     }
     __m128i lane = lanes[0];
-    for (int i = 1; i < CRC_LANES; i++) {
+    for (int i = 1; i < CRC_LANES && begun > CRC_STEP; i++) {
         lane = crc_fold(lane, over_16, lanes[i]);
     }
     for (; size >= CRC_STEP; size -= CRC_STEP) {
         lane = crc_fold(lane, over_16, _mm_loadu_si128(data++));
     }
-    return crc_by_tables(crc_of_lane(lane), (const unsigned char *)data, size);
+    if (size > 0) { /* the last 16 bytes are the next lane: what the lane has before them is folded into it */
+        __m128i up = _mm_loadu_si128((const __m128i *)(crc_moves + size));
+        __m128i down = _mm_loadu_si128((const __m128i *)(crc_moves + 16 + size));
+        __m128i last = _mm_loadu_si128((const __m128i *)((const char *)data + size - CRC_STEP));
+        last = _mm_blendv_epi8(last, _mm_shuffle_epi8(lane, down), up);
+        lane = crc_fold(_mm_shuffle_epi8(lane, up), over_16, last);
+    }
+    return crc_of_lane(lane);
 }
 #endif
 
@@ -183,7 +191,7 @@ static uint32_t
 crc32_continued(uint32_t crc, const unsigned char *at, size_t size, size_t more)
 {
 #if HAS_FOLDING
-    if (crc_folds && size >= CRC_FOLDED_STEP) {
+    if (crc_folds && size >= CRC_STEP) {
         return ~crc_by_folding(~crc, at, size, more < CRC_AHEAD ? 0 : CRC_AHEAD);
     }
 #endif

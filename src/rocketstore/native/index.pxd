@@ -1,5 +1,6 @@
 cimport cython
 from rocketstore.native cimport view
+from rocketstore.native.touch cimport fault_in
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport is_zeros
 
@@ -30,8 +31,8 @@ cdef long long follow_chain(
 ) noexcept nogil
 cdef bint is_torn(Bytes data, Py_ssize_t at, Py_ssize_t items_at, Py_ssize_t items_end) noexcept nogil
 @cython.locals(
-    items_at=Py_ssize_t, count=cython.longlong, begins_after_zero=cython.bint, kept=cython.longlong, slots=cython.longlong,
-    last_offset=cython.longlong
+    items_at=Py_ssize_t, items_end=Py_ssize_t, count=cython.longlong, begins_after_zero=cython.bint, kept=cython.longlong,
+    slots=cython.longlong, last_offset=cython.longlong
 )
 cpdef rebuild_slots(
     unsigned char[::1] index_file, long long slot_limit, long long item_limit, long long physical_limit

@@ -19,6 +19,7 @@ except ImportError:
 
 if not cython.compiled:
     from rocketstore.native import view
+    from rocketstore.native.touch import fault_in
     from rocketstore.native.view import Bytes, Numbers
     from rocketstore.native.walk import is_zeros
 
@@ -182,11 +183,13 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
         return 0
     items_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE
     count = min(max(view.load_i32(data, 36), 1), item_limit)
+    items_end = items_at + count * _ITEM_SIZE
     begins_after_zero = view.load_i64(data, 16) > 0
-    view.clear_bytes(data, _HEADER_SIZE, items_at)
     kept, slots, last_offset = 1, 0, 0
     with cython.nogil:
-        for number in range(1, count):
+        fault_in(data, 0, items_end)  # a page that is read first, and written then, costs twice
+        view.clear_bytes(data, _HEADER_SIZE, items_at)
+        for number in range(1, count if physical_limit > 0 else 1):
             at = items_at + number * _ITEM_SIZE
             key_hash = view.load_i32(data, at)
             offset = view.load_i64(data, at + 4)
@@ -198,9 +201,7 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
                 continue
             if number > 1 and is_zeros(data, at, at + _ITEM_SIZE):
                 continue
-            if (number > 1 or begins_after_zero) and is_torn(
-                data, at, items_at, items_at + count * _ITEM_SIZE
-            ):
+            if (number > 1 or begins_after_zero) and is_torn(data, at, items_at, items_end):
                 continue
             slot_at = slot_place(slot_limit, key_hash)
             older = view.load_i32(data, slot_at)
@@ -213,7 +214,7 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
             view.store_i32(data, slot_at, kept)
             last_offset = offset
             kept += 1
-    view.clear_bytes(data, items_at + kept * _ITEM_SIZE, items_at + count * _ITEM_SIZE)
+        view.clear_bytes(data, items_at + kept * _ITEM_SIZE, items_end)
     view.store_i32(data, 32, slots)
     view.store_i32(data, 36, kept)
     view.store_i64(data, 24, last_offset)

@@ -160,7 +160,6 @@ cdef inline Numbers queue_at(Numbers queues, Py_ssize_t number) noexcept nogil:
     return queues + number * QueueColumn.COUNT
 
 
-
 # --- objects of Python, read without running any of it ----------------------------------------------
 
 

@@ -22,9 +22,11 @@ if not cython.compiled:
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
-_NOT_ASCII = 0x80808080
 _LOW_32 = 0xFFFFFFFF
 _TOP_BITS = 0x8080808080808080
+_EVERY_2ND_BYTE = 0x00FF00FF00FF00FF
+_EVERY_2ND_PAIR = 0x0000FFFF0000FFFF
+_POWER_OF_8 = 31**8
 _NAME_TAGS = int.from_bytes(b"TAGS", "big")
 _NAME_KEYS = int.from_bytes(b"KEYS", "big")
 _NAME_DELAY = int.from_bytes(b"ELAY", "big")
@@ -230,25 +232,20 @@ def hash_of(data: Bytes, at: int, size: int, seed: int) -> int:
     "replace")`` too. `seed` is the hash of what stands before, 0 for nothing: the hash of
     "topic#key" continues that of "topic".
     """
-    # Of the sum's 64 bits the upper ones are taken away before they are multiplied.
-    value = seed
+    value = int(seed)
     end = at + size
     while at < end:
-        if end - at >= 4:
-            four = view.load_u32(data, at)
-            if four & _NOT_ASCII == 0:
-                value = (
-                    (value & _LOW_32) * 923521
-                    + (four >> 24) * 29791
-                    + (four >> 16 & 0xFF) * 961
-                    + (four >> 8 & 0xFF) * 31
-                    + (four & 0xFF)
-                )
-                at += 4
+        if end - at >= 8:
+            word = view.load_word(data, at)
+            if word & _TOP_BITS == 0:
+                pairs = (word & _EVERY_2ND_BYTE) * 31 + (word >> 8 & _EVERY_2ND_BYTE)
+                fours = (pairs & _EVERY_2ND_PAIR) * 961 + (pairs >> 16 & _EVERY_2ND_PAIR)
+                value = value * _POWER_OF_8 + (fours & _LOW_32) * 923521 + (fours >> 32)
+                at += 8
                 continue
         byte = view.load_u8(data, at)
         if byte < 0x80:
-            value = (value & _LOW_32) * 31 + byte
+            value = value * 31 + byte
             at += 1
         else:
             value, at = hash_other(data, at, end, value & _LOW_32)

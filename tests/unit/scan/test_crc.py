@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 
+import numpy as np
+
+from rocketstore.scan import kernels
 from support.oracle.checksum import fold_constants, lane_constants
 
 
@@ -20,3 +24,14 @@ def test_the_header_folds_with_these_numbers():
     for distance_bits in (128, 512, 2048):
         assert set(fold_constants(distance_bits)) <= numbers
     assert {*lane_constants()} <= numbers
+
+
+def test_bodies_of_every_length_have_the_checksum_of_zlib():
+    data = np.random.default_rng(5).integers(0, 256, 1200, np.uint8)
+    sizes = np.arange(1100, dtype=np.int64)  # by tables, by 16, 64 and 256 bytes, and every rest
+    for start in (0, 1, 15):
+        found = np.zeros_like(sizes)
+        places = np.full_like(sizes, start)
+        assert kernels.slice_crcs(data, places, sizes, found) == len(sizes)
+        expected = [zlib.crc32(data[start : start + size]) & 0x7FFFFFFF for size in sizes.tolist()]
+        assert found.tolist() == expected
