@@ -262,17 +262,13 @@ class RowDispatch:
     def put_key(self, row: Numbers, at: int, size: int, ordinal: int) -> int:
         """Put one item of a record, into the next file if this one is full."""
         key_hash = key_hash_of(self.data, row, at, size)
+        physical, timestamp = row[Column.PHYSICAL_OFFSET], row[Column.STORE_TIMESTAMP]
         while self.index_file.size == 0 or not put_item(
-            self.index_file,
-            self.slot_limit,
-            self.item_limit,
-            key_hash,
-            row[Column.PHYSICAL_OFFSET],
-            row[Column.STORE_TIMESTAMP],
+            self.index_file, self.slot_limit, self.item_limit, key_hash, physical, timestamp
         ):
             self.roll_index()
         self.last_indexed[0] = ordinal + 1
-        self.last_indexed[1] = row[Column.PHYSICAL_OFFSET]
+        self.last_indexed[1] = physical
         self.index_items += 1
         return 0
 

@@ -209,9 +209,7 @@ def hash_other(data: Bytes, at: int, end: int, value: int) -> tuple[int, int]:
         return value * 31 + 0xFFFD, at
     point = lead & (0x3F >> following)
     for _ in range(following):
-        if at >= end:
-            return value * 31 + 0xFFFD, at
-        byte = view.load_u8(data, at)
+        byte = view.load_u8(data, at) if at < end else 0
         if byte < low or byte > high:
             return value * 31 + 0xFFFD, at
         point = point << 6 | (byte & 0x3F)

@@ -216,7 +216,7 @@ class WarmUp:
         """Touch every page of `file`, flush as configured, lock it and ask for read-ahead."""
         file.reserve(file.size)
         if self._flush:
-            file.write_single_pages()
+            file.write_single_pages(file.write_position)
         for start in range(0, file.size, self._piece_bytes):
             stop = min(start + self._piece_bytes, file.size)
             if not touch_pages(file, start, stop):

@@ -145,13 +145,13 @@ class MappedFile:
         """Whether the file was mapped already."""
         return "mapping" in self.__dict__
 
-    def write_single_pages(self) -> None:
-        """Have the kernel keep what follows in single pages, until `read_ahead`.
+    def write_single_pages(self, start: int) -> None:
+        """Have the kernel keep what stands from `start` on in single pages, until `read_ahead`.
 
         Otherwise it reads megabytes ahead and keeps them in large pieces (ext4 since Linux 6.16). A
         piece is written as a whole: syncs of 8 KiB wrote 340 KiB each.
         """
-        advise(self.array, mmap.MADV_RANDOM, self.write_position, self.size)
+        advise(self.array, mmap.MADV_RANDOM, start, self.size)
 
     def read_ahead(self) -> None:
         """Let the kernel read ahead again, in a file that is full."""

@@ -252,7 +252,7 @@ class CommitLog:
                 raise ValueError(f"no place for {len(records)} bytes at {offset} after {file.end}")
             file.reserve(stop)
             if self.sync_flush:
-                file.write_single_pages()
+                file.write_single_pages(file.write_position)
             mapping = file.mapping
             time_ms = max(store_time_ms, self.end.last_store_timestamp_ms)
             self._under_way = _Append(file, start, stop, time_ms, self._replicated, 0, 0)
@@ -330,7 +330,7 @@ class CommitLog:
     def _use(self, file: MappedFile) -> None:
         """Make `file` the one that is written, as far as it has room on the disk."""
         if self.sync_flush:
-            file.write_single_pages()
+            file.write_single_pages(file.write_position)
         limit = min(file.size, file.backed_position) - END_FILE_MIN_BLANK_SIZE
         self.end.open_window(file, file.array, file.write_position, limit)
         self.end.look_at = 0

@@ -128,13 +128,12 @@ class ConsumeQueue(QueueSearch):
         """
         self._rows.set(self.row, QueueColumn.NEXT, MAX_QUEUE_OFFSET * ENTRY_SIZE_BYTES)
         position = self._search_end() * ENTRY_SIZE_BYTES
-        for file in self.files.files:
-            file.set_end(min(max(position - file.base, 0), file.size))
         self._flushed_next = position
         self._rows.set(self.row, QueueColumn.NEXT, position)
         self._set_max_physical()
         self._kept_stop = self._find_kept_stop(position)
         for file in self.files.files:
+            file.set_end(min(max(position - file.base, 0), file.size))
             file.close_descriptor()
 
     @property
@@ -300,7 +299,7 @@ class ConsumeQueue(QueueSearch):
 
         def may_go(stop: int) -> bool:
             # Kernels hold the address of the file that is written: it goes when they have another.
-            is_written = self._mappings.is_written(self.row, self.files.files[0])
+            is_written = self._mappings.is_written(self.files.files[0])
             last = self.last_message(stop // ENTRY_SIZE_BYTES)
             is_expired = last is None or last[1].physical_offset < log_min_offset
             return is_expired and stop <= self.next_position and not is_written

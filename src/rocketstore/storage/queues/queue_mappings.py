@@ -78,7 +78,8 @@ class QueueMappings:
         self._may_raise = writer_limit is None
         self._writer_limit = _half_of_descriptors() if writer_limit is None else writer_limit
         self._reader_limit = min(_MOST_READER_FILES, max(_soft_limit() // 8, 8))
-        self._writers: OrderedDict[int, MappedFile] = OrderedDict()
+        self._writers: dict[int, MappedFile] = {}
+        self._written: set[MappedFile] = set()
         self._readers: OrderedDict[MappedFile, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -100,11 +101,9 @@ class QueueMappings:
             self._readers[file] = None
             self._readers.move_to_end(file)
             for _ in range(len(self._readers) - self._reader_limit):
-                self._let_go(self._readers.popitem(last=False)[0])
-
-    def _let_go(self, reader: MappedFile) -> None:
-        if reader not in self._writers.values():
-            reader.drop()
+                oldest = self._readers.popitem(last=False)[0]
+                if not self.is_written(oldest):
+                    oldest.drop()
 
     def admit_writer(self, row: int, file: MappedFile) -> None:
         """Map a file and let the kernels write to it; only for the dispatching thread.
@@ -116,8 +115,10 @@ class QueueMappings:
         file.close_descriptor()
         with self._lock:
             self._dismiss(row)
+            file.write_single_pages(0)  # a new queue's first entry would fetch megabytes of zeros
             self._readers.pop(file, None)
             self._writers[row] = file
+            self._written.add(file)
             self.rows.set(row, QueueColumn.ADDRESS, address)
             self.rows.set(row, QueueColumn.FILE_START, file.base)
             self.rows.set(row, QueueColumn.FILE_STOP, file.base + file.size)
@@ -137,11 +138,13 @@ class QueueMappings:
             self.rows.set(row, column, 0)
         file = self._writers.pop(row, None)
         if file is not None:
+            self._written.discard(file)
+            file.read_ahead()
             self._readers[file] = None  # still mapped, and counted, until it is let go
 
-    def is_written(self, row: int, file: MappedFile) -> bool:
-        """Whether the kernels hold the address of this file of a queue."""
-        return self._writers.get(row) is file
+    def is_written(self, file: MappedFile) -> bool:
+        """Whether the kernels hold the address of a file."""
+        return file in self._written
 
     def forget(self, file: MappedFile) -> None:
         """Let go of a deleted file."""

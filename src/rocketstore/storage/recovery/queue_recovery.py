@@ -69,8 +69,11 @@ class QueueRecovery:
                 kept[queue.key] = (first, first + count)
         return kept
 
-    def drop_stale_ends(self, start: int, end: int, damaged: Sequence[ByteRange]) -> None:
-        """Drop entries of an earlier log at the queues' ends; [start, end) was checked."""
+    def settle(self, start: int, end: int, damaged: Sequence[ByteRange]) -> None:
+        """Drop entries of an earlier log at the queues' ends, and put fillers for zeros between.
+
+        [start, end) of the log was checked; entries of what stands before are whole.
+        """
         for queue in self.queues.all():
             cut, last = None, queue.last_message()
             while last is not None and self._is_stale(queue, *last, (start, end), damaged):
@@ -80,6 +83,11 @@ class QueueRecovery:
                 # Kept places after it stay the queue's end.
                 keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
                 queue.truncate(cut, now_ms=self.now_ms, keep_to=keep_to)
+            first = _first_entry_from(queue, start)
+            while len(entries := queue.entries(first, queue.max_offset - first)):
+                for row in np.flatnonzero(equal_mask(entries, EMPTY)).tolist():
+                    queue.put(first + row, FILLER, overwrite=True)
+                first += len(entries)
 
     def _is_stale(
         self,
@@ -120,15 +128,6 @@ class QueueRecovery:
             if queue.key not in known:
                 queue.take_away(0, lambda _path: None, now_ms=self.now_ms)
 
-    def fill_unwritten(self, physical_offset: int) -> None:
-        """Put fillers for zeros between entries, which are whole before `physical_offset`."""
-        for queue in self.queues.all():
-            first = _first_entry_from(queue, physical_offset)
-            while len(entries := queue.entries(first, queue.max_offset - first)):
-                for row in np.flatnonzero(equal_mask(entries, EMPTY)).tolist():
-                    queue.put(first + row, FILLER, overwrite=True)
-                first += len(entries)
-
 
 def _given_count(places: EntryArray, old: Sequence[ByteRange]) -> int:
     """Return how many places, from the first on, were given out to records of this log."""
@@ -156,5 +155,9 @@ def _first_entry_from(queue: ConsumeQueue, physical_offset: int) -> int:
         entry = queue.entry(queue_offset)
         return entry is None or not entry.is_written or entry.physical_offset >= physical_offset
 
-    first = queue.first_offset
-    return first + bisect_left(range(first, queue.max_offset), 1, key=is_from)
+    first, stop = queue.first_offset, queue.max_offset
+    step = 1
+    while stop - step > first and is_from(stop - step):  # of most queues only the last ones are
+        step *= 2
+    first = max(first, stop - step)
+    return first + bisect_left(range(first, stop - step // 2), 1, key=is_from)

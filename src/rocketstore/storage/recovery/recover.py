@@ -291,8 +291,7 @@ class _Recovery:
         if leftovers:
             self._truncate_index(start)
             self._dispatch(start, end)
-        self.queues.drop_stale_ends(start, end, damaged)
-        self.queues.fill_unwritten(start)
+        self.queues.settle(start, end, damaged)
         return end
 
     def _cut(self, end: int, leftovers: list[ByteRange]) -> None:

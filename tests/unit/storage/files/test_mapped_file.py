@@ -177,7 +177,7 @@ def test_single_pages_are_those_after_the_written_ones_until_the_file_is_full(tm
     file = create(tmp_path, disk)
     append_bytes(file, bytes(4096 + 1))
     assert is_read_at_random(file.path) == [False]
-    file.write_single_pages()
+    file.write_single_pages(file.write_position)
     assert is_read_at_random(file.path) == [False, True]
     file.read_ahead()
     assert is_read_at_random(file.path) == [False]

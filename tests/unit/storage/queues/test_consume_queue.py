@@ -24,6 +24,7 @@ from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
 from support.golden_stores import golden_store
+from support.mapped_bytes import is_read_at_random
 from support.oracle.codecs import encode_entry
 
 KEY = QueueKey("TopicTest", 0)
@@ -276,6 +277,17 @@ def test_few_files_may_be_mapped_and_all_queues_still_be_written(tmp_path, log_m
     for number in range(10):
         other = again.get(QueueKey("T", number))
         assert [other.entry(n) for n in range(12)] == [entry(n) for n in range(12)]
+
+
+def test_the_file_that_is_written_fetches_single_pages_and_a_full_one_is_read_ahead(queue, table):
+    """A new queue's first entry brought all 6 MB of its file into memory, zeros read ahead."""
+    first, second, third = (file.path for file in queue.files.files)
+    assert is_read_at_random(first) == is_read_at_random(second) == [False]
+    assert is_read_at_random(third) == [True]
+    again = ConsumeQueueTable(table.directory, 100, disk=Disk(), log_min_offset=lambda: 0)
+    again.load()
+    put(again.get(KEY), [12])
+    assert is_read_at_random(third) == [True, True], "also after a restart"
 
 
 # --- cutting --------------------------------------------------------------------------------------
