@@ -111,6 +111,8 @@ class QueueMappings:
         The file that was mapped longest ago may be taken away from its queue, which then asks
         again with its next entry.
         """
+        if self.is_written(file):
+            return
         address = int(file.array.ctypes.data)
         file.close_descriptor()
         with self._lock:

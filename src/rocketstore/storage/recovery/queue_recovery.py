@@ -85,7 +85,8 @@ class QueueRecovery:
                 queue.truncate(cut, now_ms=self.now_ms, keep_to=keep_to)
             first = _first_entry_from(queue, start)
             while len(entries := queue.entries(first, queue.max_offset - first)):
-                for row in np.flatnonzero(equal_mask(entries, EMPTY)).tolist():
+                suspects = np.flatnonzero(entries["record_size"] == 0)  # nearly always none
+                for row in suspects[equal_mask(entries[suspects], EMPTY)].tolist():
                     queue.put(first + row, FILLER, overwrite=True)
                 first += len(entries)
 
@@ -155,8 +156,7 @@ def _first_entry_from(queue: ConsumeQueue, physical_offset: int) -> int:
         entry = queue.entry(queue_offset)
         return entry is None or not entry.is_written or entry.physical_offset >= physical_offset
 
-    first, stop = queue.first_offset, queue.max_offset
-    step = 1
+    first, stop, step = queue.first_offset, queue.max_offset, 1
     while stop - step > first and is_from(stop - step):  # of most queues only the last ones are
         step *= 2
     first = max(first, stop - step)

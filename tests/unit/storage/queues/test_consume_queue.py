@@ -290,6 +290,13 @@ def test_the_file_that_is_written_fetches_single_pages_and_a_full_one_is_read_ah
     assert is_read_at_random(third) == [True, True], "also after a restart"
 
 
+def test_a_file_is_given_to_the_kernels_once_however_many_entries_it_gets(table, monkeypatch):
+    given = []
+    monkeypatch.setattr(MappedFile, "write_single_pages", lambda file, _: given.append(file.base))
+    put(table.get_or_create(KEY), range(12))
+    assert given == [0, 100, 200]
+
+
 # --- cutting --------------------------------------------------------------------------------------
 
 
