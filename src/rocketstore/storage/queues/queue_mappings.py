@@ -100,10 +100,10 @@ class QueueMappings:
         with self._lock:
             self._readers[file] = None
             self._readers.move_to_end(file)
-            for _ in range(len(self._readers) - self._reader_limit):
-                oldest = self._readers.popitem(last=False)[0]
-                if not self.is_written(oldest):
-                    oldest.drop()
+            surplus = range(len(self._readers) - self._reader_limit)
+            oldest = [self._readers.popitem(last=False)[0] for _ in surplus]
+            for reader in {*oldest} - self._written:
+                reader.drop()
 
     def admit_writer(self, row: int, file: MappedFile) -> None:
         """Map a file and let the kernels write to it; only for the dispatching thread.
