@@ -111,7 +111,7 @@ class QueueMappings:
         The file that was mapped longest ago may be taken away from its queue, which then asks
         again with its next entry.
         """
-        if self.is_written(file):
+        if self.is_written(file) and self.rows.value(row, QueueColumn.FILE_STOP):  # set at last
             return
         address = int(file.array.ctypes.data)
         file.close_descriptor()
@@ -138,11 +138,11 @@ class QueueMappings:
     def _dismiss(self, row: int) -> None:
         for column in (QueueColumn.FILE_STOP, QueueColumn.FILE_START, QueueColumn.ADDRESS):
             self.rows.set(row, column, 0)
-        file = self._writers.pop(row, None)
-        if file is not None:
+        if (file := self._writers.get(row)) is not None:
             self._written.discard(file)
             file.read_ahead()
             self._readers[file] = None  # still mapped, and counted, until it is let go
+            del self._writers[row]  # after an interrupt before this all is done again
 
     def is_written(self, file: MappedFile) -> bool:
         """Whether the kernels hold the address of a file."""

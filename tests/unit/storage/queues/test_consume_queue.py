@@ -297,6 +297,28 @@ def test_a_file_is_given_to_the_kernels_once_however_many_entries_it_gets(table,
     assert given == [0, 100, 200]
 
 
+def test_a_file_that_an_interrupt_kept_from_the_kernels_is_given_again(table, monkeypatch):
+    """Else dispatch would ask for it without an end."""
+    queue = table.get_or_create(KEY)
+    put(queue, range(6))
+    file, really = queue.files.files[1], table.rows.set
+    for column in (QueueColumn.ADDRESS, QueueColumn.FILE_START, QueueColumn.FILE_STOP):
+        table.mappings.dismiss_writer(queue.row)
+
+        def interrupted(row, changed, value, at=column):
+            if value and changed is at:
+                raise KeyboardInterrupt
+            really(row, changed, value)
+
+        monkeypatch.setattr(table.rows, "set", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            table.mappings.admit_writer(queue.row, file)
+        monkeypatch.undo()
+        assert not table.rows.value(queue.row, QueueColumn.FILE_STOP)
+        assert put(queue, [queue.max_offset]) == [PutEntry.WRITTEN]
+        assert table.rows.value(queue.row, QueueColumn.FILE_STOP) == file.base + file.size
+
+
 # --- cutting --------------------------------------------------------------------------------------
 
 
