@@ -209,7 +209,7 @@ def hash_other(data: Bytes, at: int, end: int, value: int) -> tuple[int, int]:
         return value * 31 + 0xFFFD, at
     point = lead & (0x3F >> following)
     for _ in range(following):
-        byte = view.load_u8(data, at) if at < end else 0
+        byte = view.load_u8(data, at) if at < end else 0  # which continues nothing
         if byte < low or byte > high:
             return value * 31 + 0xFFFD, at
         point = point << 6 | (byte & 0x3F)
@@ -230,6 +230,7 @@ def hash_of(data: Bytes, at: int, size: int, seed: int) -> int:
     "replace")`` too. `seed` is the hash of what stands before, 0 for nothing: the hash of
     "topic#key" continues that of "topic".
     """
+    # C wraps at 64 bits, of which the lower half counts; interpreted, a number of numpy would not.
     value = int(seed)
     end = at + size
     while at < end:

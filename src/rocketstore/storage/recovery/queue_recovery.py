@@ -85,8 +85,7 @@ class QueueRecovery:
                 queue.truncate(cut, now_ms=self.now_ms, keep_to=keep_to)
             first = _first_entry_from(queue, start)
             while len(entries := queue.entries(first, queue.max_offset - first)):
-                suspects = np.flatnonzero(entries["record_size"] == 0)  # nearly always none
-                for row in suspects[equal_mask(entries[suspects], EMPTY)].tolist():
+                for row in np.flatnonzero(equal_mask(entries, EMPTY)).tolist():
                     queue.put(first + row, FILLER, overwrite=True)
                 first += len(entries)
 
