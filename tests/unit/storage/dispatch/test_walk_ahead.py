@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from rocketstore.config import RecoveryPolicy
+from rocketstore.message import Message
 from rocketstore.message_store import MessageStore
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import StopReason, new_columns
 from rocketstore.storage.dispatch import dispatcher as dispatching
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
+from rocketstore.units import MiB
+from support.configured_store import open_small
 from support.dispatch_parts import DispatchParts
 from support.small_store import CONFIG, LOG_FILE_BYTES, Clock, build_store, crashed
 
@@ -230,6 +233,20 @@ def test_one_core_gets_no_second_thread(monkeypatch):
     assert not dispatching.can_walk_ahead()
     monkeypatch.setattr(dispatching.os, "sched_getaffinity", lambda _pid: {0, 1})
     assert dispatching.can_walk_ahead()
+
+
+def test_the_tail_of_a_clean_stop_is_walked_where_it_is_dispatched(tmp_path, monkeypatch):
+    config = {"mapped_file_size_commit_log": 48 * MiB}
+    with open_small(tmp_path, **config) as store:
+        for _ in range(40):
+            store.put(Message(topic="t", body=bytes(1_000_000)))
+    monkeypatch.setattr(dispatching, "can_walk_ahead", lambda: True)
+    monkeypatch.setattr(
+        dispatching, "walked_ahead", lambda *_, **__: pytest.fail("a thread was asked for")
+    )
+    with open_small(tmp_path, **config) as store:
+        report = store.recovery
+        assert report.end - report.start > 30 * MiB
 
 
 @pytest.mark.usefixtures("ahead")
