@@ -19,7 +19,7 @@ from rocketstore.storage.audit import repair
 from rocketstore.storage.audit.store_audit import (
     audit_store,
     find_kinds,
-    find_places,
+    find_layout,
     small_files,
 )
 from rocketstore.storage.files.disk import Disk
@@ -91,7 +91,7 @@ def _look(
     path: Path, config: StoreConfig, now_ms: int, progress: Callable[[int], None] | None
 ) -> tuple[VerifyReport, bool]:
     """Return what one look finds, and whether somebody writes to the store."""
-    layout, sizes = find_places(path, config)
+    layout, sizes = find_layout(path, config)
     is_live = may_have_writer(layout.lock)
     # Read first: what consumers had by then, the queues have when they are looked at.
     read = cache(small_files(layout))

@@ -421,20 +421,20 @@ def test_a_lock_that_cannot_be_written_is_let_go(tmp_path: Path, call: str) -> N
         FailingCalls(tmp_path, Fault(call, 0, errno.EIO, lasting=True)),
         pytest.raises(SystemRefusedError, match="the disk fails"),
     ):
-        StoreLock.acquire(path)
+        StoreLock(path).acquire()
     assert open_descriptors(tmp_path) == before
-    StoreLock.acquire(path).release()
+    StoreLock(path).acquire().release()
 
 
 def test_a_lock_that_cannot_be_looked_at_does_not_lose_the_one_this_process_has(
     tmp_path: Path,
 ) -> None:
-    lock = StoreLock.acquire(tmp_path / "lock")
+    lock = StoreLock(tmp_path / "lock").acquire()
     with (
         FailingCalls(tmp_path, Fault("stat", 0, errno.EIO, lasting=False)),
         pytest.raises(SystemRefusedError),
     ):
-        StoreLock.acquire(tmp_path / "lock")
+        StoreLock(tmp_path / "lock").acquire()
     code = "import fcntl,sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "lock")], check=False, capture_output=True

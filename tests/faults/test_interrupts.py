@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
+from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig, repair_store
 from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files import mapped_file
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import writer_pid
@@ -308,6 +309,40 @@ def test_an_interrupted_close_ends_what_it_began(times: int, tmp_path: Path) -> 
         if not was_interrupted:
             break
     assert lines > 50
+
+
+@pytest.mark.parametrize("way", ["open", "open with threads", "repair", "rebuild"])
+def test_an_interrupted_opening_or_repair_holds_no_lock(way: str, tmp_path: Path) -> None:
+    """Nor a thread; and the next one is not disturbed by what it began."""
+    config, root = small_config(), tmp_path / "store"
+    store = MessageStore.open(root, config, disk=QuickDisk(), threads=False)
+    run = Run(store)
+    for _ in range(QUEUES):
+        run.put_large()
+    store.abandon()
+    opened: list[MessageStore] = []
+
+    def operation() -> None:
+        if way == "repair":
+            repair_store(root, config)
+        elif way == "rebuild":
+            rebuild_store(root, config, what="index", now_ms=1)
+        else:
+            opened.append(MessageStore.open(root, config, disk=QuickDisk(), threads=way != "open"))
+
+    interrupt, alive = InterruptAt(), threading.active_count()
+    first = range(1, 250)  # the lock is taken among these
+    for lines in itertools.chain(first, itertools.count(250, 97)):
+        was_interrupted = interrupt.run(lines, operation)
+        for left in opened:
+            left.close()
+        opened.clear()
+        assert writer_pid(root / "lock") is None, interrupt.where
+        assert threading.active_count() == alive, interrupt.where
+        if not was_interrupted:
+            break
+    assert lines > 300
+    run.check(root, config)
 
 
 def test_an_interrupted_close_lets_no_thread_outlive_the_lock(tmp_path: Path) -> None:

@@ -131,6 +131,24 @@ def test_no_read_of_a_damaged_store_fails_without_file_and_offset(
     assert number > 3 or call == "preadv"
 
 
+def test_the_end_of_a_short_log_file_that_the_disk_cannot_read_is_an_error(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = root / LOG / f"{0:020}"
+    os.truncate(log, 9_000)
+    verify_store(root, CONFIG)
+    genuine = os.pread
+
+    def pread(descriptor: int, size: int, position: int) -> bytes:
+        if os.fstat(descriptor).st_size == 9_000 and position + size == 9_000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return genuine(descriptor, size, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(SystemRefusedError, match=rf"cannot read {log} at offset \d+"):
+        verify_store(root, CONFIG)
+
+
 @pytest.mark.parametrize("name", ["checkpoint", "known-ends", "config/topics.json"])
 def test_a_small_file_that_the_disk_cannot_read_is_not_taken_for_absent(
     root: Path, monkeypatch: pytest.MonkeyPatch, name: str

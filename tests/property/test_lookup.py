@@ -56,7 +56,7 @@ class Log:
         self.max_offset = max((part.base + part.write_position for part in files), default=0)
         self.end.max_offset = self.max_offset
 
-    def window(self, offset: int, size: int):
+    def bytes_at(self, offset: int, size: int):
         for part in self.files:
             at = offset - part.base
             if not 0 <= at < len(part.data):

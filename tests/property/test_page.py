@@ -40,7 +40,7 @@ class Log:
         self.whole = whole
         self.buffer = guarded(self.data)
 
-    def window(self, offset: int, size: int):
+    def bytes_at(self, offset: int, size: int):
         at = offset - self.base
         if not 0 <= at < len(self.data):
             return None
@@ -58,7 +58,7 @@ class Queue:
         self.entries, self.first = entries, first
         self.max_offset = first + len(entries) // 20
 
-    def window(self, start: int, limit: int):
+    def bytes_at(self, start: int, limit: int):
         part = self.entries[20 * (start - self.first) :][: 20 * limit]
         return guarded(part), start, start + len(part) // 20, False
 

@@ -4,7 +4,7 @@ CPython runs the handlers of pending signals in the main thread, between two ins
 certain ones only. So the n-th line inside the package makes SIGINT pending, by an instruction after
 which it does not look, and the interpreter itself chooses the next place: in that line, in what it
 calls, or some lines later. An exception out of the trace function could be raised where no signal
-can, as between a lock's `__enter__` and the block behind it.
+can, as between a lock's `__enter__` and the block after it.
 """
 
 from __future__ import annotations

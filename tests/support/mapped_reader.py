@@ -38,7 +38,7 @@ class MappedLog:
     def min_offset(self) -> int:
         return max(self.files.min_offset, 0)
 
-    def window(self, offset: int, _size: int) -> tuple[mmap, int, int, MappedFile] | None:
+    def bytes_at(self, offset: int, _size: int) -> tuple[mmap, int, int, MappedFile] | None:
         file = self.files.find(offset)
         return None if file is None else (file.mapping, file.base, file.write_position, file)
 

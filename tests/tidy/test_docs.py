@@ -67,7 +67,7 @@ def exists(words: list[str]) -> bool:
     here = app
     for word in words:
         if word not in here:
-            # Words behind a command that has no commands below it are its arguments.
+            # Words after a command that has no commands below it are its arguments.
             return here is not app and not any(name[0] != "-" for name in here)
         here = here[word]
     return True

@@ -23,6 +23,7 @@ MODULES = (
     "rocketstore.native.page",
     "rocketstore.native.put",
     "rocketstore.native.resync",
+    "rocketstore.native.touch",
     "rocketstore.native.walk",
 )
 

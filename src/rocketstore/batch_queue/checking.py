@@ -18,7 +18,7 @@ from rocketstore.batch_queue.topics import BatchTopics, file_size
 from rocketstore.storage.audit.store_audit import (
     ReadLogFile,
     find_kinds,
-    find_places,
+    find_layout,
     small_files,
 )
 from rocketstore.storage.files.lock import StoreLock
@@ -105,7 +105,7 @@ def repair_batch_queues(
     itself nothing else may be wrong any more: `repair_store` comes first. Nothing is done where
     ``topics.json`` does not say which topics these are: such a store does not open.
     """
-    layout, sizes = find_places(root, config)
+    layout, sizes = find_layout(root, config)
     kinds = find_kinds(layout, small_files(layout))
     if not kinds.batch_topics:
         return [], [], None
@@ -118,12 +118,9 @@ def repair_batch_queues(
     if topics and not dry_run:
         size = file_size(layout, config, sizes)
         config = msgspec.structs.replace(config, mapped_file_size_batch_queue=size)
-        lock = StoreLock.acquire(layout.lock)
-        try:
+        with StoreLock(layout.lock):
             for topic in topics:  # without its directory, opening builds its queues
                 evidence.take_tree(layout.batch_consume_queue / topic)
-        finally:
-            lock.release()
         with BaseStore.open(root, config, disk=disk, clock=lambda: now_ms, threads=False) as store:
             file = TopicFile(layout, clock=lambda: now_ms, disk=disk)
             BatchTopics(store, store._parts, file)  # noqa: SLF001 - what a store makes of its parts

@@ -10,7 +10,6 @@ How derived: MessageDecoder.decodeMessage and PullAPIWrapper.processPullResult o
 from __future__ import annotations
 
 import contextlib
-import zlib
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +17,7 @@ import msgspec
 
 from rocketstore.errors import FormatError
 from rocketstore.format.client_batch import decode_client_batch
+from rocketstore.format.record import body_crc
 from rocketstore.message import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
@@ -63,7 +63,7 @@ def unwrapped(message: StoredMessage, count: int) -> list[StoredMessage]:
             queue_offset=message.queue_offset + number,
             sys_flag=sys_flag & ~OF_THE_RECORD,
             flag=flag,
-            body_crc=zlib.crc32(body) & 0x7FFFFFFF,
+            body_crc=body_crc(body),
             raw_body=body,
             raw_properties=properties,
         )

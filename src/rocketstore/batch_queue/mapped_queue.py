@@ -17,7 +17,7 @@ from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES, encode_
 from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.whole_file import has_data
-from rocketstore.verification.batch_entries import may_follow
+from rocketstore.verification.batch_entries import batch_may_follow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,7 @@ class MappedBatchQueue(BatchEntries):
         if last is not None and entry.physical_offset <= last.physical_offset:
             return PutEntry.REPEATED
         maximum = 0 if last is None else last.stop_offset
-        if not may_follow(entry.base_offset, maximum, entry.physical_offset):
+        if not batch_may_follow(entry.base_offset, maximum, entry.physical_offset):
             _log.warning(
                 "batch_queue.refused", why="its queue offset is not after those before it",
                 physical_offset=entry.physical_offset, base_offset=entry.base_offset,

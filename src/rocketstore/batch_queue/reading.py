@@ -157,7 +157,7 @@ class BatchReads(TopicRoutes):
     def _record(self, entry: BatchEntry) -> memoryview | None:
         if self._reader.at_physical_offset(entry.physical_offset) is None:
             return None
-        window = self._log.window(entry.physical_offset, entry.record_size)
+        window = self._log.bytes_at(entry.physical_offset, entry.record_size)
         if window is None:
             return None
         start = entry.physical_offset - window[1]

@@ -278,7 +278,11 @@ class BatchTopics(BatchReads):
         properties = decode_properties(record.properties)
         if not record.sys_flag & INNER_BATCH:
             return self._illegal(f"property {INNER_NUM}, but sysFlag says that it is not a batch")
-        if not record.places or delay_level(properties) > 0 or INNER_MULTI_DISPATCH in properties:
+        if (
+            not record.offset_count
+            or delay_level(properties) > 0
+            or INNER_MULTI_DISPATCH in properties
+        ):
             return self._illegal("a batch is not delayed, of a transaction, or for several queues")
         try:
             body = inflated(record.body, record.sys_flag, "that is put")

@@ -5,7 +5,7 @@ the number of the next older one. The file stores hashes, not keys, so every ans
 that the caller compares with the record.
 
 Law: nothing in a file is trusted for addressing: slot values and item numbers are range-checked,
-and a chain is followed strictly downwards, which no loop survives.
+and a chain is followed strictly downwards, so a loop ends.
 Page: docs/format/index-file.md.
 Source: rocketmq-all-4.9.8, IndexFile, IndexHeader, IndexService; spec F10.
 """
@@ -70,6 +70,12 @@ class IndexHeader(NamedTuple):
     end_physical_offset: int = 0
     hash_slot_count: int = 0
     index_count: int = FIRST_ITEM
+
+    def item_time_ms(self, number: int, difference_s: int) -> int:
+        """Return when the message of an item was stored, in whole seconds after the begin."""
+        # K-I5: the first item was stored when the file begins, whatever it says.
+        seconds = 0 if number == FIRST_ITEM else difference_s
+        return min(max(self.begin_timestamp_ms, 0), 1 << 60) + seconds * 1000  # if it is damaged
 
 
 class IndexLayout(NamedTuple):

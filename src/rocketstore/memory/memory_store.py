@@ -176,7 +176,7 @@ class MemoryStore:
         end = LogEnd(self._store_host)
         sizes = [end.size_of(record, counter) for record in records]
         written = bytearray(sum(sizes))
-        end.open_window(_Sheet(address), written, 0, len(written))
+        end.write_into(_Sheet(address), written, 0, len(written))
         end.write(counter, records, now_ms)
         stops = list(accumulate(sizes))
         pieces = (

@@ -1,8 +1,8 @@
 cimport cython
 from rocketstore.native cimport CallsFor, Column, SlotColumn, view
-from rocketstore.native.index cimport positive_hash
+from rocketstore.native.index cimport key_hash_of
 from rocketstore.native.view cimport Bytes, Numbers
-from rocketstore.native.walk cimport hash_of, property_at
+from rocketstore.native.walk cimport property_at
 
 cdef long long _TOPIC_FACTOR, _QUEUE_FACTOR
 
@@ -29,7 +29,6 @@ cpdef number_queues(
     const unsigned char[::1] buffer, long long[:, ::1] cols, Py_ssize_t first, long long[:, ::1] slots,
     const unsigned char[::1] topics, long long[::1] numbers
 )
-cdef long long key_hash_of(Bytes data, Numbers row, Py_ssize_t at, Py_ssize_t size) noexcept nogil
 @cython.locals(unique_end=Py_ssize_t, at=Py_ssize_t, stop=Py_ssize_t, end=Py_ssize_t)
 cdef (Py_ssize_t, Py_ssize_t) next_key(Bytes data, Numbers row, Py_ssize_t after) noexcept nogil
 @cython.locals(at=Py_ssize_t, end=Py_ssize_t)

@@ -16,10 +16,10 @@ except ImportError:
 
 if not cython.compiled:
     from rocketstore.native import view
-    from rocketstore.native.index import positive_hash
+    from rocketstore.native.index import key_hash_of
     from rocketstore.native.row import CallsFor, Column, SlotColumn
     from rocketstore.native.view import Bytes, Numbers
-    from rocketstore.native.walk import hash_of, property_at
+    from rocketstore.native.walk import property_at
 
 _TOPIC_FACTOR = 0x9E3779B1
 _QUEUE_FACTOR = 0x85EBCA77
@@ -65,7 +65,7 @@ def slice_crcs(buffer: Bytes, at: Numbers, size: Numbers, target: Numbers) -> in
 def has_name_before(data: Bytes, parts: Numbers, first: int, part: int) -> bool:
     """Return whether a part of the same block, from row `first` on, has the name of row `part`.
 
-    Of a block of more than 64 names nothing is known: it may.
+    A block of more than 64 names counts as having it.
     """
     if part - first > 64:
         return True
@@ -183,15 +183,10 @@ def number_queues(
     return count
 
 
-def key_hash_of(data: Bytes, row: Numbers, at: int, size: int) -> int:
-    """Return the hash that the index keeps of ``topic#key``."""
-    return positive_hash(hash_of(data, at, size, row[Column.TOPIC_HASH] * 31 + 35))
-
-
 def next_key(data: Bytes, row: Numbers, after: int) -> tuple[int, int]:
-    """Return where the key begins and ends that the index has of a record after the one before.
+    """Return begin and end of the next key that the index has of a record.
 
-    That one ended at `after`, -1 for the first. ``UNIQ_KEY`` comes first, then each part of
+    The one before ended at `after`, -1 for the first. ``UNIQ_KEY`` comes first, then each part of
     ``KEYS`` between blanks, equal ones too (IndexService.buildIndex); then one that ends at 0.
     """
     unique_end = row[Column.UNIQUE_KEY_AT] + row[Column.UNIQUE_KEY_SIZE]
@@ -227,7 +222,7 @@ def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> 
         while end > 0:
             if count == room:
                 return -1
-            hashes[count] = key_hash_of(data, row, at, end - at)
+            hashes[count] = key_hash_of(data, at, end - at, row[Column.TOPIC_HASH])
             rows[count] = number
             count += 1
             at, end = next_key(data, row, end)

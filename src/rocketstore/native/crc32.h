@@ -50,16 +50,16 @@ crc_prepare(void)
 #endif
 }
 
-/* What eight bytes after `crc` contribute when `behind` bytes follow them. */
+/* What eight bytes after `crc` contribute when `following` bytes come after them. */
 static inline uint32_t
-crc_of_word(uint32_t crc, const unsigned char *at, int behind)
+crc_of_word(uint32_t crc, const unsigned char *at, int following)
 {
     uint64_t word;
     memcpy(&word, at, sizeof word);
     word = le64toh(word) ^ crc;
     crc = 0;
     for (int i = 0; i < 8; i++) {
-        crc ^= crc_tables[behind + 7 - i][(word >> (8 * i)) & 0xFF];
+        crc ^= crc_tables[following + 7 - i][(word >> (8 * i)) & 0xFF];
     }
     return crc;
 }

@@ -136,7 +136,7 @@ def decode(buffer: Any, position: int, base: int, check_crc: bool) -> StoredMess
 class LogAtHand:
     """A log to read from, and its file that was read last: the next record is likely there.
 
-    `source.window` returns for an offset and a size: a buffer, the offset of its first byte, how
+    `source.bytes_at` returns for an offset and a size: a buffer, the offset of its first byte, how
     much of it may be read, and the mapped file it is of, if it is one; or None.
     """
 
@@ -174,7 +174,7 @@ class Window:
 
     def move(self, offset: int, size: int) -> bool:
         """Go to where bytes of the log are; False where they are not all in one present file."""
-        found = self.log.source.window(offset, size)
+        found = self.log.source.bytes_at(offset, size)
         if found is None:
             return False
         buffer, base, readable, file = found

@@ -1,6 +1,7 @@
 cimport cython
 from rocketstore.native cimport CallsFor, Column, PutEntry, QueueColumn, StopReason, view
-from rocketstore.native.columns cimport entry_code, find_queue, key_hash_of, next_key
+from rocketstore.native.columns cimport entry_code, find_queue, next_key
+from rocketstore.native.index cimport key_hash_of
 from rocketstore.native.index cimport put_item
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport walk_rows

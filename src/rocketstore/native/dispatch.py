@@ -27,8 +27,8 @@ if not cython.compiled:
     from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES as _ENTRY_SIZE
     from rocketstore.format.queue_entry import FILLER_SIZE as _FILLER_SIZE
     from rocketstore.native import view
-    from rocketstore.native.columns import entry_code, find_queue, key_hash_of, next_key
-    from rocketstore.native.index import put_item
+    from rocketstore.native.columns import entry_code, find_queue, next_key
+    from rocketstore.native.index import key_hash_of, put_item
     from rocketstore.native.row import CallsFor, Column, PutEntry, QueueColumn, StopReason
     from rocketstore.native.view import Bytes, Numbers
     from rocketstore.native.walk import walk_rows
@@ -261,7 +261,7 @@ class RowDispatch:
 
     def put_key(self, row: Numbers, at: int, size: int, ordinal: int) -> int:
         """Put one item of a record, into the next file if this one is full."""
-        key_hash = key_hash_of(self.data, row, at, size)
+        key_hash = key_hash_of(self.data, at, size, row[Column.TOPIC_HASH])
         physical, timestamp = row[Column.PHYSICAL_OFFSET], row[Column.STORE_TIMESTAMP]
         while self.index_file.size == 0 or not put_item(
             self.index_file, self.slot_limit, self.item_limit, key_hash, physical, timestamp

@@ -308,7 +308,7 @@ class SyncGroup:
             if ended >= until:
                 return sync_s
             if self.gather(sync_s, (until - ended) / 1e9):
-                # What was asked for is more than this; who gathers next is to hear of it.
+                # More was asked for than this: the next `gather` must see it.
                 self._is_asked = True
                 return sync_s
 

@@ -2,7 +2,7 @@ cimport cython
 from rocketstore.native cimport view
 from rocketstore.native.touch cimport fault_in
 from rocketstore.native.view cimport Bytes, Numbers
-from rocketstore.native.walk cimport is_zeros
+from rocketstore.native.walk cimport hash_of, is_zeros
 
 cdef long long _LOW_32, _TOP_BIT_32, _MAX_BEGIN_MS
 
@@ -14,6 +14,7 @@ cdef enum:
     _MOST_NUMBERS = 0x7FFFFFFF
 
 cdef long long positive_hash(long long value) noexcept nogil
+cdef long long key_hash_of(Bytes data, Py_ssize_t at, Py_ssize_t size, long long topic_hash) noexcept nogil
 cdef Py_ssize_t slot_place(long long slot_limit, long long key_hash) noexcept nogil
 cdef bint put_item(
     Bytes index_file, long long slot_limit, long long item_limit, long long key_hash, long long physical_offset,

@@ -21,7 +21,7 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.touch import fault_in
     from rocketstore.native.view import Bytes, Numbers
-    from rocketstore.native.walk import is_zeros
+    from rocketstore.native.walk import hash_of, is_zeros
 
     _HEADER_SIZE = 40
     _SLOT_SIZE = 4
@@ -43,6 +43,11 @@ def positive_hash(value: int) -> int:
     if low > _TOP_BIT_32:
         return _LOW_32 + 1 - low
     return low
+
+
+def key_hash_of(data: Bytes, at: int, size: int, topic_hash: int) -> int:
+    """Return the hash that the index keeps of ``topic#key``."""
+    return positive_hash(hash_of(data, at, size, topic_hash * 31 + 35))
 
 
 def slot_place(slot_limit: int, key_hash: int) -> int:

@@ -1,6 +1,6 @@
 """Where the mapped log ends, and a record written there, part by part.
 
-Law: no byte is written before its place was compared with the window of the mapping; the length,
+Law: no byte is written before its place was compared with the limit; the length,
 which makes a record of the bytes, is written last. What is after the end is nobody's until it
 moves.
 
@@ -122,7 +122,7 @@ class Record:
         self.inner_base, self.inner_count = -1, 1
 
     def hold_batch(self, base: int, count: int) -> None:
-        """Say that the body is a batch, which takes as many places (spec F9)."""
+        """Say that the body is a batch, which takes as many queue offsets (spec F9)."""
         self.inner_base, self.inner_count = base, count
 
     def describe(self, properties: bytes, born_timestamp_ms: int | None) -> None:
@@ -153,8 +153,8 @@ class Record:
         )
 
     @property
-    def places(self) -> int:
-        """How many numbers of its queue it gets; prepared and rolled-back ones get none."""
+    def offset_count(self) -> int:
+        """How many queue offsets it gets; prepared and rolled-back ones get none."""
         return self.inner_count if (self.sys_flag & 0xC) in (0, 8) else 0
 
     def with_body(self, body: bytes) -> Record:
@@ -174,7 +174,7 @@ def hosted(sys_flag: int, born_host_size: int) -> int:
 
 
 class LogEnd:
-    """Where the log ends, and the window of its last file that records may be written into.
+    """Where the log ends, and up to where records may be written into its last file.
 
     In the file at `base` the next record begins at `position`, and must end by `limit`. The last
     complete record ends at `max_offset`. `locked_since_ms` is 0 while the append lock is free;
@@ -194,11 +194,11 @@ class LogEnd:
         self.look_at = NEVER
         self.on_look: Any = None
 
-    def open_window(self, file: Any, mapping: Any, position: int, limit: int) -> None:
+    def write_into(self, file: Any, mapping: Any, position: int, limit: int) -> None:
         """Write into `file`, of which `mapping` has the bytes, from `position` up to `limit`."""
         self.limit = -1
         if not 0 <= position <= limit <= len(mapping):
-            raise ValueError(f"no window of {len(mapping)} bytes: {position} to {limit}")
+            raise ValueError(f"{position} to {limit} are not positions in {len(mapping)} bytes")
         self.position_slot = view.slot_named(type(file), "write_position")
         self.file = file
         self.view = mapping
@@ -207,8 +207,8 @@ class LogEnd:
         self.position = position
         self.limit = limit
 
-    def close_window(self) -> None:
-        """Let no append find room; `CommitLog` opens the window again when one comes."""
+    def close(self) -> None:
+        """Let no append find room; `CommitLog` makes some when one comes."""
         self.limit = -1
 
     def drop(self) -> None:
@@ -356,18 +356,18 @@ class LogEnd:
     def write(self, counter: QueueCounter, records: Sequence[Record], now_ms: int) -> int:
         """Write records after the end, which stays; return where they end in the file."""
         if counter is None or None in records or len(counter.topic) > 127:
-            raise TypeError("records of one queue are written, nothing else")
+            raise TypeError("expected records of one queue, found None or a topic over 127 bytes")
         at = self.position
         number = counter.next_offset
         for record in records:
-            places = record.places
+            count = record.offset_count
             body = view.bytes_inside(record.body)
-            first = number if places else 0
+            first = number if count else 0
             at = self.add_record(record, body, counter, at, first, now_ms)
             if self.is_odd:
                 self.take_back(at)
                 raise ValueError(f"no room for {len(records)} records up to {self.limit}")
-            number += places
+            number += count
         end = at
         at = self.position
         for record in records:

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.columns cimport next_key
 from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
-from rocketstore.native.index cimport first_item, follow_chain, has_room, positive_hash, slot_place
+from rocketstore.native.index cimport first_item, follow_chain, has_room, key_hash_of, slot_place
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport body_place, check_record, crc_agrees, hash_of, read_properties, store_time_place, topic_of
 

@@ -31,13 +31,7 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.columns import next_key
     from rocketstore.native.decode import lent, message_of
-    from rocketstore.native.index import (
-        first_item,
-        follow_chain,
-        has_room,
-        positive_hash,
-        slot_place,
-    )
+    from rocketstore.native.index import first_item, follow_chain, has_room, key_hash_of, slot_place
     from rocketstore.native.row import COLUMN_COUNT, StopReason
     from rocketstore.native.walk import (
         body_place,
@@ -127,9 +121,8 @@ class Lookup(Window):
         """Take what is looked for."""
         self.topic, self.key = view.utf8_of(topic), view.utf8_of(key)
         self.begin_ms, self.end_ms, self.most = begin_ms, end_ms, most
-        # The hash of ``topic#key``.
-        key_hash = 31 * hash_of(self.topic, 0, self.topic.size, 0) + 35
-        self.key_hash = positive_hash(hash_of(self.key, 0, self.key.size, key_hash))
+        topic_hash = hash_of(self.topic, 0, self.topic.size, 0)
+        self.key_hash = key_hash_of(self.key, 0, self.key.size, topic_hash)
 
     def begin_search(self, search: KeySearch) -> None:
         """Begin with the log's file that was read last, while the key's slot is fetched."""

@@ -136,7 +136,7 @@ class QueuePages:
                 if mapping is not None:
                     page.use_entries(mapping, base)
                     return True
-        found = queue.window(offset, max(count, _LOOKED_AT))
+        found = queue.bytes_at(offset, max(count, _LOOKED_AT))
         if found is None:
             return False
         if self.tag_count > 0 and queue.extension is not None:

@@ -66,8 +66,8 @@ class PlainPuts:
     `counters` are queues by topic and queue id, none of which is ever replaced, `born_hosts` hosts
     by their text.
     A clock of None is the system's. With a `group`, a put ends with a wait there of at most
-    `timeout_s`; where that says no, and where there is none, `acknowledge` keeps what the flush
-    mode promises, within the seconds that are left. None of both: that is no more than an append.
+    `timeout_s`. Where it ends without a flush, or there is no group, `acknowledge` waits for what
+    the flush mode promises, within the seconds that are left. Without either a put only appends.
     """
 
     def __init__(

@@ -6,7 +6,6 @@ whose messages are what consumers get: this makes a row of each.
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ import pyarrow.compute
 from rocketstore.batch_queue.inner_messages import OF_THE_RECORD, whole_messages
 from rocketstore.errors import ConfigError
 from rocketstore.format.properties import KEY_SEPARATOR, decode_properties
+from rocketstore.format.record import body_crc
 from rocketstore.message import INNER_BATCH
 from rocketstore.verification.batch_entries import inner_place
 
@@ -77,7 +77,7 @@ def _messages_of(
             "sysFlag": sys_flag & ~OF_THE_RECORD,
             "flag": flag,
             "body": content,
-            "bodyCRC": zlib.crc32(content) & 0x7FFFFFFF,
+            "bodyCRC": body_crc(content),
             "properties": list(own.items()),
             "tags": own.get("TAGS"),
             "keys": [key for key in own.get("KEYS", "").split(KEY_SEPARATOR) if key],

@@ -86,7 +86,7 @@ def _batch(
     ids = _texts(texts, REAL_QID).to_pylist()
     known = own | {
         "realTopic": _texts(texts, REAL_TOPIC),
-        "realQueueId": [waiting.whole_number(one, 9) for one in ids],
+        "realQueueId": [waiting.decimal_number(one, 9) for one in ids],
         "bodySize": columns.body_size,
         "brokerName": store.broker_name,
     }
@@ -226,7 +226,7 @@ def _take(
     times = _texts(maps, waiting.CHECK_TIMES).to_pylist()
     own = {
         "producerGroup": _texts(maps, waiting.PRODUCER_GROUP),
-        "checkTimes": [waiting.whole_number(one, 9) or 0 for one in times],
+        "checkTimes": [waiting.decimal_number(one, 9) or 0 for one in times],
     }
     rows = _batch(columns, schema, store, maps, **own).to_pylist()
     topics = columns.to_arrow(["topic"]).column(0).to_pylist()

@@ -32,8 +32,7 @@ def set_log_aside(layout: StoreLayout) -> list[Path]:
     derived = (layout.consume_queue, layout.consume_queue_ext, layout.index)
     # What is known goes first, and the log last: interrupted, the next opening builds the rest.
     paths = [path for path in (*known, *derived, *layout.commit_log_directories) if path.exists()]
-    lock = StoreLock.acquire(layout.lock)
-    try:
+    with StoreLock(layout.lock):
         renamed = {path: path.with_name(path.name + REPLACED) for path in paths}
         taken = [str(path) for path in renamed.values() if path.exists()]
         if taken:
@@ -45,6 +44,4 @@ def set_log_aside(layout: StoreLayout) -> list[Path]:
             path.rename(name)
         for directory in {path.parent for path in renamed}:
             Disk().fsync_directory(directory)
-    finally:
-        lock.release()
     return list(renamed.values())

@@ -2,7 +2,7 @@
 
 Law: it never gives up by itself. After every end it waits, longer each time, and begins again from
 where its own log ends. Where only an empty log can go on it says so, once in `trouble` and at each
-try in the log, and changes nothing: whoever owns the store decides (`rocketstore serve slave`).
+try in the log, and changes nothing: the owner of the store decides (`rocketstore serve slave`).
 How derived: HAClient.run of 4.9.8 (spec B21.3), whose pause is 5 s always.
 """
 
@@ -46,7 +46,7 @@ _log: Final = get_logger(__name__)
 
 
 def master_address(config: StoreConfig) -> tuple[str, int]:
-    """Return host and port of ``haMasterAddress``; `ConfigError` where it is none."""
+    """Return host and port of ``haMasterAddress``; `ConfigError` where it is not one."""
     text = config.ha_master_address or ""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:

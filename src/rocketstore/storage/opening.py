@@ -12,7 +12,6 @@ before the services start, not after, so that no crash in between looks like an 
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +42,7 @@ from rocketstore.storage.running_flags import RunningFlags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import ExitStack
     from pathlib import Path
 
     from rocketstore.config import RecoveryPolicy, StoreConfig
@@ -57,11 +57,11 @@ _log: Final = get_logger(__name__)
 
 
 class StoreParts:
-    """What an open store consists of: locked, loaded and recovered when it is made."""
+    """What an open store consists of, locked, loaded, recovered; `to_drop` lets go of all of it."""
 
     def __init__(
         self, layout: StoreLayout, config: StoreConfig, *, disk: Disk, clock: Callable[[], int],
-        policy: RecoveryPolicy | None = None,
+        to_drop: ExitStack, policy: RecoveryPolicy | None = None,
     ) -> None:  # fmt: skip
         self.layout, self.disk, self.clock = layout, disk, clock
         self.flags = RunningFlags()
@@ -71,19 +71,15 @@ class StoreParts:
                     f"{layout.root} is a file", hint="name a directory, or a new one"
                 )
             disk.make_directory(layout.root)
-        self.lock = StoreLock.acquire(layout.lock)
-        self._to_drop = ExitStack()
-        self._to_drop.callback(self.lock.release)
-        try:
-            with system_errors(f"cannot open the store {layout.root}"):
-                self.sizes = resolve_sizes(config, observed_sizes(layout, config))
-                self.config = self.sizes.fill_in(config)
-                self._load()
-                self._recover(policy)
-                self._make_writable()
-        except BaseException:
-            self.drop()
-            raise
+        self.lock, self._to_drop = StoreLock(layout.lock), to_drop
+        to_drop.callback(self.lock.release)  # before it is held: an interrupt may come
+        self.lock.acquire()
+        with system_errors(f"cannot open the store {layout.root}"):
+            self.sizes = resolve_sizes(config, observed_sizes(layout, config))
+            self.config = self.sizes.fill_in(config)
+            self._load()
+            self._recover(policy)
+            self._make_writable()
 
     def drop(self) -> None:
         """Let go of the files that are loaded, and of the lock, whatever one of them cannot do."""

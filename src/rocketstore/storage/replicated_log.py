@@ -42,7 +42,7 @@ class ReplicatedLog:
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes of one file as they are; none where there are none."""
         stop = min(offset + size, self.end)
-        found = self._log.window(offset, size) if offset < stop else None
+        found = self._log.bytes_at(offset, size) if offset < stop else None
         if found is None:
             return b""
         mapping, base, _, _ = found

@@ -14,6 +14,7 @@ How derived: DefaultMessageStore of 4.9, whose order of start and shutdown this 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 from rocketstore.config import StoreConfig
@@ -161,21 +162,19 @@ class BaseStore(Reader):
             No room to recover it.
         """
         config = StoreConfig() if config is None else config
+        note_missing()
         if read_only:
             return cls._open_read_only(path, config)
-        note_missing()
-        parts = StoreParts(
-            StoreLayout.of(path, config),
-            config,
-            disk=Disk() if disk is None else disk,
-            clock=clock,
-            policy=policy,
-        )
+        to_drop = ExitStack()
         try:
+            parts = StoreParts(
+                StoreLayout.of(path, config), config, disk=Disk() if disk is None else disk,
+                clock=clock, to_drop=to_drop, policy=policy,
+            )  # fmt: skip
             store = cls(parts, threads=threads)
             store._services.start()
         except BaseException:
-            parts.drop()
+            to_drop.close()
             raise
         try:
             if threads:

@@ -70,7 +70,7 @@ class Changes:
         return functools.partial(self._bells.remove, bell)
 
     def wait_for(self, is_true: Callable[[], object], timeout_s: float | None = None) -> bool:
-        """Wait until `is_true`; False when that takes too long, None being no time."""
+        """Wait until `is_true`; False when that takes too long, None waits for ever."""
         if is_true():
             return True
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -132,15 +132,16 @@ class ServiceThread:
 
     def start(self) -> None:
         """Start the thread; `SystemRefusedError` where the process may have no more of them."""
-        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        # Known before it starts: an interrupt may come once it has.
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
-            thread.start()
+            self._thread.start()
         except RuntimeError as error:
+            self._thread = None
             raise SystemRefusedError(
                 f"cannot start the thread {self.name}: {error}",
                 hint="raise the limit of processes and threads (ulimit -u, or the container's)",
             ) from error
-        self._thread = thread
 
     def stop(self) -> None:
         """Tell the thread to stop and wait; `SystemRefusedError` where it works on for a minute."""
@@ -149,7 +150,8 @@ class ServiceThread:
             self._wake()
         if self._thread is None:
             return
-        self._thread.join(JOIN_TIMEOUT_S)
+        with contextlib.suppress(RuntimeError):  # not started, or not yet: then it ends at once
+            self._thread.join(JOIN_TIMEOUT_S)
         if self._thread.is_alive():
             raise SystemRefusedError(
                 f"the thread {self.name} has not stopped within {JOIN_TIMEOUT_S:.0f} s",
@@ -159,7 +161,8 @@ class ServiceThread:
 
     def _run(self) -> None:
         try:
-            self._work()
+            if not self.stopping.is_set():
+                self._work()
         except BaseException as error:  # noqa: BLE001 - nobody else would ever say so
             _log.exception("service.died", service=self.name)
             if self.on_death is not None:

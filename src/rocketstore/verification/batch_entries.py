@@ -103,7 +103,7 @@ def entries_called_for(
             yield numbers.key(int(queues[row])), encode_batch_entry(entry)
 
 
-def may_follow(base_offset: Any, queue_stop: Any, physical_offset: Any) -> Any:
+def batch_may_follow(base_offset: Any, queue_stop: Any, physical_offset: Any) -> Any:
     """Whether a record's first number may come after those of a queue up to `queue_stop`.
 
     A forged number would refuse every later message: as many as fit the log may be missing. Numbers
@@ -197,11 +197,11 @@ def _followed(called: BatchEntryArray) -> BatchEntryArray:
     """Return those entries that dispatch takes in, each after the ones before it."""
     bases, places = (called[name].astype(np.int64) for name in ("base_offset", "physical_offset"))
     stops = bases + called["message_count"]
-    follows = may_follow(bases, np.append(0, stops)[:-1], places)
+    follows = batch_may_follow(bases, np.append(0, stops)[:-1], places)
     if not follows.all():
         stop = 0
         for row in range(len(called)):
-            follows[row] = may_follow(bases[row], stop, places[row])
+            follows[row] = batch_may_follow(bases[row], stop, places[row])
             stop = stops[row] if follows[row] else stop
     taken: BatchEntryArray = called[follows]
     return taken

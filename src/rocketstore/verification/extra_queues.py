@@ -243,7 +243,7 @@ class ExtraQueues:
     def of(self, record: Record, own: QueueKey, *, refuses: bool) -> tuple[Record, list[QueueKey]]:
         """Return a record without numbers, and the extra queues that it goes to with `own`."""
         queues = self.asked(decode_properties(record.properties), own, refuses=refuses)
-        is_on_its_way = goes_on(own.topic) and record.places > 0
+        is_on_its_way = goes_on(own.topic) and record.offset_count > 0
         return _described(record, without_numbers(record.properties)), queues * is_on_its_way
 
     def numbered(

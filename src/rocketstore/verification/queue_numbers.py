@@ -160,11 +160,11 @@ def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
     return queue_offset <= max(DOUBTFUL_BEGINNING, physical_offset // FIXED_SIZE)
 
 
-def may_follow(queue_offset: int, queue_stop: int, log_bytes: int, file_places: int) -> bool:
+def may_follow(queue_offset: int, queue_stop: int, log_bytes: int, file_entries: int) -> bool:
     """Whether a record may state a number past a queue's end; the rule of dispatch and of verify.
 
     As many messages may be missing as fit into the log between the last one and this one, and as a
     queue file has places: a later message may stand where lost ones stood, whose numbers are not
     given again (decision 0014). More would be a forged number, and its fillers would fill the disk.
     """
-    return 0 <= queue_offset <= queue_stop + max(log_bytes, 0) // FIXED_SIZE + file_places
+    return 0 <= queue_offset <= queue_stop + max(log_bytes, 0) // FIXED_SIZE + file_entries

@@ -204,12 +204,12 @@ class QueueView:
         self,
         topic: str,
         queue_id: int,
-        file_places: int,
+        file_entries: int,
         held: Sequence[tuple[int, int]],
         read: ReadEntries,
     ) -> None:
         self.topic, self.queue_id = topic, queue_id
-        self.file_places = max(1, file_places)
+        self.file_entries = max(1, file_entries)
         self.has_files = bool(held)
         self._held, self._read = held, read
         self.first_offset = held[0][0] if held else 0
@@ -331,11 +331,11 @@ def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
     )
     stop, last, believed = queue.end, parts[0].start if parts else 0, []
     if len(rows) and not queue.has_files and not stop:
-        stop = _beginning(rows, queue.file_places)
+        stop = _beginning(rows, queue.file_entries)
     for row in rows.tolist():
         first, past, at, last_at, before = row
         last = max(last, before)
-        if may_follow(first, stop, at - last, queue.file_places):
+        if may_follow(first, stop, at - last, queue.file_entries):
             stop, last = max(stop, past), last_at
             believed.append(row)
         else:

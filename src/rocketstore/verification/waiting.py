@@ -40,7 +40,7 @@ def waiting_offsets(stored: int | None, first: int, stop: int) -> range:
     return range(min(max(stored or 0, first), stop), stop)
 
 
-def whole_number(text: str | None, digits: int = 18) -> int | None:
+def decimal_number(text: str | None, digits: int = 18) -> int | None:
     """Return the number that a property or body is, None where it is not one."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) <= digits):
         return None
@@ -86,7 +86,7 @@ def identity_of(born_ms: int, body_crc: int, properties: Mapping[str, str]) -> I
 
 def ended_by(tags: str | None, body: bytes) -> int | None:
     """Return the half message that an op record of this tag and body ends, else None."""
-    return whole_number(body[:32].decode("ascii", "replace")) if tags == ENDED_TAG else None
+    return decimal_number(body[:32].decode("ascii", "replace")) if tags == ENDED_TAG else None
 
 
 def is_final_of(

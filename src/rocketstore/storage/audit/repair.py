@@ -14,7 +14,7 @@ passes over the log before, two after, and the one of recovery.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -29,7 +29,7 @@ from rocketstore.storage.audit.store_audit import (
     StoreAudit,
     audit_store,
     find_kinds,
-    find_places,
+    find_layout,
     small_files,
 )
 from rocketstore.storage.checkpoint import (
@@ -82,8 +82,7 @@ def rebuild_store(
     `repair_store`, whose errors these are.
     """
     repair = _Repair(path, config, disk or Disk(), now_ms, "salvage")
-    with ExitStack() as stack:
-        stack.callback(StoreLock.acquire(repair.layout.lock).release)
+    with StoreLock(repair.layout.lock):
         # Also: what cannot be read is an error before the first file is moved.
         repair.refuse_lost_log(repair.audit())
         repair.begin()
@@ -105,11 +104,9 @@ def repair_store(
 ) -> RepairReport:
     """Repair all but batch queues, which `rocketstore.repair_store` adds, by the same arguments."""
     repair = _Repair(path, config, disk, now_ms, policy)
-    with ExitStack() as stack:
-        if dry_run:
-            refuse_writer(repair.layout.lock, hint="stop that writer")
-        else:
-            stack.callback(StoreLock.acquire(repair.layout.lock).release)
+    if dry_run:
+        refuse_writer(repair.layout.lock, hint="stop that writer")
+    with nullcontext() if dry_run else StoreLock(repair.layout.lock):
         return repair.report(dry_run=dry_run)
 
 
@@ -122,7 +119,7 @@ class _Repair:
         self.now_ms = now_ms
         self.policy = policy
         self.is_salvage = policy == "salvage"
-        self.layout, self.sizes = find_places(path, self.config)
+        self.layout, self.sizes = find_layout(path, self.config)
         self.evidence = Evidence(self.layout, self.disk, now_ms)
 
     def begin(self) -> None:
@@ -251,7 +248,7 @@ class _Repair:
         """Put fillers, which recovery replaces, at wrong entries of a queue; end it; keep all."""
         for file in plan.queue.files.files:
             path, first = file.path, file.base // ENTRY_SIZE_BYTES
-            stop = first + plan.queue.file_places
+            stop = first + plan.queue.file_entries
             cut = stop if plan.cut_from is None else max(plan.cut_from, first)
             if cut == first > 0:
                 self.evidence.take_file(path)

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
 
 
-def find_places(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSizes]:
+def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSizes]:
     """Find a store's directories and learn the sizes of its files: set, or the commonest."""
     layout = StoreLayout(root, *commit_log_directories(config, root))
     if not any(path.is_dir() for path in layout.log_directories):
@@ -197,10 +197,9 @@ class StoreAudit:
 
 
 def _last_bytes(path: Path, count: int) -> bytes:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - count))
-        return file.read()
+    with Disk().opened(path, writable=False) as descriptor:
+        size = os.fstat(descriptor).st_size
+        return read_at(descriptor, path, max(0, size - count), count)
 
 
 def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest by name

@@ -163,7 +163,7 @@ if TYPE_CHECKING:
 
 
 class ArrivalBoard:
-    """Who listens, for whom alone dispatch makes `Arrival` values, and who waits, on `changes`."""
+    """The listeners, for which dispatch makes `Arrival` values; who waits is on `changes`."""
 
     def __init__(self) -> None:
         self.listeners: tuple[ArrivalListener, ...] = ()

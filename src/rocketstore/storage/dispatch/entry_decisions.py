@@ -45,7 +45,7 @@ def record_at(file: MappedFile, position: int) -> RecordColumns | None:
     return RecordColumns(file.array, cols, file.base) if count else None
 
 
-def calls_for(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
+def fits_record(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
     """Whether an entry that points at a record is the one that the record itself calls for."""
     row = record.cols[0].tolist()
     found = (row[Column.SIZE], row[Column.QUEUE_ID], row[Column.QUEUE_OFFSET])
@@ -216,7 +216,7 @@ class EntryDecisions:
         """Whether an entry points at an intact record of its queue and number."""
         file = self._files.find(entry.physical_offset)
         record = None if file is None else record_at(file, entry.physical_offset - file.base)
-        return record is not None and calls_for(record, entry, key, queue_offset)
+        return record is not None and fits_record(record, entry, key, queue_offset)
 
     def _put_extra(
         self, number: int, key: QueueKey, offset: int, entry: QueueEntry, count: int

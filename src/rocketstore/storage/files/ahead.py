@@ -45,11 +45,11 @@ ROOM_FACTOR: Final = 2
 TAKE_TIMEOUT_S: Final = 5.0
 """Longest wait for a file that is being made (AllocateMappedFileService.waitTimeOut)."""
 
-WINDOW_BYTES: Final = 4 * MiB
-"""The writer is looked at whenever it enters a window."""
+TOUCH_BYTES: Final = 4 * MiB
+"""The writer is looked at whenever it enters a stretch of so many bytes."""
 
 LEADS: Final = ((20, 8), (1000, 2))
-"""A writer that fills a window in fewer ms has so many windows touched in front of it."""
+"""A writer that fills a stretch in fewer ms has so many stretches after it touched."""
 
 SYNC_AHEAD_BYTES: Final = 512 * KiB
 """How far ahead of a writer that syncs pages are written, and again when half of it is used: what a

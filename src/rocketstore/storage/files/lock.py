@@ -61,41 +61,51 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class StoreLock:
-    """The lock of one store, held from `acquire` to `release`."""
+    """The lock of the store whose lock file is at `path`, held from `acquire` to `release`."""
 
-    def __init__(self, file: io.FileIO) -> None:
-        self._file = file
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: io.FileIO | None = None
 
-    @classmethod
-    @system_errors("cannot take the lock of the store")
-    def acquire(cls, path: Path) -> Self:
-        """Take the lock file at `path`, made if need be, without waiting.
+    def acquire(self) -> Self:
+        """Take it, the file made if need be, without waiting; an interrupt leaves it free.
 
         Raises `StoreLockedError` where another process holds it, or this one does; `owner_pid` says
         which, if that is known.
         """
-        with _registry:
-            if _is_held(path):
-                raise _locked(path, os.getpid())
-            with system_errors(f"cannot open {path} for writing"):
-                file = io.FileIO(path, "r+", opener=_opened)
-            try:
-                status = os.fstat(file.fileno())
-                _lock(file.fileno(), path)
-                if read_at(file.fileno(), path, 0, len(LOCK_CONTENT)) != LOCK_CONTENT:
-                    os.pwrite(file.fileno(), LOCK_CONTENT, 0)  # as 4.9 does at every start
-                    os.fsync(file.fileno())
-            except BaseException:
-                file.close()
-                raise
-            _held[file] = status
-        return cls(file)
+        try:
+            with system_errors("cannot take the lock of the store"), _registry:
+                self._take(self._path)
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def _take(self, path: Path) -> None:
+        if _is_held(path):
+            raise _locked(path, os.getpid())
+        with system_errors(f"cannot open {path} for writing"):
+            self._file = io.FileIO(path, "r+", opener=_opened)
+        descriptor = self._file.fileno()
+        status = os.fstat(descriptor)
+        _lock(descriptor, path)
+        if read_at(descriptor, path, 0, len(LOCK_CONTENT)) != LOCK_CONTENT:
+            os.pwrite(descriptor, LOCK_CONTENT, 0)  # as 4.9 does at every start
+            os.fsync(descriptor)
+        _held[self._file] = status
 
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
+        if self._file is None:
+            return
         with _registry:
             self._file.close()
             _held.pop(self._file, None)
+
+    __enter__ = acquire
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
 
 
 def _opened(path: str, _flags: int) -> int:

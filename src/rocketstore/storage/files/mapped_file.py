@@ -41,9 +41,9 @@ _UNMAPPED_PAGES: Final = 16
 """So many dirty pages are worth a call that takes them out of the mapping before a sync."""
 
 _NAME_LEVELS: Final = 3
-"""In how many directories, its own first, a name may be as new as that of a file made without a
-sync: of a queue's first file those of the queue and of the topic are. Its first flush syncs them
-all. Nobody waits for that, nor would an entry be lost: the log has them."""
+"""How many directories, from a file's own upwards, may have names that no sync has made durable:
+with a queue's first file also the queue's and the topic's are new. Its first flush syncs them all.
+Nobody waits for that, and no entry would be lost: the log has them."""
 
 _log: Final = get_logger(__name__)
 

@@ -126,8 +126,6 @@ class PreadIndex:
             item_hash, physical_offset, difference_s, older = item
             if difference_s < 0:
                 return
-            # K-I5: the first item was stored when the file begins, whatever it says.
-            seconds = 0 if number == FIRST_ITEM else difference_s
             if item_hash == hashed:
-                yield physical_offset, header.begin_timestamp_ms + seconds * _SECOND_MS
+                yield physical_offset, header.item_time_ms(number, difference_s)
             stop, number = number, older

@@ -21,7 +21,7 @@ from rocketstore.errors import StoreClosedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import NEVER, LogEnd, QueueCounter
-from rocketstore.storage.files.ahead import LEADS, WINDOW_BYTES
+from rocketstore.storage.files.ahead import LEADS, TOUCH_BYTES
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import QueueKey
 
@@ -86,8 +86,7 @@ class CommitLog:
         self.committer: Callable[[], object] | None = None
         self._committed_offset = files.max_offset
         self._is_closing = False
-        self._window_entered_ms = 0
-        self._window_stop = -1
+        self._stretch_begun_ms, self._stretch_stop = 0, -1
         self._ring: Callable[[], None] | None = None
         self._replicated = _counter(QueueKey("", 0), 0)
         self._under_way: _Append | None = None
@@ -134,7 +133,7 @@ class CommitLog:
         """One past the last byte that dispatch, and with it every reader, may see (K-D2)."""
         return self.flushed_offset if self.sync_flush else self.committed_offset
 
-    def window(self, offset: int, _size: int) -> tuple[mmap.mmap, int, int, MappedFile] | None:
+    def bytes_at(self, offset: int, _size: int) -> tuple[mmap.mmap, int, int, MappedFile] | None:
         """Return the mapping of the file that has the byte at `offset`; None without."""
         file = self.files.find(offset)
         if file is None or not file.is_available:
@@ -158,7 +157,7 @@ class CommitLog:
         """
         self.counters.clear()
         self.counters.update((key, _counter(key, offset)) for key, offset in queue_offsets.items())
-        self.end.close_window()
+        self.end.close()
         self.end.last_store_timestamp_ms = last_store_timestamp_ms
         self.end.max_offset = self._committed_offset = self.files.max_offset
         self.flushed_offset = self.files.flushed_offset
@@ -211,9 +210,9 @@ class CommitLog:
                 if records[0].inner_base not in (-1, number):
                     self.end.is_busy = False
                     raise QueueMovedError(number)
-                places = sum(record.places for record in records)
+                offsets = sum(record.offset_count for record in records)
                 note = self._under_way = _Append(
-                    end.file, end.position, end.position + size, now, counter, number + places,
+                    end.file, end.position, end.position + size, now, counter, number + offsets,
                     counter.stored_bytes + size, [(one, one.next_offset + 1) for one in others],
                 )  # fmt: skip
                 end.file.write_position = end.write(counter, records, now)
@@ -223,7 +222,7 @@ class CommitLog:
                 end.locked_since_ms = 0
         packed = [each.to_bytes(4, "big") for each in sizes] if len(sizes) > 1 else []
         return PutResult(
-            PutMessageStatus.PUT_OK, note.file.base + note.start, number if places else 0, size,
+            PutMessageStatus.PUT_OK, note.file.base + note.start, number if offsets else 0, size,
             now, end.store_host, len(sizes), None, b"".join(packed),
         )  # fmt: skip
 
@@ -279,7 +278,7 @@ class CommitLog:
             self._is_closing = True
             if self.end.is_busy:
                 self._settle()
-                self.end.close_window()
+                self.end.close()
                 self.end.locked_since_ms = 0
                 self.end.is_busy = False
 
@@ -316,7 +315,7 @@ class CommitLog:
         self._under_way = None
 
     def _make_room(self, size: int) -> None:
-        """Open a window in which `size` bytes fit: in this file, or in the next."""
+        """Make room for `size` bytes after the end: in this file, or in the next."""
         file = self.files.last()
         if file is not None:
             end = file.write_position + size + END_FILE_MIN_BLANK_SIZE
@@ -332,24 +331,24 @@ class CommitLog:
         if self.sync_flush:
             file.write_single_pages(file.write_position)
         limit = min(file.size, file.backed_position) - END_FILE_MIN_BLANK_SIZE
-        self.end.open_window(file, file.array, file.write_position, limit)
+        self.end.write_into(file, file.array, file.write_position, limit)
         self.end.look_at = 0
 
     def _look(self) -> None:
-        """Wake dispatch, which may sleep, and have pages touched if a window was filled fast."""
+        """Wake dispatch, which may sleep, and have pages touched if a stretch was filled fast."""
         end = self.end
         touch = None if end.file is None else self.touch_ahead  # a slave uses no file so
-        window_stop = (end.position // WINDOW_BYTES + 1) * WINDOW_BYTES
-        end.look_at = NEVER if touch is None else window_stop  # dispatch may put that back
+        stretch_stop = (end.position // TOUCH_BYTES + 1) * TOUCH_BYTES
+        end.look_at = NEVER if touch is None else stretch_stop  # dispatch may put that back
         if self._ring is not None:
             self._ring()
-        if touch is not None and end.base + window_stop != self._window_stop:
-            self._window_stop = end.base + window_stop
+        if touch is not None and end.base + stretch_stop != self._stretch_stop:
+            self._stretch_stop = end.base + stretch_stop
             now_ms = end.last_store_timestamp_ms
-            filled_ms, self._window_entered_ms = now_ms - self._window_entered_ms, now_ms
-            ahead = next((windows for limit_ms, windows in LEADS if filled_ms < limit_ms), 0)
+            filled_ms, self._stretch_begun_ms = now_ms - self._stretch_begun_ms, now_ms
+            ahead = next((stretches for limit_ms, stretches in LEADS if filled_ms < limit_ms), 0)
             if ahead > 0:
-                touch.request(end.file, window_stop, window_stop + ahead * WINDOW_BYTES)
+                touch.request(end.file, stretch_stop, stretch_stop + ahead * TOUCH_BYTES)
 
     def _roll(self, full: MappedFile | None, size: int) -> None:
         """Go on in the next file with `size` bytes; nothing changes if there is no next one.
@@ -362,7 +361,7 @@ class CommitLog:
         end = min(size + END_FILE_MIN_BLANK_SIZE, file.size)
         file.reserve(end)
         _ = file.array  # room for its map may be missing too
-        self.end.close_window()
+        self.end.close()
         if full is not None:
             free = full.size - full.write_position
             if free >= END_FILE_MIN_BLANK_SIZE:

@@ -126,7 +126,7 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
 
     Levels beyond the `last` are that one. Source: CommitLog.asyncPutMessage (spec B3.4).
     """
-    if not (_DELAYS.search(record.properties) and record.places):
+    if not (_DELAYS.search(record.properties) and record.offset_count):
         return 0, record
     properties = decode_properties(record.properties)
     if (level := min(delay_level(properties), last)) <= 0:

@@ -7,8 +7,8 @@ batch is judged as a whole; its messages get one store time, and a consumer sees
 How derived: DefaultMessageStore.checkStoreStatus and checkMessage, CommitLog.asyncPutMessage and
 MessageExtBatch of 4.9.8 (spec B3, F15). The order of checks is 4.9's, except that a name is refused
 first, before it could become a path. What 4.9 answers to a batch by an exception is a status here
-(K-P7). A put in which nothing is to be refused is one call of `native.put.PlainPuts`, which says no
-to nothing: what it does not take comes here.
+(K-P7). A put that nobody would refuse is one call of `native.put.PlainPuts`; what that does not
+store comes here.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class StoreWriter:
     def _unavailable(self, why: str) -> _NotTaken:
         end = self._log.max_offset
         if end != self._end_at_refusal:
-            # A put was taken since, which looked at nothing: it is the next refusal that says so.
+            # A put went through since: refusals count from the start again.
             self._end_at_refusal = end
             self.statistics.note_writeable()
         self.statistics.note_unavailable(why)

@@ -101,8 +101,8 @@ class ConsumeQueue(QueueSearch):
             return None
         return QueueEntry._make(ENTRY_STRUCT.unpack(raw)) if len(raw) == ENTRY_SIZE_BYTES else None
 
-    def window(self, start: int, _limit: int) -> tuple[mmap, int, int, bool] | None:
-        """Return the mapping of the file that has the entry `start`; see `QueueSearch.window`."""
+    def bytes_at(self, start: int, _limit: int) -> tuple[mmap, int, int, bool] | None:
+        """Return the mapping of the file that has the entry `start`; see `QueueSearch.bytes_at`."""
         file = self.files.find(start * ENTRY_SIZE_BYTES)
         if file is None:
             return None

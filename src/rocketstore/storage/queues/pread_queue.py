@@ -79,8 +79,8 @@ class PreadQueue(QueueSearch):
         raw = self.files.slice(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
         return None if raw is None else QueueEntry._make(ENTRY_STRUCT.unpack(raw))
 
-    def window(self, start: int, limit: int) -> tuple[bytes, int, int, bool] | None:
-        """Return the bytes of entries from `start` on; see `QueueSearch.window`."""
+    def bytes_at(self, start: int, limit: int) -> tuple[bytes, int, int, bool] | None:
+        """Return the bytes of entries from `start` on; see `QueueSearch.bytes_at`."""
         raw = self.files.read(start * ENTRY_SIZE_BYTES, limit * ENTRY_SIZE_BYTES) or b""
         count = len(raw) // ENTRY_SIZE_BYTES
         return (raw[: count * ENTRY_SIZE_BYTES], start, start + count, False) if count else None

@@ -70,7 +70,7 @@ class QueueSearch(ABC):
         """Return one entry as stored, fillers too; None where it is missing."""
 
     @abstractmethod
-    def window(self, start: int, limit: int) -> tuple[mmap | bytes, int, int, bool] | None:
+    def bytes_at(self, start: int, limit: int) -> tuple[mmap | bytes, int, int, bool] | None:
         """Return bytes that hold the entry `start`, and of `limit` more what is in its file.
 
         With them come the queue offset of their first entry, that after their last one, and whether
@@ -84,7 +84,7 @@ class QueueSearch(ABC):
 
         As stored, also after the end: the caller asks for what lies before `max_offset`.
         """
-        window = self.window(start, limit) if start >= 0 and limit > 0 else None
+        window = self.bytes_at(start, limit) if start >= 0 and limit > 0 else None
         if window is None:
             return None
         held, first, end, _ = window

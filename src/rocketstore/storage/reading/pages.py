@@ -77,7 +77,7 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         self._without_entry = without_entry
 
     def __missing__(self, question: tuple[str, int, str | None]) -> QueuePages:
-        """Return it for a queue that nobody has asked for lately."""
+        """Make what reads the pages of a queue that nobody has asked for lately."""
         topic, queue_id, tags = question
         # No record can have another queue id than these.
         number = queue_id if 0 <= queue_id <= QUEUE_ID_MAX else _NO_QUEUE_ID

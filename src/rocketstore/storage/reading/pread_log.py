@@ -82,7 +82,7 @@ class PreadLog:
             self._followed_to = self._follow(max(end, self._followed_to))
             return self._followed_to
 
-    def window(self, offset: int, size: int) -> tuple[bytes, int, int, None] | None:
+    def bytes_at(self, offset: int, size: int) -> tuple[bytes, int, int, None] | None:
         """Return bytes of one present file from `offset` on, `size` or more; None without."""
         file = self.files.find(offset)
         if file is None or size > file.range.stop - offset:

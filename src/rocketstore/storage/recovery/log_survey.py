@@ -170,7 +170,7 @@ class _Chains:
 # --- single records, and where recovery begins --------------------------------------------------
 
 
-def store_time_at(file: MappedFile, position: int) -> int | None:
+def store_time_in(file: MappedFile, position: int) -> int | None:
     """Return the store time of the intact record at a position of a file, None without one."""
     record = record_at(file, position)
     return None if record is None else int(record.store_timestamp[0])
@@ -179,7 +179,7 @@ def store_time_at(file: MappedFile, position: int) -> int | None:
 def store_time_of(log: MappedFileQueue, physical_offset: int) -> int | None:
     """Return the store time of the intact record at a physical offset, None without one."""
     file = log.find(physical_offset)
-    return None if file is None else store_time_at(file, physical_offset - file.base)
+    return None if file is None else store_time_in(file, physical_offset - file.base)
 
 
 def crash_start(
@@ -200,8 +200,8 @@ def crash_start(
     latest = now_ms + CLOCK_TOLERANCE_MS
     limit = min(time if 0 <= time <= latest else 0 for time in times) - CHECKPOINT_MARGIN_MS
     for number in range(len(files) - 1, 0, -1):
-        own = store_time_at(files[number], 0)
-        before = store_time_at(files[number - 1], 0)
+        own = store_time_in(files[number], 0)
+        before = store_time_in(files[number - 1], 0)
         # Older than the file before it: a damaged header, or a clock set back (K-R8).
         if own is not None and 0 < own <= limit and (before is None or before <= own):
             is_index_lost = index_enabled and not has_index and _has_keys(files[number - 1])

@@ -28,7 +28,7 @@ from rocketstore.format.queue_entry import (
     equal_mask,
     written_mask,
 )
-from rocketstore.storage.dispatch.entry_decisions import calls_for, record_at
+from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ class QueueRecovery:
             return checked[0] <= at < checked[1] and not is_damaged
         if INNER_MULTI_DISPATCH in decode_properties(record.properties(0)):
             return False
-        return not calls_for(record, entry, queue.key, queue_offset)
+        return not fits_record(record, entry, queue.key, queue_offset)
 
     def distrust(self, physical_offset: int) -> None:
         """Let the next flush cover the entries of records from an offset on, another process's too.

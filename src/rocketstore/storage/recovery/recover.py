@@ -64,8 +64,7 @@ class RecoveryParts:
 
     `drop_later` gets what lets go of each part, before the part has any file; `problems` is what
     was passed over or tolerated. Without a `checkpoint` nothing is promised. In a repair `evidence`
-    keeps what is cut, and ``abort`` and checkpoint are the repair's, which wrote them as it needs
-    them.
+    keeps what is cut, and ``abort`` and checkpoint are left as the repair wrote them.
     """
 
     def __init__(  # noqa: PLR0913 - by name, what differs between an opening and a repair
@@ -235,7 +234,7 @@ class _Recovery:
         self.evidence = parts.evidence or Evidence(parts.layout, parts.disk, self.now_ms)
         self.queues = QueueRecovery(parts.log, parts.queues, now_ms=self.now_ms)
         self._kept: dict[QueueKey, tuple[int, int]] = {}
-        # The answer of before anything is mapped: what is read through a map looks like data.
+        # Asked before anything is mapped: pages that were read through a mapping look like data.
         self._stop = functools.cache(MappedFile.data_stop)
         data_stop = self._data_limit()
         self.lost = LostFiles(parts, self.evidence, self.findings, self.clean, data_stop)

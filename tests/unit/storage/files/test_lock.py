@@ -14,7 +14,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from rocketstore.storage.files.lock import StoreLock
-lock = StoreLock.acquire(Path(sys.argv[1]))
+lock = StoreLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from rocketstore.errors import StoreLockedError
 from rocketstore.storage.files.lock import StoreLock
 try:
-    StoreLock.acquire(Path(sys.argv[1])).release()
+    StoreLock(Path(sys.argv[1])).acquire().release()
     print("free")
 except StoreLockedError as error:
     print(error.owner_pid)
@@ -39,20 +39,20 @@ def other_process_finds(path: Path) -> str:
 
 def test_the_file_holds_the_text_lock_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    StoreLock.acquire(path).release()
+    StoreLock(path).acquire().release()
     assert path.read_bytes() == b"lock"
 
 
 def test_what_stands_behind_the_text_is_not_cut(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_bytes(b"lock and more")
-    StoreLock.acquire(path).release()
+    StoreLock(path).acquire().release()
     assert path.read_bytes() == b"lock and more"
 
 
 def test_another_process_is_refused_and_learns_our_pid(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    lock = StoreLock.acquire(path)
+    lock = StoreLock(path).acquire()
     try:
         assert other_process_finds(path) == str(os.getpid())
     finally:
@@ -70,37 +70,37 @@ def test_we_learn_the_pid_of_another_holder(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(StoreLockedError, match=f"process {holder.pid}") as caught:
-            StoreLock.acquire(path)
+            StoreLock(path).acquire()
         assert caught.value.owner_pid == holder.pid
         assert caught.value.exit_code == 5
         holder.stdin.close()
-    StoreLock.acquire(path).release()
+    StoreLock(path).acquire().release()
 
 
 def test_a_second_open_in_this_process_is_refused_and_does_not_drop_the_lock(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "lock"
-    lock = StoreLock.acquire(path)
+    lock = StoreLock(path).acquire()
     with pytest.raises(StoreLockedError, match="this process") as caught:
-        StoreLock.acquire(path)
+        StoreLock(path).acquire()
     assert caught.value.owner_pid == os.getpid()
     assert other_process_finds(path) == str(os.getpid())
     lock.release()
 
 
 def test_another_name_of_the_same_file_is_refused_too(tmp_path: Path) -> None:
-    lock = StoreLock.acquire(tmp_path / "lock")
+    lock = StoreLock(tmp_path / "lock").acquire()
     (tmp_path / "other").symlink_to(tmp_path)
     with pytest.raises(StoreLockedError):
-        StoreLock.acquire(tmp_path / "other" / "lock")
+        StoreLock(tmp_path / "other" / "lock").acquire()
     lock.release()
 
 
 def test_released_twice_is_released_once(tmp_path: Path) -> None:
-    lock = StoreLock.acquire(tmp_path / "lock")
+    lock = StoreLock(tmp_path / "lock").acquire()
     lock.release()
-    again = StoreLock.acquire(tmp_path / "lock")
+    again = StoreLock(tmp_path / "lock").acquire()
     lock.release()
     assert other_process_finds(tmp_path / "lock") == str(os.getpid())
     again.release()
@@ -108,11 +108,11 @@ def test_released_twice_is_released_once(tmp_path: Path) -> None:
 
 def test_a_child_does_not_believe_that_it_holds_its_parents_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    lock = StoreLock.acquire(path)
+    lock = StoreLock(path).acquire()
     child = os.fork()
     if child == 0:
         try:
-            StoreLock.acquire(path)
+            StoreLock(path).acquire()
         except StoreLockedError as error:
             os._exit(0 if error.owner_pid == os.getppid() else 2)
         os._exit(1)
@@ -122,4 +122,4 @@ def test_a_child_does_not_believe_that_it_holds_its_parents_lock(tmp_path: Path)
 
 def test_a_file_that_cannot_be_made_is_an_error_of_the_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot open"):
-        StoreLock.acquire(tmp_path / "missing" / "lock")
+        StoreLock(tmp_path / "missing" / "lock").acquire()

@@ -17,7 +17,7 @@ from rocketstore.storage.files import ahead as ahead_module
 from rocketstore.storage.files.ahead import (
     LEADS,
     SYNC_AHEAD_BYTES,
-    WINDOW_BYTES,
+    TOUCH_BYTES,
     Preallocator,
     TouchAhead,
     touch_for_syncs,
@@ -32,11 +32,11 @@ from support.failing_disk import FailingDisk
 from support.log_parts import LogParts, SettableClock
 from support.mapped_bytes import append_bytes, resident_bytes
 
-FILE_BYTES = 4 * WINDOW_BYTES
+FILE_BYTES = 4 * TOUCH_BYTES
 needs_compiled = pytest.mark.skipif(
     not kernels.is_compiled(), reason="an interpreted writer faults its pages in itself"
 )
-BODY = bytes(WINDOW_BYTES // 4)
+BODY = bytes(TOUCH_BYTES // 4)
 
 
 class RecordingTouch(TouchAhead):
@@ -75,10 +75,10 @@ def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_p
     for _ in range(10):
         append(log)
         clock.now_ms += LEADS[0][0]
-    ahead = LEADS[1][1] * WINDOW_BYTES
+    ahead = LEADS[1][1] * TOUCH_BYTES
     assert touch.asked == [
-        (2 * WINDOW_BYTES, 2 * WINDOW_BYTES + ahead),
-        (3 * WINDOW_BYTES, 3 * WINDOW_BYTES + ahead),
+        (2 * TOUCH_BYTES, 2 * TOUCH_BYTES + ahead),
+        (3 * TOUCH_BYTES, 3 * TOUCH_BYTES + ahead),
     ]
 
 
@@ -91,7 +91,7 @@ def test_the_faster_the_writer_the_longer_its_lead(tmp_path, filled_ms, windows)
     clock.now_ms += filled_ms
     append(log)
     append(log)
-    ahead = (2 * WINDOW_BYTES, (2 + windows) * WINDOW_BYTES)
+    ahead = (2 * TOUCH_BYTES, (2 + windows) * TOUCH_BYTES)
     assert touch.asked == ([ahead] if windows else [])
 
 
@@ -111,15 +111,15 @@ def test_what_is_asked_for_is_touched_in_one_file_after_another(tmp_path):
     )
     touch = TouchAhead()
     touch.thread.start()
-    touch.request(first, 0, WINDOW_BYTES)
-    until_present(first, WINDOW_BYTES)
-    touch.request(first, 2 * WINDOW_BYTES, 3 * WINDOW_BYTES)
-    until_present(first, 2 * WINDOW_BYTES)
+    touch.request(first, 0, TOUCH_BYTES)
+    until_present(first, TOUCH_BYTES)
+    touch.request(first, 2 * TOUCH_BYTES, 3 * TOUCH_BYTES)
+    until_present(first, 2 * TOUCH_BYTES)
     touch.end_file()
-    touch.request(second, WINDOW_BYTES, 100 * FILE_BYTES)
-    until_present(second, FILE_BYTES - WINDOW_BYTES)
+    touch.request(second, TOUCH_BYTES, 100 * FILE_BYTES)
+    until_present(second, FILE_BYTES - TOUCH_BYTES)
     touch.thread.stop()
-    assert resident_bytes(first.path) == 2 * WINDOW_BYTES
+    assert resident_bytes(first.path) == 2 * TOUCH_BYTES
 
 
 @needs_compiled
@@ -127,22 +127,22 @@ def test_each_page_is_touched_once(tmp_path):
     file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=Disk())
     touch = TouchAhead()
     touch.thread.start()
-    touch.request(file, 0, 2 * WINDOW_BYTES)
-    until_present(file, 2 * WINDOW_BYTES)
+    touch.request(file, 0, 2 * TOUCH_BYTES)
+    until_present(file, 2 * TOUCH_BYTES)
     advise(file.array, mmap.MADV_DONTNEED, 0, FILE_BYTES)
-    touch.request(file, WINDOW_BYTES, 3 * WINDOW_BYTES)
-    until_present(file, WINDOW_BYTES)
+    touch.request(file, TOUCH_BYTES, 3 * TOUCH_BYTES)
+    until_present(file, TOUCH_BYTES)
     touch.thread.stop()
 
 
 def test_pages_that_cannot_be_touched_are_left(tmp_path):
     path = tmp_path / "file"
-    path.write_bytes(bytes(WINDOW_BYTES))
+    path.write_bytes(bytes(TOUCH_BYTES))
     with path.open("rb") as file:
-        pages = PagesAhead(mmap.mmap(file.fileno(), WINDOW_BYTES, prot=mmap.PROT_READ))
+        pages = PagesAhead(mmap.mmap(file.fileno(), TOUCH_BYTES, prot=mmap.PROT_READ))
     thread = threading.Thread(target=pages.touch)
     thread.start()
-    pages.want(0, WINDOW_BYTES)
+    pages.want(0, TOUCH_BYTES)
     pages.want(-5, 1 << 62)
     pages.end()
     thread.join(20)
@@ -214,7 +214,7 @@ def test_the_thread_serves_the_last_request_and_ends(tmp_path):
     assert not touch.thread.is_running
     touch.thread.start()
     assert touch.thread.is_running
-    touch.request(file, 0, WINDOW_BYTES)
+    touch.request(file, 0, TOUCH_BYTES)
     touch.thread.stop()
     assert threading.active_count() == threads
     TouchAhead().thread.stop()

@@ -16,7 +16,9 @@ from rocketstore.format.java_hash import key_hash
 from rocketstore.scan import kernels
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.index.pread_index import PreadIndex
 from support.dispatch_parts import INDEX_LAYOUT, DispatchParts, SettableClock
 from support.golden_stores import golden_store
 from support.index_answers import candidates
@@ -49,6 +51,23 @@ def put(index, key, physical_offset, stored_ms, topic=TOPIC):
 
 def find(index, key, **options):
     return find_in(index, TOPIC, key, max_count=100, **options)
+
+
+@pytest.mark.parametrize("begin_ms", [-3_000, -(2**63), 2**62])
+def test_items_of_a_file_whose_begin_is_damaged_have_the_same_times_for_all(begin_ms, tmp_path):
+    index, _ = open_index(tmp_path)
+    for number in range(3):
+        put(index, "k", 100 + number, 1_000 * number)
+    file = index.files[-1]
+    times = {"begin_timestamp_ms": begin_ms, "end_timestamp_ms": 2**63 - 1}
+    file.set_header(file.header._replace(**times))
+    index.flush()
+    unmapped = PreadIndex(tmp_path / "index", OpenFiles(), layout=LAYOUT)
+    for first, last in ((0, 2**63 - 1), (-4_000, -1), (0, 999), (1_000, 2_000), (2**60, 2**62)):
+        found = list(unmapped.candidates(TOPIC, "k", begin_ms=first, end_ms=last))
+        expected = find(index, "k", begin_ms=first, end_ms=last) if begin_ms <= last else []
+        assert found == expected, (first, last)
+    index.drop()
 
 
 @pytest.fixture

@@ -274,9 +274,9 @@ def test_readers_get_a_window_that_ends_with_the_written_bytes(tmp_path: Path):
     append(parts, b"abc")
     for base in (0, LOG_FILE_BYTES):
         file = parts.log.files.find(base)
-        assert parts.log.window(base + 1, 8) == (file.mapping, base, file.write_position, file)
+        assert parts.log.bytes_at(base + 1, 8) == (file.mapping, base, file.write_position, file)
         append(parts, bytes(LOG_FILE_BYTES - 200))
-    assert parts.log.window(parts.log.max_offset + LOG_FILE_BYTES, 8) is None
+    assert parts.log.bytes_at(parts.log.max_offset + LOG_FILE_BYTES, 8) is None
 
 
 def test_the_log_tells_its_place(tmp_path: Path):

@@ -25,7 +25,7 @@ from rocketstore.format.record import decode_record
 from rocketstore.native import log_end
 from rocketstore.native import put as native_put
 from rocketstore.scan import kernels
-from rocketstore.storage.files.ahead import WINDOW_BYTES
+from rocketstore.storage.files.ahead import TOUCH_BYTES
 from rocketstore.storage.log import commit_log, prepared, writer
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.running_flags import RunningFlag
@@ -399,10 +399,10 @@ def test_objects_of_the_log_refuse_what_is_none_of_theirs(store):
         lambda: end.write(None, [], 0),
         lambda: end.write(counter, [None], 0),
         lambda: end.write(counter, 5, 0),
-        lambda: end.open_window(file, file.array, 0, len(file.array) + 1),
-        lambda: end.open_window(file, file.array, -1, 5),
-        lambda: end.open_window(file, b"not writable" * 9, 0, 9),
-        lambda: end.open_window(object(), file.array, 0, 9),
+        lambda: end.write_into(file, file.array, 0, len(file.array) + 1),
+        lambda: end.write_into(file, file.array, -1, 5),
+        lambda: end.write_into(file, b"not writable" * 9, 0, 9),
+        lambda: end.write_into(object(), file.array, 0, 9),
         lambda: end.write(counter, [Record(bytes(LOG_FILE_BYTES), b"", HOST)], 0),
     ):
         with pytest.raises((TypeError, ValueError, AttributeError, BufferError)):
@@ -510,8 +510,8 @@ def test_a_batch_longer_than_a_file_s_rest_is_left_to_the_checks(store, appends)
 
 @needs_compiled
 def test_no_batch_is_left_to_the_checks_because_it_enters_a_window(tmp_path, monkeypatch):
-    config = StoreConfig.small(mapped_file_size_commit_log=4 * WINDOW_BYTES)
-    message = msgspec.structs.replace(PLAIN, body=bytes(WINDOW_BYTES // 5))
+    config = StoreConfig.small(mapped_file_size_commit_log=4 * TOUCH_BYTES)
+    message = msgspec.structs.replace(PLAIN, body=bytes(TOUCH_BYTES // 5))
     batch = encode_client_batch([(0, message.body, b"")] * 4)
     with MessageStore.open(tmp_path / "store", config) as store:
         assert store.put(PLAIN).status is OK
@@ -520,21 +520,21 @@ def test_no_batch_is_left_to_the_checks_because_it_enters_a_window(tmp_path, mon
         for _ in range(2):
             store.put_batch([message] * 4)
             store.put_client_batch("orders", 0, batch, born_host=PLAIN.born_host)
-        assert store.max_physical_offset > 3 * WINDOW_BYTES
+        assert store.max_physical_offset > 3 * TOUCH_BYTES
     assert not appended
 
 
 @needs_compiled
 def test_a_put_that_is_done_at_once_has_the_next_windows_touched(tmp_path, monkeypatch):
-    config = StoreConfig.small(mapped_file_size_commit_log=4 * WINDOW_BYTES)
-    message = msgspec.structs.replace(PLAIN, body=bytes(WINDOW_BYTES // 5))
+    config = StoreConfig.small(mapped_file_size_commit_log=4 * TOUCH_BYTES)
+    message = msgspec.structs.replace(PLAIN, body=bytes(TOUCH_BYTES // 5))
     with MessageStore.open(tmp_path / "store", config, clock=Clock()) as store:
         asked = []
         touch = store._parts.touch_ahead
         monkeypatch.setattr(touch, "request", lambda _file, start, _stop: asked.append(start))
         for _ in range(12):
             assert store.put(message).status is OK
-    assert asked == [2 * WINDOW_BYTES, 3 * WINDOW_BYTES]
+    assert asked == [2 * TOUCH_BYTES, 3 * TOUCH_BYTES]
 
 
 @needs_compiled

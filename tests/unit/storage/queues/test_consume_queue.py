@@ -102,7 +102,7 @@ def test_reading_never_creates_anything(table, tmp_path):
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
     assert queue.entry(0) is None
     assert queue.entry_bytes(0, 10) is None
-    assert queue.window(0, 1) is None
+    assert queue.bytes_at(0, 1) is None
     assert queue.last_message() is None
     assert not (tmp_path / "consumequeue").exists()
 
@@ -116,7 +116,7 @@ def test_entries_are_read_within_one_file_and_not_more_than_asked_for(queue):
     assert queue.entry_bytes(0, 0) is None
     assert queue.entry(11) == entry(11)
     assert queue.entries_per_file == 5
-    _, start, stop, _ = queue.window(11, 1)
+    _, start, stop, _ = queue.bytes_at(11, 1)
     assert (start, stop) == (10, 15)
 
 

@@ -34,7 +34,7 @@ class MemoryLog:
         self.times = times
         self.reads = 0
 
-    def window(self, offset: int, _size: int) -> tuple[bytes, int, int, None] | None:
+    def bytes_at(self, offset: int, _size: int) -> tuple[bytes, int, int, None] | None:
         self.reads += 1
         stored = self.times[offset // 200]
         if stored is None:

@@ -47,12 +47,9 @@ _RENAME_EXCHANGE: Final = 2
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
     """Hold the lock of a store, as a writer does, and tidy up what a killed rebuild left."""
-    lock = StoreLock.acquire(StoreLayout.of(root).lock)
-    try:
+    with StoreLock(StoreLayout.of(root).lock):
         finish_interrupted(root)
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager
