@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore.scan import kernels
+from support.repository import ROOT
 
 MODULES = (
     "rocketstore.native.columns",
@@ -62,3 +65,32 @@ def test_without_a_compiler_the_package_is_built_unless_all_of_it_is_required(
     )
     assert done.returncode == code, done.stderr
     assert not list(tmp_path.rglob("*.so"))
+
+
+def constants_of_c(text: str) -> dict[str, int]:
+    """Return the constants in the enums of a ``.pxd``."""
+    blocks = re.findall(r"^cp?def enum:.*\n((?: +\w+ = .*\n)+)", text, re.MULTILINE)
+    assert len(blocks) == text.count("def enum:")
+    return {
+        name: int(number, 0) for name, number in re.findall(r"(\w+) = (-?\w+)", "".join(blocks))
+    }
+
+
+def constants_of_python(tree: ast.Module) -> dict[str, int]:
+    """Return the constants that a module has where it is not compiled."""
+    found: dict[str, int] = {}
+    for block in tree.body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "not cython.compiled":
+            for node in block.body:
+                of_format = ast.unparse(node).startswith("from rocketstore.format.")
+                if of_format or isinstance(node, ast.Assign):
+                    exec(ast.unparse(node), {}, found)  # noqa: S102 - our own numbers
+    return found
+
+
+@pytest.mark.parametrize("name", [name.rpartition(".")[2] for name in MODULES])
+def test_constants_are_the_same_compiled_and_interpreted(name: str) -> None:
+    native = ROOT / "src" / "rocketstore" / "native"
+    compiled = constants_of_c((native / f"{name}.pxd").read_text())
+    interpreted = constants_of_python(ast.parse((native / f"{name}.py").read_text()))
+    assert compiled == {name: interpreted[name] for name in compiled}
