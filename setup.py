@@ -79,7 +79,10 @@ def write_numbers() -> None:
 
 def extensions() -> list[Extension]:
     """Return what is to be compiled."""
-    if WISH == "off" or not sys.platform.startswith("linux"):
+    is_linux = sys.platform.startswith("linux")
+    if WISH not in ("on", "off") and not is_linux:
+        raise SystemExit(f"ROCKETSTORE_BUILD={WISH}: the compiled parts are built on Linux only")
+    if WISH == "off" or not is_linux:
         return []
     write_numbers()
     modules = [

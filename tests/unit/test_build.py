@@ -67,6 +67,25 @@ def test_without_a_compiler_the_package_is_built_unless_all_of_it_is_required(
     assert not list(tmp_path.rglob("*.so"))
 
 
+@pytest.mark.parametrize(("wish", "code"), [("on", 0), ("require", 1)])
+def test_what_is_required_and_cannot_be_built_is_an_error_elsewhere_than_on_linux(
+    wish: str, code: int
+) -> None:
+    pytest.importorskip("Cython", reason="a build has it; this interpreter's tests need none")
+    script = "import sys; sys.platform = 'other'; sys.argv[1:] = ['--version']; import setup"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "ROCKETSTORE_BUILD": wish},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == code, done.stderr
+    assert ("on Linux only" in done.stderr) == bool(code)
+
+
 def constants_of_c(text: str) -> dict[str, int]:
     """Return the constants in the enums of a ``.pxd``."""
     blocks = re.findall(r"^cp?def enum:.*\n((?: +\w+ = .*\n)+)", text, re.MULTILINE)
