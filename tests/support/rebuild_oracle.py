@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rocketstore.config import StoreConfig, parse_delay_levels
-from rocketstore.pipeline.jobs.audit.audit_plan import find_layout
+from rocketstore.pipeline.jobs.audit.audit_plan import find_places
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -27,7 +27,7 @@ def dispatched(store, target, *, config=None, stop=None, skipped=()):
     The index comes as a list of files' bytes: their names follow the clock.
     """
     config = config or StoreConfig()
-    places = find_layout(str(store), config)
+    places = find_places(str(store), config)
     disk = Disk()
     sizes = [path.stat().st_size for path in (store / "commitlog").iterdir() if path.is_file()]
     log = MappedFileQueue(store / "commitlog", max(sizes, default=1024), disk=disk)

@@ -195,7 +195,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     max_msgs_num_batch: Annotated[int, Option("count", 1)] = 64
     """Messages that one find returns by default."""
     message_index_safe: bool = False
-    """Let recovery start where the index is complete; as salvage always does."""
+    """Let recovery start where the index is complete, as salvage always does."""
 
     # --- recovery -------------------------------------------------------------------------------
     recovery_policy: Annotated[RecoveryPolicy, Option(ours=True)] = RecoveryPolicy.SALVAGE

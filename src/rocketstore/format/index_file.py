@@ -73,9 +73,9 @@ class IndexHeader(NamedTuple):
 
     def item_time_ms(self, number: int, difference_s: int) -> int:
         """Return when the message of an item was stored, in whole seconds after the begin."""
-        # K-I5: the first item was stored when the file begins, whatever it says.
+        # K-I5: the first item is as old as the file. A damaged begin counts as in `follow_chain`.
         seconds = 0 if number == FIRST_ITEM else difference_s
-        return min(max(self.begin_timestamp_ms, 0), 1 << 60) + seconds * 1000  # if it is damaged
+        return min(max(self.begin_timestamp_ms, 0), 1 << 60) + seconds * 1000
 
 
 class IndexLayout(NamedTuple):

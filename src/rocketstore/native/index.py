@@ -194,7 +194,7 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
     with cython.nogil:
         fault_in(data, 0, items_end)  # a page that is read first, and written then, costs twice
         view.clear_bytes(data, _HEADER_SIZE, items_at)
-        for number in range(1, count if physical_limit > 0 else 1):  # before 0 there is none
+        for number in range(1, count if physical_limit > 0 else 1):  # nothing is before 0
             at = items_at + number * _ITEM_SIZE
             key_hash = view.load_i32(data, at)
             offset = view.load_i64(data, at + 4)

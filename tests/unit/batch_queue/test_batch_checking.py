@@ -311,7 +311,7 @@ def test_a_rebuild_on_spark_asks_the_table_of_topics_and_its_backup_only(root, m
     shutil.copy(table, root / "config/topics.json.bak")
     table.write_bytes(b"{torn")
     (root / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": {}}))
-    places = audit_plan.find_layout(str(root), CONFIG)
+    places = audit_plan.find_places(str(root), CONFIG)
     monkeypatch.setattr(audit_plan, "read_part", counting)
     assert audit_plan.batch_topics_of(places._replace(batch_queues={})) == {BATCHES}
     assert sorted(read) == ["topics.json", "topics.json.bak"]

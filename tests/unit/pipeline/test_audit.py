@@ -334,7 +334,7 @@ def test_a_damaged_store_is_judged_as_by_verify(store, damage):
 
 def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkeypatch):
     root, _ = store
-    places = audit_plan.find_layout(str(root), StoreConfig())
+    places = audit_plan.find_places(str(root), StoreConfig())
     _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 9_000, 0)
     listed = []
     monkeypatch.setattr(pipeline_files.LocalFiles, "list", lambda _, path: listed.append(path))
@@ -352,7 +352,7 @@ def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(sto
     """As speculation has it: rows are all that a task makes, and Spark takes those of one."""
     root, offsets = store
     flip_body(root, offsets)
-    places = audit_plan.find_layout(str(root), StoreConfig())
+    places = audit_plan.find_places(str(root), StoreConfig())
     _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 9_000, 0)
     before = {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))}
     for task in tasks:

@@ -45,14 +45,14 @@ def audit(
         How to print.
     """
     from rocketstore import pipeline
-    from rocketstore.pipeline.jobs.audit.audit_plan import find_layout
+    from rocketstore.pipeline.jobs.audit.audit_plan import find_places
     from rocketstore.pipeline.jobs.publishing import refuse_taken
 
     config = (settings or StoreSettings()).load(store)
     if out is not None:
         refuse_taken(str(out))
     # What is wrong with the place is said before Spark is started, which takes seconds.
-    find_layout(store, config)
+    find_places(store, config)
     spark = pipeline.session(master, quiet=True)
     report: AuditReport = pipeline.audit(
         spark, store, out, config=config, max_split_bytes=max(1, split_mib) * MiB

@@ -163,7 +163,7 @@ if TYPE_CHECKING:
 
 
 class ArrivalBoard:
-    """The listeners, for which dispatch makes `Arrival` values; who waits is on `changes`."""
+    """The listeners, for which dispatch makes `Arrival` values, and `changes`, to wait for."""
 
     def __init__(self) -> None:
         self.listeners: tuple[ArrivalListener, ...] = ()

@@ -75,14 +75,14 @@ class StoreLock:
         """
         try:
             with system_errors("cannot take the lock of the store"), _registry:
-                self._take(self._path)
+                self._take()
         except BaseException:
             self.release()
             raise
         return self
 
-    def _take(self, path: Path) -> None:
-        if _is_held(path):
+    def _take(self) -> None:
+        if _is_held(path := self._path):
             raise _locked(path, os.getpid())
         with system_errors(f"cannot open {path} for writing"):
             self._file = io.FileIO(path, "r+", opener=_opened)

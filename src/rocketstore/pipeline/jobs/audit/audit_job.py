@@ -135,7 +135,7 @@ def audit(
     if out is not None:
         refuse_taken(str(out))
     # What is wrong with the place is said before anything slow is begun.
-    places = audit_plan.find_layout(str(store), config)
+    places = audit_plan.find_places(str(store), config)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     # Read first: what consumers had by then, the queues have when they are looked at.
     small, changed = audit_plan.small_contents(places)

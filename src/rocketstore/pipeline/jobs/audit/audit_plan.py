@@ -149,7 +149,7 @@ class StorePlaces(NamedTuple):
         return files[at] if physical_offset < stop else None
 
 
-def find_layout(location: str, config: StoreConfig) -> StorePlaces:
+def find_places(location: str, config: StoreConfig) -> StorePlaces:
     """Find a store's parts and learn the sizes of its files: set, or the commonest.
 
     A `ConfigError` says that one cannot be learnt, or that the log's files look like those of one

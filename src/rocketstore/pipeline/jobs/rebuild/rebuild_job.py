@@ -24,7 +24,7 @@ from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import is_remote
-from rocketstore.pipeline.jobs.audit.audit_plan import batch_topics_of, find_layout, log_cuts
+from rocketstore.pipeline.jobs.audit.audit_plan import batch_topics_of, find_places, log_cuts
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_scan, rebuild_commit, rebuilt_files
@@ -124,7 +124,7 @@ def rebuild(
     """
     began, now_ms = time.perf_counter(), time.time_ns() // 1_000_000
     config, kept = config or StoreConfig(), None
-    location = find_layout(str(store), config).location  # what is not a store gets no lock
+    location = find_places(str(store), config).location  # what is not a store gets no lock
     if target is None and is_remote(location):
         raise ConfigError(
             f"{location} is on an object store, where nothing can be replaced in one step",
@@ -163,7 +163,7 @@ def _build(
     directory: str,
 ) -> RebuildReport:
     """Make new queues and index below a directory; nothing else is written."""
-    places = find_layout(store, config)
+    places = find_places(store, config)
     old = sorted(f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files)
     _refuse_log(places, has_queues=bool(old))
     topics = batch_topics_of(places)
