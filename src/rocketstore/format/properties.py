@@ -97,6 +97,11 @@ def joined_keys(keys: tuple[str, ...]) -> str:
     return KEY_SEPARATOR.join(keys)
 
 
+def split_keys(value: str) -> list[str]:
+    """Return the keys in the value of ``KEYS``."""
+    return [key for key in value.split(KEY_SEPARATOR) if key]
+
+
 def joined_properties(pairs: Iterable[tuple[str, str]]) -> str:
     """Return names and values as one text, whatever they are."""
     return "\x02".join(["\x01".join(pair) for pair in pairs])

@@ -14,7 +14,7 @@ import msgspec
 
 from rocketstore.errors import BodyTooLargeError, CompressedBodyError
 from rocketstore.format.host import encode_message_id, stored_host
-from rocketstore.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
+from rocketstore.format.properties import KEYS, TAGS, UNIQ_KEY, decode_properties, split_keys
 from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_ZLIB
 from rocketstore.units import MiB
 
@@ -90,7 +90,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def keys(self) -> tuple[str, ...]:
         """Keys of the property ``KEYS``, which joins them by blanks."""
-        return tuple(key for key in self.properties.get(KEYS, "").split(KEY_SEPARATOR) if key)
+        return tuple(split_keys(self.properties.get(KEYS, "")))
 
     @property
     def unique_key(self) -> str | None:

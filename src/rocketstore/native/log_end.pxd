@@ -5,11 +5,12 @@ from rocketstore.native.view cimport Bytes
 
 cdef long long _MAGIC
 cdef unsigned long long _THREES, _HIGHEST
-cdef bytes _KEYS
+cdef bytes _KEYS, _TAGS, _UNIQUE_KEY
 cdef frozenset _SPECIAL
 
 cdef bint has_separator(Bytes text) noexcept
 cdef fitting(str name, object value, object bits)
+cdef long long bare_size(Py_ssize_t born_host_size, Py_ssize_t store_host_size, Py_ssize_t topic_size) noexcept
 cdef long long hosted(long long sys_flag, Py_ssize_t born_host_size) noexcept
 
 @cython.final
@@ -50,6 +51,9 @@ cdef class LogEnd:
     cdef long long add_value(self, long long at, long long start, bytes name, object value) noexcept
     cdef int64_t add_keys(self, long long at, long long start, tuple keys) except -1
     cdef int64_t add_further(self, long long at, dict properties) except -1
+    cdef int64_t add_properties(
+        self, long long start, object properties, object keys, object unique_key, object tags
+    ) except -1
     cdef bint end_properties(self, long long start, long long stop) noexcept
     cdef long long add_record(
         self, Record record, Bytes body, QueueCounter counter, long long at, long long number, long long now

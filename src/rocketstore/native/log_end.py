@@ -14,6 +14,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import RefusedMessageError
+from rocketstore.format.properties import DELAY, INNER_MULTI_DISPATCH, KEYS, TAGS, UNIQ_KEY, WAIT
 
 try:
     import cython
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 _MAGIC = 0xDAA320A7 - (1 << 32)
 _THREES = 0x0303030303030303
 _HIGHEST = 0x8080808080808080
-_KEYS = b"\x02KEYS\x01"
+_KEYS, _TAGS = f"\2{KEYS}\1".encode(), f"\2{TAGS}\1".encode()
+_UNIQUE_KEY = f"\2{UNIQ_KEY}\1".encode()
 NEVER = 1 << 62
 """No append comes to this position."""
-_SPECIAL = frozenset({"DELAY", "INNER_MULTI_DISPATCH", "WAIT"})
+_SPECIAL = frozenset({DELAY, INNER_MULTI_DISPATCH, WAIT})
 """Properties that the writer looks at."""
 
 
@@ -173,6 +175,11 @@ def hosted(sys_flag: int, born_host_size: int) -> int:
     return (sys_flag & ~0x30) | (0x10 if born_host_size == 20 else 0)
 
 
+def bare_size(born_host_size: int, store_host_size: int, topic_size: int) -> int:
+    """Return the bytes of a record with neither body nor properties."""
+    return 75 + born_host_size + store_host_size + topic_size
+
+
 class LogEnd:
     """Where the log ends, and up to where records may be written into its last file.
 
@@ -225,7 +232,7 @@ class LogEnd:
 
     def size_of(self, record: Record, counter: QueueCounter) -> int:
         """Return the bytes that a message takes."""
-        size = 75 + len(record.born_host) + len(self.store_host) + len(counter.topic)
+        size = bare_size(len(record.born_host), len(self.store_host), len(counter.topic))
         return size + len(record.body) + len(record.properties)
 
     # --- the parts of a record ------------------------------------------------------------------
@@ -237,8 +244,8 @@ class LogEnd:
         born_host = view.bytes_inside(record.born_host)
         store_host = view.bytes_inside(self.store_host)
         topic = view.bytes_inside(counter.topic)
-        room = self.limit - at
-        if 75 + born_host.size + store_host.size + body.size + topic.size > room:
+        size = bare_size(born_host.size, store_host.size, topic.size) + body.size
+        if size > self.limit - at:
             return -1
         data = self.data
         view.store_i32(data, at + 4, _MAGIC)
@@ -329,6 +336,22 @@ class LogEnd:
                 return stop
             at = self.add_text(self.add_byte(stop, 1), value)
         return at
+
+    def add_properties(
+        self, start: int, properties: Any, keys: Any, unique_key: Any, tags: Any
+    ) -> int:
+        """Write the properties of a message, odd or not; return where they end."""
+        at = start
+        if type(properties) is not dict:
+            self.is_odd = True
+        elif properties:
+            at = self.add_further(at, properties)
+        if type(keys) is tuple or type(keys) is list:
+            at = self.add_keys(at, start, tuple(keys))
+        else:
+            at = self.add_value(at, start, _KEYS, keys)
+        at = self.add_value(at, start, _UNIQUE_KEY, unique_key)
+        return self.add_value(at, start, _TAGS, tags)
 
     def end_properties(self, start: int, stop: int) -> bool:
         """Write how long the properties are; False where they cannot be stored as they are."""

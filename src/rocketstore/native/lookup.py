@@ -217,7 +217,8 @@ class Lookup(Window):
             return False
         data = view.part_of(data, at, view.load_i32(data, at))  # nothing after it is asked for
         body_at = body_place(data, 0)
-        return crc_agrees(data, 0, body_at, view.load_i32(data, body_at - 4))
+        size = view.load_i32(data, body_at - 4)
+        return crc_agrees(data, 0, size, view.crc_of(data, body_at, size))
 
     def carries(self, at: int, end: int) -> bool:
         """Return whether properties have the key, as a word of ``KEYS`` or as ``UNIQ_KEY``."""

@@ -4,7 +4,7 @@ from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport check_record, read_properties, topic_of
 
-cdef long long _LOW_32, _MAX_EXT_ADDRESS, _MOST_MESSAGES
+cdef long long _LOW_32, MAX_EXT_ADDRESS, _MOST_MESSAGES
 
 cdef enum:
     _ENTRY_SIZE = 20

@@ -21,7 +21,7 @@ import numpy as np
 
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import may_stand_in
+from rocketstore.format.queue_entry import MAX_EXT_ADDRESS, may_stand_in
 from rocketstore.format.record import topic_text
 
 try:
@@ -46,7 +46,6 @@ if not cython.compiled:
     RECORDS, MESSAGES, VIEWS = range(3)
 
 _LOW_32 = 0xFFFFFFFF
-_MAX_EXT_ADDRESS = -(2**31) - 1
 _MOST_MESSAGES = 1 << 30
 
 
@@ -248,7 +247,7 @@ class Page(Window):
         for n in range(self.pages.tag_count):
             if self.pages.numbers[3 * n] == code & _LOW_32:
                 return True
-        return code <= _MAX_EXT_ADDRESS
+        return code <= MAX_EXT_ADDRESS
 
     def tags_match(self, at: int, end: int) -> bool:
         """Return whether properties have one of the wanted tags."""

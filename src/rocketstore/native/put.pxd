@@ -1,14 +1,14 @@
 cimport cython
 from libc.stdint cimport int64_t
 from rocketstore.native.group cimport SyncGroup
-from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record
+from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record, bare_size
 from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes
-from rocketstore.native.walk cimport hold_names
+from rocketstore.native.walk cimport hold_names, is_delay, names_extra_queues, property_at
 
-cdef long long _DELA, _Y_END, _INNER_MU
-cdef bytes _KEYS, _UNIQ_KEY, _TAGS, _WAIT
+cdef bytes _WAIT
 
+@cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)
 cdef bint is_plain_block(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept
 cdef bint is_same(object one, object other)
 
@@ -34,7 +34,6 @@ cdef class PlainPuts:
     cdef int64_t write_message(
         self, object message, QueueCounter counter, bytes host, long long at, long long number, long long now
     ) except -1
-    cdef int64_t write_properties(self, object message, long long start) except -1
     cpdef put_message(self, object message, object queue_id=*)
     @cython.locals(record=Record)
     cpdef put_prepared(self, object prepared, object body=*, object queue_id=*)

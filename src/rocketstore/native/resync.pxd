@@ -1,14 +1,13 @@
 cimport cython
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.view cimport Bytes, Numbers
-from rocketstore.native.walk cimport MAGIC_BLANK, MAGIC_V1, MAGIC_V2, body_place, check_record
+from rocketstore.native.walk cimport body_place, check_record, crc_agrees
 
 cdef long long _POLYNOMIAL
 cdef unsigned long long _EACH_BYTE, _EACH_TOP_BIT, _EACH_MESSAGE_LEAD, _EACH_BLANK_LEAD
 
 cdef enum:
     _SUM_BLOCK = 4096
-    _BODY_CRC_MASK = 0x7FFFFFFF
 
 cdef long long multiplied(long long a, long long b) noexcept nogil
 @cython.locals(factor=cython.longlong)
@@ -26,7 +25,7 @@ cdef class Search:
     cdef void begin(self, Bytes data, long long base, long long file_size, long long budget) noexcept
     cdef void keep_sums(self, long long origin) except *
     cdef Py_ssize_t body_crc(self, long long record_at, long long start, long long stop) except -1 nogil
-    cdef bint believes(self, Py_ssize_t magic_at) except -1 nogil
+    cdef bint believes(self, Py_ssize_t position) except -1 nogil
     @cython.locals(data=Bytes, leads=cython.ulonglong, step=int)
     cdef Py_ssize_t find(self, Py_ssize_t position, Py_ssize_t stop) except -2 nogil
 

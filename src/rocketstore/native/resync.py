@@ -21,9 +21,9 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.row import StopReason
     from rocketstore.native.view import Bytes
-    from rocketstore.native.walk import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, body_place, check_record
+    from rocketstore.native.walk import body_place, check_record, crc_agrees
 
-    _SUM_BLOCK, _BODY_CRC_MASK = 4096, 0x7FFFFFFF
+    _SUM_BLOCK = 4096
 
 _CRC_BUDGET = 16 << 20
 """What one search spends on bodies before it keeps checksums of prefixes: 4 ms of work."""
@@ -126,21 +126,15 @@ class Search:
         middle = shifted(head ^ self.sums[first], last - first) ^ self.sums[last]
         return view.crc_continued(self.data, rest_at, stop, middle)
 
-    def believes(self, magic_at: int) -> bool:
-        """Return whether a magic number belongs to a record or BLANK that can be believed."""
-        magic = view.load_u32(self.data, magic_at)
-        if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
-            return False
-        position = magic_at - 4
+    def believes(self, position: int) -> bool:
+        """Return whether a record or BLANK that can be believed starts at a position."""
         verdict = check_record(self.data, position, self.base, self.file_size, False)
         if verdict != StopReason.END:
             return verdict == StopReason.BLANK
         body_at = body_place(self.data, position)
         size = view.load_i32(self.data, body_at - 4)
-        stored = view.load_i32(self.data, position + 8)
-        if size == 0 or stored < 0:
-            return size == 0
-        return stored == self.body_crc(position, body_at, body_at + size) & _BODY_CRC_MASK
+        crc = self.body_crc(position, body_at, body_at + size) & view.CRC_MASK
+        return crc_agrees(self.data, position, size, crc)
 
     def find(self, position: int, stop: int) -> int:
         """Return where the first believable thing in ``[position, stop)`` starts, else -1."""
@@ -167,7 +161,7 @@ class Search:
                 magic_at = at + (view.trailing_zeros(leads) >> 3)
                 if magic_at >= magic_stop:
                     return -1
-                if self.believes(magic_at):
+                if self.believes(magic_at - 4):
                     return magic_at - 4
                 leads &= leads - 1
             at += step

@@ -82,6 +82,7 @@ cdef inline void prefetch(Bytes data, Py_ssize_t at) noexcept nogil:
 
 
 cdef enum:
+    CRC_MASK = 0x7FFFFFFF
     _JUDGED_BYTES = 256  # what is looked at first; most of the rest is only copied
     _AWAITED_BYTES = 4416  # a record of 4 KiB; of a longer one the processor foresees the rest
 
@@ -102,7 +103,7 @@ cdef inline void prefetch_writes(Bytes data, Py_ssize_t at, Py_ssize_t size) noe
 
 
 cdef inline long long crc_of(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
-    return crc_continued(data, at, at + size, 0) & 0x7FFFFFFF
+    return crc_continued(data, at, at + size, 0) & CRC_MASK
 
 
 cdef inline long long crc_continued(Bytes data, Py_ssize_t at, Py_ssize_t stop, long long crc) noexcept nogil:

@@ -148,9 +148,13 @@ def prefetch_writes(data: Bytes, at: int, size: int) -> None:
     """Ask for the cache lines of bytes that are soon written; they may be outside."""
 
 
+CRC_MASK = 0x7FFFFFFF
+"""The bits of a CRC-32 that a record keeps."""
+
+
 def crc_of(data: Bytes, at: int, size: int) -> int:
-    """Return the CRC-32 of a range as a record keeps it, masked to 31 bits."""
-    return zlib.crc32(data[at : at + size].data) & 0x7FFFFFFF
+    """Return the CRC-32 of a range as a record keeps it."""
+    return zlib.crc32(data[at : at + size].data) & CRC_MASK
 
 
 def crc_continued(data: Bytes, at: int, stop: int, crc: int) -> int:

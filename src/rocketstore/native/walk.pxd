@@ -3,9 +3,9 @@ from rocketstore.native cimport CallsFor, Column, StopReason, view
 from rocketstore.native.Column cimport COUNT as COLUMN_COUNT
 from rocketstore.native.view cimport Bytes, Numbers
 
-cdef long long MAGIC_V1, MAGIC_V2, MAGIC_BLANK, _LOW_32, _NAME_TAGS, _NAME_KEYS, _NAME_DELAY, _NAME_UNIQUE_KEY
+cdef long long MAGIC_V1, MAGIC_V2, MAGIC_BLANK, _LOW_32, _NAME_TAGS, _NAME_KEYS, _NAME_UNIQUE_KEY
 cdef unsigned long long _TOP_BITS, _EVERY_2ND_BYTE, _EVERY_2ND_PAIR, _POWER_OF_8
-cdef Bytes _NAME_EXTRA_QUEUES, _DELAY_TOPIC
+cdef Bytes _NAME_DELAY, _NAME_EXTRA_QUEUES, _DELAY_TOPIC
 
 cdef Py_ssize_t store_time_place(Bytes data, Py_ssize_t at) noexcept nogil
 cdef Py_ssize_t body_place(Bytes data, Py_ssize_t at) noexcept nogil
@@ -32,11 +32,13 @@ cdef (long long, Py_ssize_t) hash_other(Bytes data, Py_ssize_t at, Py_ssize_t en
 cdef (int, int, int) continuation_bounds(long long lead) noexcept nogil
 @cython.locals(byte=int, word=cython.ulonglong, pairs=cython.ulonglong, fours=cython.ulonglong, value=cython.ulonglong)
 cdef long long hash_of(Bytes data, Py_ssize_t at, Py_ssize_t size, long long seed) noexcept nogil
-cdef bint crc_agrees(Bytes data, Py_ssize_t at, Py_ssize_t body_at, Py_ssize_t body_size) noexcept nogil
+cdef bint crc_agrees(Bytes data, Py_ssize_t at, Py_ssize_t body_size, long long crc) noexcept nogil
 cdef long long decimal(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 cdef void note_property(
     Bytes data, Py_ssize_t name_at, Py_ssize_t name_end, Py_ssize_t end, Numbers row
 ) noexcept nogil
+cdef bint is_delay(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil
+cdef bint names_extra_queues(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil
 @cython.locals(name_end=Py_ssize_t)
 cdef (Py_ssize_t, Py_ssize_t) property_at(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 @cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)

@@ -9,6 +9,9 @@ length with the rest of the file.
 
 from __future__ import annotations
 
+from rocketstore.format.properties import DELAY, INNER_MULTI_DISPATCH, KEYS, TAGS, UNIQ_KEY
+from rocketstore.format.queue_entry import DELAY_TOPIC
+
 try:
     import cython
 except ImportError:
@@ -27,12 +30,14 @@ _TOP_BITS = 0x8080808080808080
 _EVERY_2ND_BYTE = 0x00FF00FF00FF00FF
 _EVERY_2ND_PAIR = 0x0000FFFF0000FFFF
 _POWER_OF_8 = 31**8
-_NAME_TAGS = int.from_bytes(b"TAGS", "big")
-_NAME_KEYS = int.from_bytes(b"KEYS", "big")
-_NAME_DELAY = int.from_bytes(b"ELAY", "big")
-_NAME_UNIQUE_KEY = int.from_bytes(b"UNIQ_KEY", "big")
-_NAME_EXTRA_QUEUES = view.bytes_inside(b"INNER_MULTI_DISPATCH")
-_DELAY_TOPIC = view.bytes_inside(b"SCHEDULE_TOPIC_XXXX")
+_NAME_TAGS = int.from_bytes(TAGS.encode(), "big")
+_NAME_KEYS = int.from_bytes(KEYS.encode(), "big")
+_NAME_UNIQUE_KEY = int.from_bytes(UNIQ_KEY.encode(), "big")
+_TEXTS = [DELAY.encode(), INNER_MULTI_DISPATCH.encode(), DELAY_TOPIC.encode()]
+"""Held here, as what follows only says where their bytes are."""
+_NAME_DELAY = view.bytes_inside(_TEXTS[0])
+_NAME_EXTRA_QUEUES = view.bytes_inside(_TEXTS[1])
+_DELAY_TOPIC = view.bytes_inside(_TEXTS[2])
 
 
 def store_time_place(data: Bytes, at: int) -> int:
@@ -92,7 +97,7 @@ def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: boo
         return StopReason.BAD_FIELDS
     if not is_text_whole(data, topic_at, topic_size, at + total, base):
         return StopReason.BAD_FIELDS
-    if check_crc and not crc_agrees(data, at, body_at, body_size):
+    if check_crc and not crc_agrees(data, at, body_size, view.crc_of(data, body_at, body_size)):
         return StopReason.BAD_CRC
     return StopReason.END
 
@@ -252,10 +257,10 @@ def hash_of(data: Bytes, at: int, size: int, seed: int) -> int:
     return value - ((value >> 31) << 32)
 
 
-def crc_agrees(data: Bytes, at: int, body_at: int, body_size: int) -> bool:
-    """Compare the body with its checksum."""
+def crc_agrees(data: Bytes, at: int, body_size: int, crc: int) -> bool:
+    """Return whether the record at `at` has a body of that size with that checksum."""
     # Compatible: an empty body has no checksum, whatever the field says.
-    return body_size == 0 or view.load_i32(data, at + 8) == view.crc_of(data, body_at, body_size)
+    return body_size == 0 or view.load_i32(data, at + 8) == crc
 
 
 def decimal(data: Bytes, at: int, end: int) -> int:
@@ -287,14 +292,20 @@ def note_property(data: Bytes, name_at: int, name_end: int, end: int, row: Numbe
         if view.load_i64(data, name_at) == _NAME_UNIQUE_KEY:
             row[Column.UNIQUE_KEY_AT] = value_at
             row[Column.UNIQUE_KEY_SIZE] = end - value_at
-    elif (
-        size == 5
-        and view.load_u8(data, name_at) == 68
-        and view.load_u32(data, name_at + 1) == _NAME_DELAY
-    ):
+    elif is_delay(data, name_at, size):
         row[Column.DELAY_LEVEL] = decimal(data, value_at, end)
-    elif size == 20 and view.equal_bytes(data, name_at, _NAME_EXTRA_QUEUES, 0, 20):
+    elif names_extra_queues(data, name_at, size):
         row[Column.CALLS_FOR] = CallsFor.EXTRA_ENTRIES
+
+
+def is_delay(data: Bytes, at: int, size: int) -> bool:
+    """Return whether a name is DELAY."""
+    return size == 5 and view.equal_bytes(data, at, _NAME_DELAY, 0, 5)
+
+
+def names_extra_queues(data: Bytes, at: int, size: int) -> bool:
+    """Return whether a name is INNER_MULTI_DISPATCH."""
+    return size == 20 and view.equal_bytes(data, at, _NAME_EXTRA_QUEUES, 0, 20)
 
 
 def property_at(data: Bytes, at: int, end: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import pyarrow.compute
 
 from rocketstore.batch_queue.inner_messages import OF_THE_RECORD, whole_messages
 from rocketstore.errors import ConfigError
-from rocketstore.format.properties import KEY_SEPARATOR, decode_properties
+from rocketstore.format.properties import decode_properties, split_keys
 from rocketstore.format.record import body_crc
 from rocketstore.message import INNER_BATCH
 from rocketstore.verification.batch_entries import inner_place
@@ -80,7 +80,7 @@ def _messages_of(
             "bodyCRC": body_crc(content),
             "properties": list(own.items()),
             "tags": own.get("TAGS"),
-            "keys": [key for key in own.get("KEYS", "").split(KEY_SEPARATOR) if key],
+            "keys": split_keys(own.get("KEYS", "")),
             "uniqKey": own.get("UNIQ_KEY"),
         }
 

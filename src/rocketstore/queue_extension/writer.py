@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rocketstore.config.files import commonest
+from rocketstore.config.files import LOOKED_AT_QUEUES, commonest
 from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.queues.consume_queue import ConsumeQueue
+    from rocketstore.storage.queues.queue_search import QueueSearch
+    from rocketstore.units import QueueKey
 
 DEFAULT_FILE_BYTES: Final = 48 * MiB
 MOST_OPEN: Final = 256
@@ -55,19 +56,15 @@ MOST_OPEN: Final = 256
 CHUNK_ENTRIES: Final = 8192
 """Entries that are looked through at once for one with an address."""
 
-_LOOKED_AT_QUEUES: Final = 16
-"""Extensions whose files are looked at to learn their length."""
-
 _log: Final = get_logger(__name__)
 
 
 class QueueExtension(UnitReader):
     """The extension of one queue, to be read and written."""
 
-    def __init__(self, queue: ConsumeQueue, shared: QueueExtensions) -> None:
-        key = queue.key
+    def __init__(self, key: QueueKey, queue: QueueSearch, shared: QueueExtensions) -> None:
         super().__init__(shared.directory / key.topic / str(key.queue_id), shared.open_files)
-        self._queue = queue
+        self._key, self._queue = key, queue
         self._shared = shared
         self.files = MappedFileQueue(self.directory, shared.file_bytes, disk=shared.disk)
         self.files.load(after_crash=True)
@@ -100,12 +97,12 @@ class QueueExtension(UnitReader):
                     return old.tags_code
                 if not may_replace():
                     return entry.tags_code
-            bit_map = self._shared.bit_map_of(self._queue.key.topic, properties)
+            bit_map = self._shared.bit_map_of(self._key.topic, properties)
             unit = ExtensionUnit(entry.tags_code, store_timestamp_ms, bit_map)
             position = self._put(unit)
         except (RocketStoreError, OSError) as error:
             if not self._has_failed:
-                _log.warning("queue_extension.failed", queue=str(self._queue.key), why=str(error))
+                _log.warning("queue_extension.failed", queue=str(self._key), why=str(error))
             self._has_failed = True
             return entry.tags_code
         self._has_failed = False
@@ -283,9 +280,9 @@ class QueueExtensions:
         self._open: OrderedDict[QueueExtension, None] = OrderedDict()
         disk.make_directory(directory)
 
-    def __call__(self, queue: ConsumeQueue) -> QueueExtension:
+    def __call__(self, key: QueueKey, queue: QueueSearch) -> QueueExtension:
         """Return the extension of a queue."""
-        return QueueExtension(queue, self)
+        return QueueExtension(key, queue, self)
 
     def note_open(self, extension: QueueExtension) -> None:
         """Note that a file of an extension is mapped; that of another one may be let go."""
@@ -315,5 +312,5 @@ def _file_bytes(directory: Path, config: StoreConfig) -> int:
 
 def _some_files(directory: Path) -> Iterator[tuple[Path, int]]:
     queues = (path for path in sorted(directory.glob("*/*")) if path.is_dir())
-    for _, path in zip(range(_LOOKED_AT_QUEUES), queues, strict=False):
+    for _, path in zip(range(LOOKED_AT_QUEUES), queues, strict=False):
         yield from file_lengths([path])

@@ -9,7 +9,12 @@ Law: ``known-ends`` has the number that each queue had got to, at each opening, 
 orderly end, so that a queue that lost the end of its files is recognised (decision 0021). It only
 makes recovery look further: nothing is cut because of it, and a store without it opens.
 
-How derived: StoreCheckpoint of 4.9 (spec F11), by plain writes; it ignores ``known-ends``.
+Every second the queues' files with enough new pages and full index files are flushed, every minute
+all; only then, and only when nothing was left over, does the checkpoint move, to the store time
+that had been dispatched when the flush began. The newest index file goes with the queues (K-I2).
+
+How derived: StoreCheckpoint of 4.9 (spec F11), by plain writes, and FlushConsumeQueueService (spec
+B9.4, B9.5); a broker ignores ``known-ends``.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from rocketstore.config import StoreConfig
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
@@ -224,3 +230,52 @@ class KnownEndsWriter:
             _log.warning("known_ends.no_room", root=str(self.root), error=str(error))
         else:
             self._written = ends
+
+
+# --- the flush that moves them -------------------------------------------------------------------
+
+
+@dataclass
+class QueueFlusher:
+    """Flushes queues and index; `run_once` is called at the interval of the settings."""
+
+    table: ConsumeQueueTable
+    index: IndexService
+    checkpoint: StoreCheckpoint
+    dispatched_timestamp: Callable[[], int]
+    config: StoreConfig
+    clock: Callable[[], int]
+    known_ends: KnownEndsWriter
+
+    def __post_init__(self) -> None:
+        self._last_thorough_ms = self.clock()
+        self._flushing = threading.Lock()
+
+    def run_once(self) -> bool:
+        """Do one turn; return whether it was a thorough one. As `flush_all`, it may raise."""
+        now_ms = self.clock()
+        if now_ms < self._last_thorough_ms + self.config.flush_consume_queue_thorough_interval:
+            with self._flushing:
+                self.table.flush(self.config.flush_consume_queue_least_pages)
+                self.index.flush(full_only=True)
+            return False
+        self._last_thorough_ms = now_ms
+        self.flush_all()
+        return True
+
+    def flush_all(self, *, is_closed: bool = False) -> bool:
+        """Flush everything dispatched so far and move the checkpoint; return whether it moved.
+
+        `is_closed`: nothing comes after it, the store ends in order. After a sync that failed,
+        which raises, the checkpoint does not move any more.
+        """
+        with self._flushing:
+            # Read first: entries of later records may or may not be in what is flushed.
+            timestamp = self.dispatched_timestamp()
+            ends = self.known_ends.take(is_closed=is_closed)
+            if not all([self.table.flush(), self.index.flush()]):
+                return False
+            self.known_ends.write(ends)
+            self.checkpoint.advance(logics_ms=timestamp, index_ms=timestamp)
+            self.checkpoint.flush()
+            return True

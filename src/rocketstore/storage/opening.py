@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import resolve_sizes
-from rocketstore.config.files import ObservedSizes, commonest
+from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from rocketstore.config.files import FileObservation
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
-
-_LOOKED_AT_QUEUES: Final = 16
-"""Queues whose files are looked at to learn the size of a queue file."""
 
 _log: Final = get_logger(__name__)
 
@@ -204,7 +201,7 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     return ObservedSizes(
         usual(file_lengths(layout.log_directories), config.mapped_file_size_commit_log),
         usual(
-            chain.from_iterable(islice(filter(None, queues), _LOOKED_AT_QUEUES)),
+            chain.from_iterable(islice(filter(None, queues), LOOKED_AT_QUEUES)),
             config.mapped_file_size_consume_queue,
         ),
         usual(

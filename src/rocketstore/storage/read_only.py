@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 import msgspec
 
 from rocketstore.config import StoreConfig, resolve_sizes
-from rocketstore.config.files import FileObservation, ObservedSizes, commonest
+from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError, StoreReadOnlyError
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.pread_files import LogFile, PreadFiles
     from rocketstore.units import ByteRange
     from rocketstore.verification.file_rules import FileFinding
-
-_QUEUES_LOOKED_AT: Final = 64
-"""Queues whose files are looked at to learn the size of a queue file."""
 
 POLL_INTERVAL_S: Final = 0.02
 """How often `ReadOnlyStore.wait_for` looks, because no writer tells a reader of another process."""
@@ -174,7 +171,7 @@ class ReadOnlyStore(Reader):
 
 def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> ObservedSizes:
     """Return what the files show, and refuse a store that lost its log."""
-    keys = log.queues.keys()[:_QUEUES_LOOKED_AT]
+    keys = log.queues.keys()[:LOOKED_AT_QUEUES]
     queues = [queue.files for key in keys if (queue := log.queues.get(key)) is not None]
     if not log.files.files and any(files.files for files in queues):
         raise NotAStoreError(

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.scan.kernels import compiled_summary
+from rocketstore.storage.checkpoint import QueueFlusher
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
-from rocketstore.storage.queues.queue_table import QueueFlusher
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.storage.threads import Periodic, ServiceThread

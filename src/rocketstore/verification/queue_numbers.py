@@ -160,6 +160,11 @@ def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
     return queue_offset <= max(DOUBTFUL_BEGINNING, physical_offset // FIXED_SIZE)
 
 
+def goes_on(queue_offset: int, following: int | None, file_entries: int) -> bool:
+    """Whether the next record of a queue, if there is one, lets it begin with a large number."""
+    return following is None or 0 <= following - queue_offset <= file_entries
+
+
 def may_follow(queue_offset: int, queue_stop: int, log_bytes: int, file_entries: int) -> bool:
     """Whether a record may state a number past a queue's end; the rule of dispatch and of verify.
 

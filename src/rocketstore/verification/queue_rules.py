@@ -19,11 +19,12 @@ from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
     MAX_EXT_ADDRESS,
+    MAX_QUEUE_OFFSET,
 )
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
 from rocketstore.verification.findings import Finding, Severity, finding
-from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
+from rocketstore.verification.queue_numbers import goes_on, is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import (
     TAIL_KINDS,
     Unbacked,
@@ -343,19 +344,18 @@ def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
     return np.array(believed, dtype=np.int64).reshape(-1, MISSING_COLUMNS)
 
 
-def _beginning(rows: Int64Array, places: int) -> int:
+def _beginning(rows: Int64Array, file_entries: int) -> int:
     """Return the number that a queue without files begins with.
 
     It may be any, because old files of log and queue may be gone. It is a forged one where neither
     the log before its record has room for so many messages, nor the next record goes on there.
     """
-    if len(rows) == 1 and rows[0, 1] - rows[0, 0] == 1:
-        return int(rows[0, 0])  # the only record of the queue
-    for (first, past, at, _, _), after in itertools.zip_longest(
-        rows.tolist(), rows[1:, 0].tolist()
-    ):
-        is_followed = past - first > 1 or (after is not None and 0 <= after - first <= places)
-        if first >= 0 and (is_likely_beginning(first, at) or is_followed):
+    # One that no file can have says nothing about the others.
+    rows = rows[(rows[:, 0] >= 0) & (rows[:, 0] <= MAX_QUEUE_OFFSET)]
+    for row, after in itertools.zip_longest(rows.tolist(), rows[1:, 0].tolist()):
+        first, past, at = row[:3]
+        following = first + 1 if past - first > 1 else after
+        if is_likely_beginning(first, at) or goes_on(first, following, file_entries):
             return int(first)
     return 0
 

@@ -198,7 +198,7 @@ def test_a_lost_unit_s_address_is_given_to_no_other(tmp_path):  # noqa: F811
         for path in (tmp_path / DIRECTORY / "orders" / "0").iterdir():
             path.unlink()
         queue = store._queues.get(("orders", 0))
-        queue.extension = store._parts.queues.make_extension(queue)
+        queue.extension = store._parts.queues.make_extension(queue.key, queue)
         put(store, range(30, 40))
         assert units_of(store, "orders") == [None] * 30 + expected_units(range(30, 40))
         assert tagged(store, "orders", 0, "Tag0") == list(range(0, 40, 3))

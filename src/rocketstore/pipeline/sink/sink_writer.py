@@ -298,8 +298,8 @@ def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> d
     pairs = dict(given or ())
     if keys and not isinstance(keys, str):
         # What a reader split, with more blanks between, is not joined in another way.
-        stored = (pairs.get(properties.KEYS) or "").split(properties.KEY_SEPARATOR)
-        keys = None if [key for key in stored if key] == keys else properties.joined_keys(keys)
+        stored = properties.split_keys(pairs.get(properties.KEYS) or "")
+        keys = None if stored == keys else properties.joined_keys(keys)
     if keys:
         pairs[properties.KEYS] = keys
     if unique_key:

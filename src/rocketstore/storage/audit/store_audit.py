@@ -34,7 +34,7 @@ from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.queue_extension.units import UnitReader
 from rocketstore.storage.files.disk import Disk, fill, read_at
-from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths, first_from
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
@@ -309,7 +309,7 @@ class AuditedQueue(QueueView):
         begin = at = start * ENTRY_SIZE_BYTES
         stop = begin + len(content)
         while at < stop:
-            file = self.files.find(at) or self.files.next_file(at)
+            file = self.files.find(at) or first_from(self.files.files, at)
             if file is None or file.base >= stop:
                 break
             at = max(at, file.base)

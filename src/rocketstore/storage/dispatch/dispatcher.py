@@ -32,6 +32,7 @@ from rocketstore.native.row import PutEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
 from rocketstore.storage.dispatch.entry_decisions import EntryDecisions
+from rocketstore.storage.files.pread_files import first_from
 from rocketstore.storage.threads import Changes
 from rocketstore.units import ByteRange, MiB
 from rocketstore.verification.expectation import delay_array
@@ -350,7 +351,7 @@ class Dispatcher:
 
     def _step_to_next_file(self, position: int, limit: int) -> None:
         """Go on where the next file begins: files are missing, or retention was faster."""
-        file = self._files.next_file(position)
+        file = first_from(self._files.files, position)
         following = limit if file is None else min(file.base, limit)
         if file is not None and file in self._files.files[:1]:
             _log.warning("dispatch.behind_retention", position=position, min_offset=file.base)

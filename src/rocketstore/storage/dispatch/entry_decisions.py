@@ -25,7 +25,7 @@ from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.units import QueueKey
 from rocketstore.verification.extra_queues import queue_places
-from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
+from rocketstore.verification.queue_numbers import goes_on, is_likely_beginning, may_follow
 
 if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -187,30 +187,27 @@ class EntryDecisions:
         physical_offset = int(self.columns.physical_offset[number])
         if not 0 <= offset <= MAX_QUEUE_OFFSET or physical_offset in self.forged:
             return False
-        places = queue.files.file_size // ENTRY_SIZE_BYTES
+        file_entries = queue.entries_per_file
         if not queue.files.files:
-            return is_likely_beginning(offset, physical_offset) or self._goes_on(
-                slice(number + 1, count), queue.key, offset, places
+            return is_likely_beginning(offset, physical_offset) or goes_on(
+                offset, self._next_offset(queue.key, slice(number + 1, count)), file_entries
             )
         before = queue.max_physical_offset
         if before > physical_offset:
             before = 0 if self.forced_range is None else self.forced_range[0]
-        return may_follow(offset, queue.given_stop, physical_offset - before, places)
+        return may_follow(offset, queue.given_stop, physical_offset - before, file_entries)
 
-    def _goes_on(self, following: slice, key: QueueKey, offset: int, places: int) -> bool:
-        """Whether nothing contradicts that a queue begins at the large number of a record.
-
-        A forged number would refuse every later message of the queue, so the next record decides.
-        """
+    def _next_offset(self, key: QueueKey, following: slice) -> int | None:
+        """Return the queue offset of the first of some rows that is of a queue; None without."""
         columns = self.columns.taken(following)
         is_own = columns.queue_id == key.queue_id
         is_own &= columns.call_for(CallsFor.ENTRY)
-        # One that can have no place at all says nothing about this one.
+        # One that no file can have says nothing about the others.
         is_own &= (columns.queue_offset >= 0) & (columns.queue_offset <= MAX_QUEUE_OFFSET)
         for row in np.flatnonzero(is_own).tolist():
             if columns.topic(row) == key.topic:
-                return 0 <= int(columns.queue_offset[row]) - offset <= places
-        return True
+                return int(columns.queue_offset[row])
+        return None
 
     def _is_intact(self, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
         """Whether an entry points at an intact record of its queue and number."""

@@ -11,7 +11,6 @@ How derived: MappedFileQueue and MultiPathMappedFileQueue of 4.9 (spec B6, F1.1,
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.pread_files import listed_files
+from rocketstore.storage.files.pread_files import last_up_to, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
 from rocketstore.verification.file_rules import FileFinding, FileProblem
 from rocketstore.verification.findings import DANGLING_HINT
@@ -151,9 +150,8 @@ class MappedFileQueue:
         index = (offset - files[0].base) // self.file_size
         if not 0 <= index < len(files) or not 0 <= offset - files[index].base < self.file_size:
             # Only a row with a gap comes here.
-            index = bisect_right(files, offset, key=lambda file: file.base) - 1
-            if index < 0 or offset >= files[index].base + self.file_size:
-                return None
+            file = last_up_to(files, offset)
+            return None if file is None or offset >= file.base + self.file_size else file
         return files[index]
 
     def read(self, offset: int, size: int) -> bytes | None:
@@ -165,12 +163,6 @@ class MappedFileQueue:
         """Return the files that end after an offset, usually the last one."""
         files = reversed(self.files)
         return [*takewhile(lambda file: file.base + file.size > offset, files)][::-1]
-
-    def next_file(self, offset: int) -> MappedFile | None:
-        """Return the first file that starts at `offset` or after it."""
-        files = self.files
-        at = bisect_left(files, offset, key=lambda file: file.base)
-        return files[at] if at < len(files) else None
 
     def flush(self, least_pages: int = 0) -> bool:
         """Make written bytes durable; return whether all that were written before the call are."""

@@ -14,14 +14,15 @@ pulls it from under a ``pread`` of another thread.
 
 from __future__ import annotations
 
-import bisect
 import errno
 import itertools
 import os
 import stat
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.storage.files.disk import read_at, system_error, system_errors
@@ -32,6 +33,10 @@ from rocketstore.verification.file_rules import FileFinding, FileProblem, usable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from rocketstore.storage.files.mapped_file import MappedFile
+
+_base_of: Final = attrgetter("base")
 
 DEFAULT_OPEN_FILES: Final = 256
 """Descriptors that one `OpenFiles` keeps; a quarter of the usual limit of a process."""
@@ -167,10 +172,9 @@ class PreadFiles:
     def find(self, offset: int) -> LogFile | None:
         """Return the file that holds the byte at `offset`, listing again to find one."""
         while True:
-            files = self.files
-            at = bisect.bisect_left(files, (offset + 1,)) - 1
-            if at >= 0 and offset < files[at].range.stop:
-                return files[at]
+            file = last_up_to(self.files, offset)
+            if file is not None and offset < file.range.stop:
+                return file
             if offset < self.max_offset or not self.refresh():
                 return None
 
@@ -190,11 +194,20 @@ class PreadFiles:
             self.refresh()
         return read
 
-    def next_file(self, offset: int) -> LogFile | None:
-        """Return the first file that starts at `offset` or after it."""
-        files = self.files
-        at = bisect.bisect_left(files, (offset,))
-        return files[at] if at < len(files) else None
+
+_File = TypeVar("_File", bound="MappedFile | LogFile")
+
+
+def last_up_to(files: Sequence[_File], offset: int) -> _File | None:
+    """Return the last of files in order that starts at `offset` or before it."""
+    at = bisect_right(files, offset, key=_base_of)
+    return files[at - 1] if at else None
+
+
+def first_from(files: Sequence[_File], offset: int) -> _File | None:
+    """Return the first of files in order that starts at `offset` or after it."""
+    at = bisect_left(files, offset, key=_base_of)
+    return files[at] if at < len(files) else None
 
 
 def listed_files(

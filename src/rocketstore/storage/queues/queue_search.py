@@ -27,6 +27,7 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.pread_files import first_from
 from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.units import KiB, QueueKey
 from rocketstore.verification.queue_kinds import compare_kinds
@@ -169,7 +170,7 @@ class QueueSearch(ABC):
                 return at, entry
             entries = self.entries(at, min(stop - at, CHUNK_ENTRIES))
             if not len(entries):
-                following = self.files.next_file(at * ENTRY_SIZE_BYTES + 1)
+                following = first_from(self.files.files, at * ENTRY_SIZE_BYTES + 1)
                 if following is None:
                     break
                 at = following.base // ENTRY_SIZE_BYTES

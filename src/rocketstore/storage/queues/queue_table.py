@@ -1,15 +1,11 @@
-"""All ConsumeQueues of a store, and how they and the index become durable.
-
-Every second the files with enough new pages and full index files are flushed, every minute all;
-only then, and only when nothing was left over, does the checkpoint move, to the store time that had
-been dispatched when the flush began (K-R7). The newest index file goes with the queues (K-I2).
+"""All ConsumeQueues of a store.
 
 Law: asking for a queue never makes one (K-C5); only dispatch does, when a record needs it. Nothing
 is mapped until an entry is read or written. After a failed sync nothing here is promised any more
 while the store is open; the next start rebuilds entries and items from the checkpoint on.
 
-How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue, recoverTopicQueueTable and
-FlushConsumeQueueService of 4.9 (spec B1, B9.4, B9.5, B12, B16.4).
+How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue and recoverTopicQueueTable of
+4.9 (spec B1, B12, B16.4).
 """
 
 from __future__ import annotations
@@ -31,11 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.config import StoreConfig
     from rocketstore.queue_extension.writer import QueueExtensions
-    from rocketstore.storage.checkpoint import KnownEndsWriter, StoreCheckpoint
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.index.index_service import IndexService
     from rocketstore.units import QueueKey
     from rocketstore.verification.file_rules import FileFinding
 
@@ -128,7 +121,7 @@ class ConsumeQueueTable:
             files = MappedFileQueue(directory, self.file_size, disk=self.disk)
             queue = ConsumeQueue(key, files, row, self.mappings, self.log_min_offset)
             if self.make_extension is not None:
-                queue.extension = self.make_extension(queue)
+                queue.extension = self.make_extension(key, queue)
             # The kernels ask for a queue until they know its name, so that comes last.
             self._queues[key] = queue
             self.rows.add_name(key.topic.encode(), key.queue_id, row)
@@ -183,49 +176,3 @@ class ConsumeQueueTable:
             self.is_flush_broken = True
             raise failure
         return is_complete and not self.is_flush_broken
-
-
-@dataclass
-class QueueFlusher:
-    """Flushes queues and index; `run_once` is called at the interval of the settings."""
-
-    table: ConsumeQueueTable
-    index: IndexService
-    checkpoint: StoreCheckpoint
-    dispatched_timestamp: Callable[[], int]
-    config: StoreConfig
-    clock: Callable[[], int]
-    known_ends: KnownEndsWriter
-
-    def __post_init__(self) -> None:
-        self._last_thorough_ms = self.clock()
-        self._flushing = threading.Lock()
-
-    def run_once(self) -> bool:
-        """Do one turn; return whether it was a thorough one. As `flush_all`, it may raise."""
-        now_ms = self.clock()
-        if now_ms < self._last_thorough_ms + self.config.flush_consume_queue_thorough_interval:
-            with self._flushing:
-                self.table.flush(self.config.flush_consume_queue_least_pages)
-                self.index.flush(full_only=True)
-            return False
-        self._last_thorough_ms = now_ms
-        self.flush_all()
-        return True
-
-    def flush_all(self, *, is_closed: bool = False) -> bool:
-        """Flush everything dispatched so far and move the checkpoint; return whether it moved.
-
-        `is_closed`: nothing comes after it, the store ends in order. After a sync that failed,
-        which raises, the checkpoint does not move any more.
-        """
-        with self._flushing:
-            # Read first: entries of later records may or may not be in what is flushed.
-            timestamp = self.dispatched_timestamp()
-            ends = self.known_ends.take(is_closed=is_closed)
-            if not all([self.table.flush(), self.index.flush()]):
-                return False
-            self.known_ends.write(ends)
-            self.checkpoint.advance(logics_ms=timestamp, index_ms=timestamp)
-            self.checkpoint.flush()
-            return True

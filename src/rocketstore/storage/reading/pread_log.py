@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.decode import LogAtHand, size_at
-from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.files.pread_files import PreadFiles, first_from
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class PreadLog:
             if file is None:
                 return at
             stop = file.range.stop
-            following = self.files.next_file(stop)
+            following = first_from(self.files.files, stop)
             head = self.files.slice(at, END_FILE_MIN_BLANK_SIZE)
             if following is None or following.base != stop:
                 return at

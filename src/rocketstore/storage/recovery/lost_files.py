@@ -25,14 +25,16 @@ from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.index_rules import HeaderWitness, right_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.storage.index.index_service import IndexFile
+    from rocketstore.storage.checkpoint import KnownEnds
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.index.index_service import IndexFile, IndexService
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
+    from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.storage.recovery.evidence import Evidence
-    from rocketstore.storage.recovery.recover import RecoveryParts
     from rocketstore.units import QueueKey
 
 _FARTHEST_BYTES: Final = 1 << 44
@@ -62,18 +64,21 @@ class LostFiles:
     certainly lost goes to `findings`.
     """
 
-    _parts: RecoveryParts
+    _log: MappedFileQueue
+    _queues: ConsumeQueueTable
+    _index: IndexService
+    _known: KnownEnds | None
+    _promise_nothing: Callable[[], None]
     _evidence: Evidence
     _findings: list[Finding]
     clean: bool
     data_stop: int
 
     def __post_init__(self) -> None:
-        parts = self._parts
-        self._log_min = parts.log.min_offset
+        self._log_min = self._log.min_offset
         self._entries_stop = self.data_stop + _FARTHEST_BYTES
-        known = parts.known_ends
-        if known is not None and not known.applies(parts.log, clean=self.clean):
+        known = self._known
+        if known is not None and not known.applies(self._log, clean=self.clean):
             known = None
         self._known_queues = {} if known is None else dict(known.queues)
         self._known_index = dict((known and known.index_files) or ())
@@ -81,11 +86,11 @@ class LostFiles:
 
     def take_away(self, start: int, *, now_ms: int) -> int:
         """Take broken files away; return where recovery has to begin: at `start` without a loss."""
-        queues, index = self._parts.queues, self._parts.index
+        queues, index = self._queues, self._index
         self._lost = list(self._lost_queues())
         lost_index = self._lost_index() if index.is_enabled else None
         if self._lost or lost_index:
-            self._parts.promise_nothing()
+            self._promise_nothing()
         for lost in self._lost:
             queue = queues.get(lost.key)
             if queue is not None and lost.take_from is not None:
@@ -103,7 +108,7 @@ class LostFiles:
             self._note("index-lost", f"{index.directory.name}/{name}", 0, f"{name} {reason}")
         elif index.is_enabled:
             self._put_headers_right()
-        for file in map(self._parts.log.find, walks):
+        for file in map(self._log.find, walks):
             start = min(start, self._log_min if file is None else file.base)
         return start
 
@@ -115,7 +120,7 @@ class LostFiles:
         """Keep and return the places that were given out, and whose records the log lacks too."""
         kept = {}
         for lost in self._lost:
-            queue = self._parts.queues.get_or_create(lost.key)
+            queue = self._queues.get_or_create(lost.key)
             if queue is not None and queue.given_stop < lost.given_stop:
                 first = queue.max_offset
                 queue.truncate(first, now_ms=now_ms, keep_to=lost.given_stop)
@@ -125,12 +130,12 @@ class LostFiles:
     # --- queues ---------------------------------------------------------------------------------
 
     def _lost_queues(self) -> Iterator[_LostQueue]:
-        for queue in self._parts.queues.all():
+        for queue in self._queues.all():
             lost = self._broken_row(queue) or self._lost_end(queue)
             if lost is not None:
                 yield lost
         for key, ends in self._known_queues.items():
-            if self._parts.queues.get(key) is None and ends.next:
+            if self._queues.get(key) is None and ends.next:
                 reason = f"its directory is gone; it had got to {ends.next}"
                 yield _LostQueue(key, 0, None, self._log_min, ends.next, reason)
 
@@ -200,16 +205,16 @@ class LostFiles:
 
     def _may_be_record(self, at: Any, size: Any) -> Any:
         """Whether an entry, or each of an array, may be that of a record."""
-        is_size = (size >= FIXED_SIZE) & (size <= self._parts.log.file_size)
+        is_size = (size >= FIXED_SIZE) & (size <= self._log.file_size)
         return is_size & (at >= 0) & (at < self._entries_stop)
 
     # --- index ----------------------------------------------------------------------------------
 
     def _lost_index(self) -> tuple[str, int, str] | None:
         """Return the first bad file, from where records may lack items, and what is wrong."""
-        directory = self._parts.index.directory
+        directory = self._index.directory
         names = [p.name for p in directory.glob("*") if is_index_file_name(p.name) and p.is_file()]
-        loaded = {file.name: file for file in self._parts.index.files}
+        loaded = {file.name: file for file in self._index.files}
         end = self._log_min
         for name in sorted({*names, *self._known_index}):
             file = loaded.get(name)
@@ -229,7 +234,7 @@ class LostFiles:
 
     def _put_headers_right(self) -> None:
         """Write what is known of headers without looking at all items."""
-        for file in self._parts.index.files:
+        for file in self._index.files:
             header, known = file.header, self._known_index.get(file.name)
             if known is None or self._may_have_grown(file):
                 known = right_times(header, self._witness(file, header))
@@ -238,11 +243,11 @@ class LostFiles:
                 file.set_header(known)
                 file.file.close_descriptor()
                 done = f"{file.name}: {header} is {known} now"
-                self._note("index-header", self._parts.index.directory.name, 0, done)
+                self._note("index-header", self._index.directory.name, 0, done)
 
     def _may_have_grown(self, file: IndexFile) -> bool:
         """Whether items were put after ``known-ends`` was written."""
-        return not self.clean and file is self._parts.index.files[-1]
+        return not self.clean and file is self._index.files[-1]
 
     def _fault(self, file: IndexFile) -> str:
         header, known = file.header, self._known_index.get(file.name)
@@ -271,6 +276,6 @@ class LostFiles:
             begin,
             end,
             None if is_only else int(last["time_difference_s"]),
-            store_time_of(self._parts.log, begin),
-            store_time_of(self._parts.log, end),
+            store_time_of(self._log, begin),
+            store_time_of(self._log, end),
         )

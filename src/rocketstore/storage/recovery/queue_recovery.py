@@ -13,7 +13,6 @@ without K-R2, K-R5, K-C2.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,7 +82,7 @@ class QueueRecovery:
                 # Kept places after it stay the queue's end.
                 keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
                 queue.truncate(cut, now_ms=self.now_ms, keep_to=keep_to)
-            first = _first_entry_from(queue, start)
+            first = queue.end_within(start)
             while len(entries := queue.entries(first, queue.max_offset - first)):
                 for row in np.flatnonzero(equal_mask(entries, EMPTY)).tolist():
                     queue.put(first + row, FILLER, overwrite=True)
@@ -116,7 +115,7 @@ class QueueRecovery:
         them right, did not touch them: the checkpoint must not pass them unsynced (K-R7).
         """
         for queue in self.queues.all():
-            queue.count_as_unflushed(_first_entry_from(queue, physical_offset))
+            queue.count_as_unflushed(queue.end_within(physical_offset))
 
     def has_gap(self, known: dict[QueueKey, int]) -> bool:
         """Whether dispatch left out places; `known` has the next offset of each queue before it."""
@@ -146,17 +145,3 @@ def _begins_late(queue: ConsumeQueue, before: int | None) -> bool:
     # A filler after the old end stands for an entry that was expected there.
     entry = queue.entry(before)
     return entry is not None and entry.is_filler
-
-
-def _first_entry_from(queue: ConsumeQueue, physical_offset: int) -> int:
-    """Return the queue offset of the first entry that is not of an earlier record."""
-
-    def is_from(queue_offset: int) -> bool:
-        entry = queue.entry(queue_offset)
-        return entry is None or not entry.is_written or entry.physical_offset >= physical_offset
-
-    first, stop, step = queue.first_offset, queue.max_offset, 1
-    while stop - step > first and is_from(stop - step):  # of most queues only the last ones are
-        step *= 2
-    first = max(first, stop - step)
-    return first + bisect_left(range(first, stop - step // 2), 1, key=is_from)

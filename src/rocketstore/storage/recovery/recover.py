@@ -237,7 +237,10 @@ class _Recovery:
         # Asked before anything is mapped: pages that were read through a mapping look like data.
         self._stop = functools.cache(MappedFile.data_stop)
         data_stop = self._data_limit()
-        self.lost = LostFiles(parts, self.evidence, self.findings, self.clean, data_stop)
+        self.lost = LostFiles(
+            parts.log, parts.queues, parts.index, parts.known_ends, parts.promise_nothing,
+            self.evidence, self.findings, self.clean, data_stop,
+        )  # fmt: skip
 
     # --- salvage --------------------------------------------------------------------------------
 

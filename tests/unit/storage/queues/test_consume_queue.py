@@ -322,6 +322,18 @@ def test_a_file_that_an_interrupt_kept_from_the_kernels_is_given_again(table, mo
 # --- cutting --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("first", [0, 7])
+@pytest.mark.parametrize("count", range(13))
+def test_the_end_of_the_entries_within_an_offset_is_found(tmp_path, first, count):
+    table = ConsumeQueueTable(tmp_path, 100, disk=Disk(), log_min_offset=lambda: 0)
+    queue = table.get_or_create(KEY)
+    for number in range(first, first + count):  # one that begins late begins with fillers
+        queue.put(number, QueueEntry(100 * number, 100, 0))
+    for limit in range(0, 100 * (first + count) + 101, 50):
+        within = [number for number in range(first, first + count) if 100 * number + 100 <= limit]
+        assert queue.end_within(limit) == (within[-1] + 1 if within else queue.first_offset)
+
+
 def test_what_is_cut_off_is_zero_and_stays_gone(queue, table, tmp_path, log_min):
     """K-R5: Java takes the old entries for new ones at its next start."""
     queue.truncate(queue.end_within(1720), now_ms=0)

@@ -6,9 +6,13 @@ import pytest
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import FlushFailedError
-from rocketstore.storage.checkpoint import KnownEndsWriter, StoreCheckpoint, read_checkpoint
+from rocketstore.storage.checkpoint import (
+    KnownEndsWriter,
+    QueueFlusher,
+    StoreCheckpoint,
+    read_checkpoint,
+)
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.queues.queue_table import QueueFlusher
 from support.dispatch_parts import DispatchParts
 from support.failing_disk import FailingDisk as RecordingDisk
 
