@@ -63,7 +63,7 @@ def test_killed_consumers_skip_nothing_and_get_the_rest_again(tmp_path: Path) ->
         first = max(put) + 2  # the next one may be in the log, and nobody heard of it
         offsets = {
             str(key): offset
-            for group, key, offset in read_offsets(StoreLayout.of(root)).places()
+            for group, key, offset in read_offsets(StoreLayout.of(root)).rows()
             if group in (GROUP, LIGHT)
         }
         for queue, offset in offsets.items():

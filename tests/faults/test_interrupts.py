@@ -17,9 +17,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig, repair_store
+from rocketstore import (
+    FlushDiskType,
+    Message,
+    MessageStore,
+    StoreConfig,
+    repair_store,
+    verify_store,
+)
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files import mapped_file
@@ -268,8 +276,15 @@ def put_and_flush(run: Run) -> None:
     run.store.flush()
 
 
-@pytest.mark.parametrize("operation", [put_and_read, put_and_flush])
-def test_an_interrupted_dispatch_get_or_flush_goes_on_where_it_was(
+def find_by_key(run: Run) -> None:
+    run.put()
+    run.store.wait_dispatched()
+    for key in ("k1", "k2", "unknown"):
+        run.store.find("t", key)
+
+
+@pytest.mark.parametrize("operation", [put_and_read, put_and_flush, find_by_key])
+def test_an_interrupted_dispatch_get_find_or_flush_goes_on_where_it_was(
     operation: Callable[[Run], None], tmp_path: Path
 ) -> None:
     config = small_config()
@@ -284,9 +299,43 @@ def test_an_interrupted_dispatch_get_or_flush_goes_on_where_it_was(
                 break
             if lines % 10 == 0:
                 operation(run)
-        assert lines > 200
+        assert lines > 150
         operation(run)
     run.check(tmp_path, config)
+
+
+def test_an_interrupted_retention_deletes_files_as_a_whole(tmp_path: Path) -> None:
+    config = small_config()
+    config = msgspec.structs.replace(config, retention=True, delete_commit_log_files_interval=0)
+    interrupt, now_ms = InterruptAt(), 1_700_000_000_000
+    with MessageStore.open(
+        tmp_path, config, disk=QuickDisk(), threads=False, clock=lambda: now_ms
+    ) as store:
+        run = Run(store)
+        settle_in(run)
+        retention = store._parts.retention
+        for lines in itertools.count(1, 2):
+            for _ in range(12):  # four files
+                run.put_large()
+            store.wait_dispatched()
+            now_ms += 100 * 3_600_000
+            store.delete_expired_files()
+            was_interrupted = interrupt.run(lines, retention.run_once)
+            for topic, queue_id in store.queues():
+                first = store.min_offset(topic, queue_id)
+                assert not store.get(topic, queue_id, first, 1).skipped_entries, interrupt.where
+            if not was_interrupted:
+                break
+        assert lines > 300
+        retention.run_once()
+        first = store.min_physical_offset
+        assert first > 0
+        left = {at: one for at, one in run.acknowledged.items() if at >= first}
+        names = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
+        assert names[0] == f"{first:020d}", "a file is deleted whole, and in order"
+        for at, (_, _, body) in left.items():
+            assert store.at_physical_offset(at).body == body
+    assert list(verify_store(tmp_path, config, now_ms=now_ms).findings) == []
 
 
 @pytest.mark.parametrize("times", [1, 2])

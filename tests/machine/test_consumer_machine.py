@@ -124,7 +124,7 @@ class ConsumerMachine(RuleBasedStateMachine):
 
     @invariant()
     def offsets_pass_what_is_done_alone(self) -> None:
-        for _, key, offset in read_offsets(self.store.layout).places():
+        for _, key, offset in read_offsets(self.store.layout).rows():
             for at in range(offset):
                 assert (str(key), at) in self.done
         for queue in range(QUEUES):

@@ -348,7 +348,7 @@ class Trial:
         self.tables_possible = {number}
 
     def _check_table(self, root: Path) -> None:
-        found = {offset for *_, offset in read_offsets(StoreLayout.of(root)).places()} or {0}
+        found = {offset for *_, offset in read_offsets(StoreLayout.of(root)).rows()} or {0}
         assert len(found) == 1, f"tables of different times: {found}"
         [number] = found
         assert number in self.tables_possible, f"table {number}, not {self.tables_possible}"

@@ -113,7 +113,7 @@ def test_a_store_saves_at_its_close_and_keeps_no_thread_for_an_unused_table(tmp_
         store.consumer_offsets.set("T", "g", 0, 1)
         assert store.consumer_offsets._thread.is_running
     table = decode_table(saved(tmp_path), ConsumerOffsets)
-    assert [(group, str(key), offset) for group, key, offset in table.places()] == [("g", "T/0", 1)]
+    assert [(group, str(key), offset) for group, key, offset in table.rows()] == [("g", "T/0", 1)]
 
 
 def test_offsets_are_saved_at_the_interval_of_the_setting(tmp_path, monkeypatch):

@@ -151,7 +151,7 @@ def lag(
 
     with open_for_reading(store, settings) as reader:
         # The offsets first: what comes meanwhile is lag, and no group is ahead of its queue by it.
-        places = list(read_offsets(reader.layout).places())
+        places = list(read_offsets(reader.layout).rows())
         groups = sorted({name for name, _, _ in places})
         rows = [
             {"group": name, "topic": key.topic, "queueId": key.queue_id, "offset": offset,

@@ -1,7 +1,7 @@
 """One entry of a BatchConsumeQueue of 5.x: where the record of some messages of a queue lies.
 
 Entries stand one after the other, 46 bytes each. A record has one, however many messages it holds,
-so the place of an entry says nothing about queue offsets: it is searched for by its first one.
+so where an entry stands says nothing about queue offsets: it is searched for by its first one.
 
 Law: an entry is believed only as far as the CommitLog record it points at agrees; this module
 checks lengths and nothing else. Page: docs/format/batch-consume-queue.md.

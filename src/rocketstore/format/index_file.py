@@ -1,4 +1,4 @@
-"""An IndexFile: from a key of a topic to places in the CommitLog, by a hash table on disk.
+"""An IndexFile: from a key of a topic to physical offsets, by a hash table on disk.
 
 A header, then slots, then items. A slot holds the number of the newest item of its chain, an item
 the number of the next older one. The file stores hashes, not keys, so every answer is a candidate

@@ -135,7 +135,7 @@ class ConsumerOffsets(_Bean):
             name: {**self.offset_table.get(name, {}), 0: offset} for name, offset in light
         }
 
-    def places(self) -> Iterator[tuple[str, QueueKey, int]]:
+    def rows(self) -> Iterator[tuple[str, QueueKey, int]]:
         """Yield group, queue and next offset of each queue that a group has an offset of."""
         for name, offsets in sorted(self.by_name().items()):
             topic, _, group = name.partition("@")

@@ -151,8 +151,8 @@ def decode_properties(block: bytes) -> dict[str, str]:
     """Return names and values in stored order; of a name stored twice the later value wins.
 
     What is no valid UTF-8 becomes U+FFFD. A part without 0x01, with an empty name or an empty value
-    is left out; a second 0x01 belongs to the value. A repeated name keeps the place of its first
-    occurrence. Source: MessageDecoder.string2messageProperties (4.9.3).
+    is left out; a second 0x01 belongs to the value. A repeated name stands where it
+    stood first. Source: MessageDecoder.string2messageProperties (4.9.3).
     """
     properties: dict[str, str] = {}
     if not block:

@@ -50,7 +50,7 @@ MAX_EXT_ADDRESS: Final = -(2**31) - 1
 """Largest number that is an extension address and not a tags code (ConsumeQueueExt.MAX_ADDR)."""
 
 MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
-"""Larger ones have no place in any file; only a damaged header states them."""
+"""No file can have larger ones; only a damaged header states them."""
 
 LMQ_PREFIX: Final = "%LMQ%"
 """Queues of light message queues are all queue 0 of their name (spec F8)."""
@@ -68,7 +68,7 @@ class QueueEntry(NamedTuple):
 
     @property
     def is_filler(self) -> bool:
-        """Whether it only keeps the place in front of a queue's first message."""
+        """Whether it only fills the queue in front of a queue's first message."""
         return self == FILLER
 
     @property
@@ -86,7 +86,7 @@ FILLER: Final = QueueEntry(0, FILLER_SIZE, 0)
 FILLER_BYTES: Final = ENTRY_STRUCT.pack(*FILLER)
 
 EMPTY: Final = QueueEntry(0, 0, 0)
-"""What stands at a place that nothing was written to."""
+"""What stands where nothing was written."""
 
 KEPT_PLACE: Final = QueueEntry(2**63 - 1, 0, 0)
 """After a queue's last entry: this queue offset was given out, and its record is lost.

@@ -80,9 +80,9 @@ def has_name_before(data: Bytes, parts: Numbers, first: int, part: int) -> bool:
 def split_properties(
     buffer: Bytes, at: Numbers, size: Numbers, ends: Numbers, parts: Numbers
 ) -> tuple[int, int]:
-    """Fill `parts` with place and size of each name and value of ``buffer[at[i]:at[i] + size[i]]``.
+    """Fill `parts` with the names and values of each block ``buffer[at[i]:at[i] + size[i]]``.
 
-    A row of `parts` has the name's place and size and the value's; `ends` receives the number of
+    A row has position and size of the name and those of the value; `ends` receives the number of
     parts up to and including each block's.
 
     Returns the rows filled, -1 when a block is not inside the buffer or an array is too short; and

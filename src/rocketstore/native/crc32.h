@@ -136,7 +136,7 @@ crc_by_wide_folding(__m128i lanes[CRC_LANES], uint32_t crc, const unsigned char 
     return (size_t)(data - at);
 }
 
-/* Loaded from place 16 - k on, it moves bytes k places up; from 16 + k on, as many down: what moves in is zero. */
+/* Loaded from byte 16 - k on, it moves bytes up by k; from 16 + k on, as many down: what moves in is zero. */
 static const int8_t crc_moves[48] = {
     -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0,  1,  2,  3,  4,  5,  6,  7,
     8,  9,  10, 11, 12, 13, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,

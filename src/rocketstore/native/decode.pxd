@@ -1,7 +1,7 @@
 cimport cython
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.view cimport Bytes, Py_buffer
-from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, body_place, check_record, store_time_place, topic_of
+from rocketstore.native.walk cimport MAGIC_V1, MAGIC_V2, body_position, check_record, store_time_position, topic_of
 
 cdef enum:
     _FIXED_SIZE = 91
@@ -37,7 +37,7 @@ cdef class LogAtHand:
     cdef tuple recent
 
 @cython.no_gc
-cdef class Window:
+cdef class LogCursor:
     cdef LogAtHand log
     cdef object buffer
     cdef Lent lent
@@ -53,9 +53,9 @@ cdef class Window:
     cdef Py_ssize_t reach(self, long long offset, long long size) except -2
     cdef Py_ssize_t seek(self, long long offset, long long size, bint check_crc) except -2
 
-@cython.locals(window=Window)
+@cython.locals(cursor=LogCursor)
 cpdef message_at(LogAtHand log, long long offset, long long size)
-@cython.locals(window=Window)
+@cython.locals(cursor=LogCursor)
 cpdef size_at(LogAtHand log, long long offset)
-@cython.locals(window=Window)
+@cython.locals(cursor=LogCursor)
 cpdef store_time_at(LogAtHand log, long long offset, long long size)

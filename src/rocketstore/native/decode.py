@@ -32,9 +32,9 @@ if not cython.compiled:
     from rocketstore.native.walk import (
         MAGIC_V1,
         MAGIC_V2,
-        body_place,
+        body_position,
         check_record,
-        store_time_place,
+        store_time_position,
         topic_of,
     )
 
@@ -78,7 +78,7 @@ _latest_store_host = LatestText(decode_host)
 
 
 def latest_text(latest: LatestText, data: Bytes, at: int, size: int) -> str:
-    """Return the text of the bytes at a place, and one object for all messages that repeat it."""
+    """Return the text of the bytes at `at`, and one object for all messages that repeat it."""
     # Taken once, as a whole: another thread may replace it.
     source, text = latest.known
     known = view.bytes_inside(source)
@@ -91,10 +91,10 @@ def latest_text(latest: LatestText, data: Bytes, at: int, size: int) -> str:
 
 
 def message_of(data: Bytes, at: int) -> StoredMessage:
-    """Return the message of the record at a place, which `check_record` found intact."""
+    """Return the message of the record at a position, which `check_record` found intact."""
     size = view.load_i32(data, at)
-    store_time_at = store_time_place(data, at)
-    body_at = body_place(data, at)
+    store_time_at = store_time_position(data, at)
+    body_at = body_position(data, at)
     born_host_size = store_time_at - at - 48
     store_host_size = body_at - store_time_at - 24
     topic_at, topic_size = topic_of(data, at)
@@ -145,7 +145,7 @@ class LogAtHand:
         self.recent: tuple[Any, Any] | None = None
 
 
-class Window:
+class LogCursor:
     """The stretch of a log that one call reads from; moves on where a record stands elsewhere."""
 
     def begin(self, log: LogAtHand) -> None:
@@ -221,18 +221,18 @@ def message_at(log: LogAtHand, offset: int, size: int) -> StoredMessage | None:
 
     A `size` of 0 takes what the record says.
     """
-    window = Window.__new__(Window)
-    window.begin(log)
-    at = window.seek(offset, size, True)
-    return None if at < 0 else message_of(window.data, at)
+    cursor = LogCursor.__new__(LogCursor)
+    cursor.begin(log)
+    at = cursor.seek(offset, size, True)
+    return None if at < 0 else message_of(cursor.data, at)
 
 
 def size_at(log: LogAtHand, offset: int) -> int:
     """Return the size of the intact record at a physical offset, 0 without one."""
-    window = Window.__new__(Window)
-    window.begin(log)
-    at = window.seek(offset, 0, True)
-    return 0 if at < 0 else int(view.load_i32(window.data, at))
+    cursor = LogCursor.__new__(LogCursor)
+    cursor.begin(log)
+    at = cursor.seek(offset, 0, True)
+    return 0 if at < 0 else int(view.load_i32(cursor.data, at))
 
 
 def store_time_at(log: LogAtHand, offset: int, size: int) -> int | None:
@@ -240,9 +240,8 @@ def store_time_at(log: LogAtHand, offset: int, size: int) -> int | None:
 
     A body with a wrong checksum still has its time.
     """
-    window = Window.__new__(Window)
-    window.begin(log)
-    at = window.seek(offset, size, False)
-    if at < 0:
-        return None
-    return int(view.load_i64(window.data, store_time_place(window.data, at)))
+    cursor = LogCursor.__new__(LogCursor)
+    cursor.begin(log)
+    at = cursor.seek(offset, size, False)
+    data = cursor.data
+    return None if at < 0 else int(view.load_i64(data, store_time_position(data, at)))

@@ -15,7 +15,7 @@ cdef enum:
 
 cdef long long positive_hash(long long value) noexcept nogil
 cdef long long key_hash_of(Bytes data, Py_ssize_t at, Py_ssize_t size, long long topic_hash) noexcept nogil
-cdef Py_ssize_t slot_place(long long slot_limit, long long key_hash) noexcept nogil
+cdef Py_ssize_t slot_start(long long slot_limit, long long key_hash) noexcept nogil
 cdef bint put_item(
     Bytes index_file, long long slot_limit, long long item_limit, long long key_hash, long long physical_offset,
     long long store_timestamp

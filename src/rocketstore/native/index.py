@@ -50,7 +50,7 @@ def key_hash_of(data: Bytes, at: int, size: int, topic_hash: int) -> int:
     return positive_hash(hash_of(data, at, size, topic_hash * 31 + 35))
 
 
-def slot_place(slot_limit: int, key_hash: int) -> int:
+def slot_start(slot_limit: int, key_hash: int) -> int:
     """Return where a key's slot stands."""
     return _HEADER_SIZE + (key_hash % slot_limit) * _SLOT_SIZE
 
@@ -60,11 +60,10 @@ def put_item(
     store_timestamp: int,
 ) -> bool:  # fmt: skip
     """Put one item; False when the file has no room for it."""
-    number = view.load_i32(index_file, 36)
-    number = max(number, 1)
+    number = max(view.load_i32(index_file, 36), 1)
     if number >= item_limit:
         return False
-    slot_at = slot_place(slot_limit, key_hash)
+    slot_at = slot_start(slot_limit, key_hash)
     item_at = _HEADER_SIZE + slot_limit * _SLOT_SIZE + number * _ITEM_SIZE
     older = view.load_i32(index_file, slot_at)
     if older >= number or older < 0:
@@ -121,7 +120,7 @@ def put_items(
 
 def first_item(data: Bytes, slot_limit: int, item_limit: int, key_hash: int) -> int:
     """Return the newest item of a key's slot, 0 without one; `has_room` said yes."""
-    number = view.load_i32(data, slot_place(slot_limit, key_hash))
+    number = view.load_i32(data, slot_start(slot_limit, key_hash))
     # An item is whole before its slot names it; the header's count follows a moment later.
     if number <= 0 or number > min(view.load_i32(data, 36), item_limit - 1):
         return 0
@@ -208,7 +207,7 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
                 continue
             if (number > 1 or begins_after_zero) and is_torn(data, at, items_at, items_end):
                 continue
-            slot_at = slot_place(slot_limit, key_hash)
+            slot_at = slot_start(slot_limit, key_hash)
             older = view.load_i32(data, slot_at)
             slots += older == 0
             to = items_at + kept * _ITEM_SIZE

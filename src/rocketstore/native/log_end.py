@@ -1,8 +1,7 @@
 """Where the mapped log ends, and a record written there, part by part.
 
-Law: no byte is written before its place was compared with the limit; the length,
-which makes a record of the bytes, is written last. What is after the end is nobody's until it
-moves.
+Law: no byte is written before its position was compared with the limit; the length, which makes a
+record of the bytes, is written last. What is after the end is nobody's until it moves.
 
 Source: CommitLog.DefaultAppendMessageCallback.doAppend and MessageDecoder.messageProperties2String
 of 4.9.8 (spec B3.5, F3).

@@ -2,10 +2,10 @@ cimport cython
 from libc.stdint cimport int64_t
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.columns cimport next_key
-from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
-from rocketstore.native.index cimport first_item, follow_chain, has_room, key_hash_of, slot_place
+from rocketstore.native.decode cimport Lent, LogAtHand, LogCursor, lent, message_of
+from rocketstore.native.index cimport first_item, follow_chain, has_room, key_hash_of, slot_start
 from rocketstore.native.view cimport Bytes, Numbers
-from rocketstore.native.walk cimport body_place, check_record, crc_agrees, hash_of, read_properties, store_time_place, topic_of
+from rocketstore.native.walk cimport body_position, check_record, crc_agrees, hash_of, read_properties, store_time_position, topic_of
 
 cdef enum:
     _ROOM = 32
@@ -30,7 +30,7 @@ cdef class KeySearch:
 
 @cython.final
 @cython.no_gc
-cdef class Lookup(Window):
+cdef class Lookup(LogCursor):
     cdef Bytes topic, key, items
     cdef Lent lent_items
     cdef list found

@@ -23,7 +23,7 @@ try:
 except ImportError:
     from rocketstore.native import no_cython as cython
 
-from rocketstore.native.decode import LogAtHand, Window
+from rocketstore.native.decode import LogAtHand, LogCursor
 
 if not cython.compiled:
     from typing import TYPE_CHECKING
@@ -31,15 +31,15 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.columns import next_key
     from rocketstore.native.decode import lent, message_of
-    from rocketstore.native.index import first_item, follow_chain, has_room, key_hash_of, slot_place
+    from rocketstore.native.index import first_item, follow_chain, has_room, key_hash_of, slot_start
     from rocketstore.native.row import COLUMN_COUNT, StopReason
     from rocketstore.native.walk import (
-        body_place,
+        body_position,
         check_record,
         crc_agrees,
         hash_of,
         read_properties,
-        store_time_place,
+        store_time_position,
         topic_of,
     )
 
@@ -114,7 +114,7 @@ class KeySearch:
         return one.found if is_begun else []
 
 
-class Lookup(Window):
+class Lookup(LogCursor):
     """One search under way."""
 
     def ask(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> None:
@@ -140,7 +140,7 @@ class Lookup(Window):
         self.items = self.lent_items.data
         if not has_room(self.items, slot_limit, item_limit):
             return False
-        view.prefetch(self.items, slot_place(slot_limit, self.key_hash))
+        view.prefetch(self.items, slot_start(slot_limit, self.key_hash))
         return True
 
     def search(self, slot_limit: int, item_limit: int) -> bool:
@@ -189,7 +189,7 @@ class Lookup(Window):
         return any(message.physical_offset == offset for message in self.found)
 
     def hit_at(self, offset: int) -> int:
-        """Return where in the window the record of a candidate stands, -1 when it is no hit."""
+        """Return where in the stretch the record of a candidate stands, -1 when it is no hit."""
         at = self.reach(offset, 0)
         if at < 0:
             return -1
@@ -201,7 +201,7 @@ class Lookup(Window):
         return at if is_hit else -1
 
     def is_hit(self, at: int) -> bool:
-        """Return whether the record at a place is intact and one that was asked for."""
+        """Return whether the record at a position is intact and one that was asked for."""
         data = self.data
         if check_record(data, at, self.base, self.readable, False) != StopReason.END:
             return False
@@ -210,13 +210,13 @@ class Lookup(Window):
             data, topic_at, self.topic, 0, topic_size
         ):
             return False
-        stored = view.load_i64(data, store_time_place(data, at))
+        stored = view.load_i64(data, store_time_position(data, at))
         if stored < self.begin_ms or stored > self.end_ms:
             return False
         if not self.carries(topic_at + topic_size + 2, at + view.load_i32(data, at)):
             return False
         data = view.part_of(data, at, view.load_i32(data, at))  # nothing after it is asked for
-        body_at = body_place(data, 0)
+        body_at = body_position(data, 0)
         size = view.load_i32(data, body_at - 4)
         return crc_agrees(data, 0, size, view.crc_of(data, body_at, size))
 

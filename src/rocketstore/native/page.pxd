@@ -1,6 +1,6 @@
 cimport cython
 from rocketstore.native cimport Column, StopReason, view
-from rocketstore.native.decode cimport Lent, LogAtHand, Window, lent, message_of
+from rocketstore.native.decode cimport Lent, LogAtHand, LogCursor, lent, message_of
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport check_record, read_properties, topic_of
 
@@ -51,7 +51,7 @@ cdef class QueuePages:
 
 @cython.final
 @cython.no_gc
-cdef class Page(Window):
+cdef class Page(LogCursor):
     cdef QueuePages pages
     cdef Lent lent_entries
     cdef Bytes entries

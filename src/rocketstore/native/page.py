@@ -29,7 +29,7 @@ try:
 except ImportError:
     from rocketstore.native import no_cython as cython
 
-from rocketstore.native.decode import LogAtHand, Window
+from rocketstore.native.decode import LogAtHand, LogCursor
 
 if not cython.compiled:
     from typing import Any
@@ -147,7 +147,7 @@ class QueuePages:
         return True
 
 
-class Page(Window):
+class Page(LogCursor):
     """A page under way."""
 
     def use_entries(self, buffer: Any, base: int) -> None:

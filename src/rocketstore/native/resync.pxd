@@ -1,7 +1,7 @@
 cimport cython
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.view cimport Bytes, Numbers
-from rocketstore.native.walk cimport body_place, check_record, crc_agrees
+from rocketstore.native.walk cimport body_position, check_record, crc_agrees
 
 cdef long long _POLYNOMIAL
 cdef unsigned long long _EACH_BYTE, _EACH_TOP_BIT, _EACH_MESSAGE_LEAD, _EACH_BLANK_LEAD

@@ -21,7 +21,7 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.row import StopReason
     from rocketstore.native.view import Bytes
-    from rocketstore.native.walk import body_place, check_record, crc_agrees
+    from rocketstore.native.walk import body_position, check_record, crc_agrees
 
     _SUM_BLOCK = 4096
 
@@ -131,7 +131,7 @@ class Search:
         verdict = check_record(self.data, position, self.base, self.file_size, False)
         if verdict != StopReason.END:
             return verdict == StopReason.BLANK
-        body_at = body_place(self.data, position)
+        body_at = body_position(self.data, position)
         size = view.load_i32(self.data, body_at - 4)
         crc = self.body_crc(position, body_at, body_at + size) & view.CRC_MASK
         return crc_agrees(self.data, position, size, crc)
@@ -141,7 +141,7 @@ class Search:
         data = self.data
         limit = min(self.file_size, data.size)
         at = max(position, 0) + 4
-        # `at` runs over the places of magic numbers, four after those of records.
+        # `at` runs over the positions of magic numbers, four after those of records.
         magic_stop = min(stop, limit - 7) + 4
         edge = min(limit, magic_stop + 3)  # the next page may have to be fetched
         while at < magic_stop:

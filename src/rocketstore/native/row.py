@@ -1,6 +1,6 @@
 """Where each number stands in the tables that compiled code shares with Python.
 
-A row holds the record's numbers and the *places* of its bytes (``…_AT`` is a position inside the
+A row holds the record's numbers and the *positions* of its bytes (``…_AT`` is a position inside the
 scanned buffer, ``…_SIZE`` a length), never a copy of them. ``setup.py`` makes constants of C of
 these numbers, a module for each enum. ``storage.queues`` fills the tables of queues.
 """
@@ -107,7 +107,7 @@ class PutEntry(IntEnum):
     REPEATED = 1
     """The same entry stands there already."""
     REFUSED = 2
-    """Another entry stands there already, or the place cannot be reached."""
+    """Another entry stands there already, or the queue offset cannot be reached."""
 
 
 class SlotColumn(IntEnum):

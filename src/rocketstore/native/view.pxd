@@ -204,10 +204,10 @@ cdef inline object in_slot(object owner, Py_ssize_t slot):
 
 
 cdef inline void set_slot(object owner, Py_ssize_t slot, object value) noexcept:
-    cdef PyObject **place = <PyObject **>(<char *><PyObject *>owner + slot)
-    cdef PyObject *before = place[0]
+    cdef PyObject **held = <PyObject **>(<char *><PyObject *>owner + slot)
+    cdef PyObject *before = held[0]
     Py_INCREF(value)
-    place[0] = <PyObject *>value
+    held[0] = <PyObject *>value
     Py_XDECREF(before)
 
 

@@ -148,8 +148,7 @@ def prefetch_writes(data: Bytes, at: int, size: int) -> None:
     """Ask for the cache lines of bytes that are soon written; they may be outside."""
 
 
-CRC_MASK = 0x7FFFFFFF
-"""The bits of a CRC-32 that a record keeps."""
+CRC_MASK = 0x7FFFFFFF  # the bits of a CRC-32 that a record keeps
 
 
 def crc_of(data: Bytes, at: int, size: int) -> int:

@@ -7,8 +7,8 @@ cdef long long MAGIC_V1, MAGIC_V2, MAGIC_BLANK, _LOW_32, _NAME_TAGS, _NAME_KEYS,
 cdef unsigned long long _TOP_BITS, _EVERY_2ND_BYTE, _EVERY_2ND_PAIR, _POWER_OF_8
 cdef Bytes _NAME_DELAY, _NAME_EXTRA_QUEUES, _DELAY_TOPIC
 
-cdef Py_ssize_t store_time_place(Bytes data, Py_ssize_t at) noexcept nogil
-cdef Py_ssize_t body_place(Bytes data, Py_ssize_t at) noexcept nogil
+cdef Py_ssize_t store_time_position(Bytes data, Py_ssize_t at) noexcept nogil
+cdef Py_ssize_t body_position(Bytes data, Py_ssize_t at) noexcept nogil
 cdef bint is_zeros(Bytes data, Py_ssize_t start, Py_ssize_t stop) noexcept nogil
 cdef int check_tail(Bytes data, Py_ssize_t at, long long file_size) noexcept nogil
 @cython.locals(topic_size=cython.longlong, topic_at=cython.Py_ssize_t, verdict=int)
@@ -24,7 +24,7 @@ cdef bint hold_names(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 cdef bint is_text_whole(
     Bytes data, Py_ssize_t topic_at, Py_ssize_t topic_size, Py_ssize_t end, long long base
 ) noexcept nogil
-cdef (long long, Py_ssize_t) topic_place(Bytes data, Py_ssize_t length_at, long long magic) noexcept nogil
+cdef (long long, Py_ssize_t) topic_position(Bytes data, Py_ssize_t length_at, long long magic) noexcept nogil
 @cython.locals(size=Py_ssize_t, topic_at=Py_ssize_t)
 cdef (Py_ssize_t, Py_ssize_t) topic_of(Bytes data, Py_ssize_t at) noexcept nogil
 @cython.locals(following=int, low=int, high=int, byte=int, point=cython.longlong)

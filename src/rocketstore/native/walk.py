@@ -1,7 +1,7 @@
 """Walk CommitLog records from one to the next, checking each, into the columns' matrix.
 
 Law: nothing is believed unread. The length is compared with what remains of file and buffer, the
-record's own address with its place, the inner lengths with the whole, before any of them is used
+record's own address with its offset, the inner lengths with the whole, before any of them is used
 as a position; a read never leaves the buffer. This is the one judge of a record.
 Source: CommitLog.checkMessageAndReturnSize (spec F3.4), which compares neither the address nor the
 length with the rest of the file.
@@ -40,12 +40,12 @@ _NAME_EXTRA_QUEUES = view.bytes_inside(_TEXTS[1])
 _DELAY_TOPIC = view.bytes_inside(_TEXTS[2])
 
 
-def store_time_place(data: Bytes, at: int) -> int:
+def store_time_position(data: Bytes, at: int) -> int:
     """Return where the store time of a record stands; the store host stands after it."""
     return at + 68 if view.load_u32(data, at + 36) & 0x10 else at + 56
 
 
-def body_place(data: Bytes, at: int) -> int:
+def body_position(data: Bytes, at: int) -> int:
     """Return where the body of a record starts; its length stands before it."""
     sys_flag = view.load_u32(data, at + 36)  # two bits tell which hosts have IPv6
     return at + 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
@@ -89,9 +89,9 @@ def check_record(data: Bytes, at: int, base: int, file_size: int, check_crc: boo
     verdict = check_head(data, at, base, total - fixed)
     if verdict != StopReason.END:
         return verdict
-    body_at = body_place(data, at)
+    body_at = body_position(data, at)
     body_size = view.load_i32(data, body_at - 4)
-    topic_size, topic_at = topic_place(data, body_at + body_size, magic)
+    topic_size, topic_at = topic_position(data, body_at + body_size, magic)
     room = at + total - topic_at - topic_size - 2
     if topic_size < 0 or room < 0 or view.load_i16(data, topic_at + topic_size) != room:
         return StopReason.BAD_FIELDS
@@ -109,7 +109,7 @@ def check_head(data: Bytes, at: int, base: int, room: int) -> int:
     """
     if view.load_i64(data, at + 28) != base + at:
         return StopReason.BAD_ADDRESS
-    body_at = body_place(data, at)
+    body_at = body_position(data, at)
     room -= body_at - at - 88
     if room < 0:
         return StopReason.BAD_FIELDS
@@ -121,7 +121,7 @@ def claimed_size(buffer: Bytes, position: int, base: int, limit: int) -> int:
     """Return the length of a record that the buffer cuts off, else ``-reason`` why it can be none.
 
     It ends by the position `limit`. A length that nobody vouches for must not decide how much is
-    read: the record has to state its own place, and a body that fits.
+    read: the record has to state its own offset, and a body that fits.
     """
     data = view.bytes_of(buffer)
     if position < 0 or data.size - position < 112:
@@ -188,7 +188,7 @@ def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: i
     return True
 
 
-def topic_place(data: Bytes, length_at: int, magic: int) -> tuple[int, int]:
+def topic_position(data: Bytes, length_at: int, magic: int) -> tuple[int, int]:
     """Return the topic's length, negative when it is impossible, and where the topic starts."""
     if magic == MAGIC_V1:
         size = view.load_u8(data, length_at)
@@ -198,10 +198,10 @@ def topic_place(data: Bytes, length_at: int, magic: int) -> tuple[int, int]:
 
 
 def topic_of(data: Bytes, at: int) -> tuple[int, int]:
-    """Return place and size of the topic of a record that `check_record` found intact."""
-    body_at = body_place(data, at)
+    """Return position and size of the topic of a record that `check_record` found intact."""
+    body_at = body_position(data, at)
     length_at = body_at + view.load_i32(data, body_at - 4)
-    size, topic_at = topic_place(data, length_at, view.load_u32(data, at + 4))
+    size, topic_at = topic_position(data, length_at, view.load_u32(data, at + 4))
     return topic_at, size
 
 
@@ -266,8 +266,8 @@ def crc_agrees(data: Bytes, at: int, body_size: int, crc: int) -> bool:
 def decimal(data: Bytes, at: int, end: int) -> int:
     """Return the number that decimal digits spell, 0 for other text and from 2^31 on."""
     value = 0
-    for place in range(at, end):
-        digit = view.load_u8(data, place) - 48
+    for digit_at in range(at, end):
+        digit = view.load_u8(data, digit_at) - 48
         if digit < 0 or digit > 9:
             return 0
         value = value * 10 + digit
@@ -277,7 +277,7 @@ def decimal(data: Bytes, at: int, end: int) -> int:
 
 
 def note_property(data: Bytes, name_at: int, name_end: int, end: int, row: Numbers) -> None:
-    """Note the places of the properties that dispatch needs; a later duplicate wins."""
+    """Note where the properties stand that dispatch needs; a later duplicate wins."""
     size = name_end - name_at
     value_at = name_end + 1
     if size == 4:
@@ -321,7 +321,7 @@ def property_at(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_properties(data: Bytes, at: int, end: int, row: Numbers) -> None:
-    """Note the places of the properties of a block that dispatch needs."""
+    """Note where the properties of a block stand that dispatch needs."""
     for column in range(Column.TAGS_AT, Column.TOPIC_HASH):
         row[column] = 0
     row[Column.DELAY_LEVEL] = 0
@@ -354,10 +354,10 @@ def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
     """
     total = view.load_i32(data, at)
     magic = view.load_u32(data, at + 4)
-    store_time_at = store_time_place(data, at)
-    body_at = body_place(data, at)
+    store_time_at = store_time_position(data, at)
+    body_at = body_position(data, at)
     body_size = view.load_i32(data, body_at - 4)
-    topic_size, topic_at = topic_place(data, body_at + body_size, magic)
+    topic_size, topic_at = topic_position(data, body_at + body_size, magic)
     properties_at = topic_at + topic_size + 2
     row[Column.PHYSICAL_OFFSET] = base + at
     row[Column.SIZE] = total

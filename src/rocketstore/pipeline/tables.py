@@ -422,7 +422,7 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     queue_of = queues.queue_opener(store.location)
     end_of = cache(lambda key: queue_of(key).max_offset)
     rows = []
-    for group, key, offset in table.places():
+    for group, key, offset in table.rows():
         if queues.is_chosen(options, store, key):
             end = end_of(key)
             rows.append((group, *key, offset, end, end - offset, store.broker_name))

@@ -1,4 +1,4 @@
-"""Records as Arrow batches: the one place that names the columns that queries see.
+"""Records as Arrow batches: the one module that names the columns that queries see.
 
 Law: built from buffers and offsets, never row by row; the bytes of a batch are its own and outlive
 the scanned buffer. Loaded only when asked for: it imports pyarrow.

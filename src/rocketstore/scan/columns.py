@@ -3,8 +3,8 @@
 A row (``native.row``) costs 224 bytes whatever the body weighs; a caller that needs bytes takes
 them from the buffer.
 
-Law: a row is written only for a record whose every length was checked, so the places of a row are
-inside the buffer.
+Law: a row is written only for a record whose every length was checked, so its positions are inside
+the buffer.
 """
 
 from __future__ import annotations

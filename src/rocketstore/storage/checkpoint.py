@@ -133,7 +133,7 @@ def promise_nothing(layout: StoreLayout, disk: Disk) -> None:
 
 
 class QueueEnds(NamedTuple):
-    """Of one queue: the first offset its files have a place for, and its next message's offset."""
+    """Of one queue: the first offset its files have room for, and its next message's offset."""
 
     first: int
     next: int

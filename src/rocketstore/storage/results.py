@@ -50,7 +50,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         Where the record, or the first of a batch, begins in the CommitLog; -1 when nothing was
         stored.
     queue_offset
-        Its place in the queue; 0 for prepared and rollback messages.
+        Its offset in the queue; 0 for prepared and rollback messages.
     size, message_count
         Bytes stored and messages, of all records of a batch.
     store_host

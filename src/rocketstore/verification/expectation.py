@@ -18,7 +18,7 @@ import numpy as np
 from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
 from rocketstore.native.row import NO_LEVEL_DELAY_MS, CallsFor
 from rocketstore.scan import kernels
-from rocketstore.verification.extra_queues import extra_places, extra_queue_ids
+from rocketstore.verification.extra_queues import extra_offsets, extra_queue_ids
 from rocketstore.verification.queue_numbers import TaskQueue
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def delay_array(levels: Mapping[int, int]) -> Int64Array:
 def extra_entries(columns: RecordColumns) -> Iterator[tuple[int, str, int, int]]:
     """Yield row, topic, queue id and queue offset of each extra queue of multi-dispatch records."""
     for row in np.flatnonzero(columns.call_for(CallsFor.EXTRA_ENTRIES)).tolist():
-        for name, offset in extra_places(columns.properties(row)) or ():
+        for name, offset in extra_offsets(columns.properties(row)) or ():
             if offset >= 0:
                 for queue_id in extra_queue_ids(name, int(columns.queue_id[row])):
                     yield row, name, queue_id, offset

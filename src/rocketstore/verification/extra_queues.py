@@ -91,7 +91,7 @@ def _parts(text: str) -> list[str]:
     return text.split(",") if text.strip() else []
 
 
-def extra_places(properties: bytes) -> list[tuple[str, int]] | None:
+def extra_offsets(properties: bytes) -> list[tuple[str, int]] | None:
     """Return names and queue offsets of a record's extra queues, None where they do not match.
 
     An impossible offset is -1. A record without offsets has no place in any of them.
@@ -112,11 +112,11 @@ def extra_queue(name: str, queue_id: int, *, lmq: bool) -> QueueKey:
     return QueueKey(name, 0 if lmq and name.startswith(LMQ_PREFIX) else queue_id)
 
 
-def queue_places(
+def extra_queue_offsets(
     properties: bytes, queue_id: int, *, lmq: bool
 ) -> list[tuple[QueueKey, int]] | None:
-    """Return the queues where `extra_places` has names; `lmq`: there are light ones."""
-    places = extra_places(properties)
+    """Return the queues where `extra_offsets` has names; `lmq`: there are light ones."""
+    places = extra_offsets(properties)
     if places is None:
         return None
     return [(extra_queue(name, queue_id, lmq=lmq), offset) for name, offset in places]
@@ -134,7 +134,7 @@ def offset_in(message: StoredMessage, queue: QueueKey) -> int | None:
     """Return the queue offset that a message states in a queue, None where it states none."""
     if (message.topic, message.queue_id) == queue:
         return message.queue_offset
-    for name, offset in extra_places(message.raw_properties) or ():
+    for name, offset in extra_offsets(message.raw_properties) or ():
         if name == queue.topic and queue.queue_id in extra_queue_ids(name, message.queue_id):
             return offset if offset >= 0 else None
     return None

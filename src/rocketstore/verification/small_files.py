@@ -169,7 +169,7 @@ def positions(
         shown = f"{CONFIG_DIRECTORY}/{name}"
         table = table_of(content_of, name)
         if isinstance(table, ConsumerOffsets):
-            for group, key, offset in table.places():
+            for group, key, offset in table.rows():
                 yield Position(shown, f"group {group}", *key, offset)
         elif isinstance(table, DelayOffsets):
             topic = DELAY_TOPIC

@@ -93,7 +93,7 @@ def test_offsets_of_light_groups_stand_in_a_table_without_queue_ids(tmp_path):
         b'\t"offsetTable":{\n\t\t"copies@billing":{1:1\n\t\t}\n\t}\n}'
     )
     table = read_offsets(StoreLayout.of(tmp_path, small_config()))
-    assert list(table.places()) == [("%LMQ%g", (LIGHT, 0), 2), ("billing", ("copies", 1), 1)]
+    assert list(table.rows()) == [("%LMQ%g", (LIGHT, 0), 2), ("billing", ("copies", 1), 1)]
     assert not (tmp_path / "config" / "consumerOffset.json").exists()
 
 
@@ -121,7 +121,7 @@ def test_switched_on_and_off_everybody_goes_on_from_the_file_that_was_written_la
         os.utime(config / name, ns=(turn, turn))  # a file system's clock is coarse
         wanted = {("%LMQ%g", LIGHT, 0, turn), ("billing", LIGHT, 0, turn)}
         table = read_offsets(StoreLayout.of(tmp_path))
-        assert {(group, *key, offset) for group, key, offset in table.places()} == wanted
+        assert {(group, *key, offset) for group, key, offset in table.rows()} == wanted
         rows = read_table(tmp_path, table="consumers")
         names = ("group", "topic", "queueId", "offset")
         assert {tuple(row[name] for name in names) for row in rows} == wanted

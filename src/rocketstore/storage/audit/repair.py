@@ -313,7 +313,7 @@ class _Repair:
             self.disk.fsync_directory(layout.root)
 
 
-def _inside(places: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:
+def _inside(ranges: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:
     """Return the parts of ranges that lie in [first, stop)."""
-    parts = [(max(at, first), min(after, stop)) for at, after in places]
+    parts = [(max(at, first), min(after, stop)) for at, after in ranges]
     return [(at, after) for at, after in parts if at < after]

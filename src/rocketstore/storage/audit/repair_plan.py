@@ -124,7 +124,7 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
     leftovers = [(one.start, one.stop) for one in audit.log.leftovers if one.start < end]
     for what, ranges in (("after the end", _tail(audit)), ("of an earlier log", leftovers)):
         for start, stop in ranges:
-            file, offset = audit.place_in_log(start)
+            file, offset = audit.file_position(start)
             said.append(f"{file}: copy and zero {stop - start} bytes {what} at {offset}")
     for queue in queues:
         said += queue.actions()

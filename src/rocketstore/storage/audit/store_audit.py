@@ -5,7 +5,7 @@ Verify reports what the pass found; repair plans from it, and runs it again to s
 Law: nothing is written, mapped or locked; files are read with ``pread``, so that a writer may work
 on. Only the log tells what is true: queues and index are compared with it, never the other way.
 Cost: the log twice (once with checksums), a window of some megabytes of it and of a queue in memory
-at a time, and the places and hashes of all index items.
+at a time, and the positions and hashes of all index items.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class StoreAudit:
         """Places of all queues that are in use."""
         return sum(queue.end - queue.first_offset for queue in self.queues)
 
-    def place_in_log(self, physical_offset: int) -> tuple[str, int]:
+    def file_position(self, physical_offset: int) -> tuple[str, int]:
         """Return file and position of a physical offset, ("", offset) where no file is."""
         for file in self.log_files:
             if file.holds(physical_offset):
@@ -180,7 +180,7 @@ class StoreAudit:
         yield from log_file_findings(
             self.log_findings, last, self.entry_count, self.below_root, _last_bytes
         )
-        yield from log_findings(self.log, self.place_in_log, is_live=is_live)
+        yield from log_findings(self.log, self.file_position, is_live=is_live)
         yield from self.kinds.findings
         for queue in self.queues:
             for one in queue.files.findings:
@@ -413,7 +413,7 @@ class IndexAudit:
     def compare(self, expected: ExpectedItems, start: int, stop: int) -> Lacking:
         """Compare the keys of the records from `start` up to `stop` with the items there.
 
-        In any thread: no two compare the same place.
+        In any thread: no two compare the same entry.
         """
         offsets, hashes, times = expected
         for edge in [one for one in self._times if start <= one < stop]:

@@ -222,7 +222,7 @@ class DispatchCounts(NamedTuple):
     """What was dispatched since the dispatcher was made.
 
     Repeated are entries that stood there already, equal; refused are records without one because
-    another stands in its place, or because topic, queue id or queue offset cannot be true; prepared
+    another entry stands there, or because topic, queue id or queue offset cannot be true; prepared
     and rollback records have no entry.
     """
 
@@ -435,11 +435,11 @@ class Dispatcher:
         """Report the first rows to the listeners, for each queue in which one got its entry."""
         decisions, arrivals = self._decisions, []
         for number, row in enumerate(columns.cols[:done].tolist()):
-            places = [(decisions.key_of(number), row[Column.QUEUE_OFFSET])]
+            targets = [(decisions.key_of(number), row[Column.QUEUE_OFFSET])]
             properties = columns.properties(number)
             if INNER_MULTI_QUEUE_OFFSET.encode() in properties:
-                places += decisions.extra_places(number) or ()
-            for key, offset in places:
+                targets += decisions.extra_offsets(number) or ()
+            for key, offset in targets:
                 queue = self._table.get(key) or self._table.batch_queues.get(key)
                 entry = queue and queue.entry(offset)
                 if entry and entry.physical_offset == row[Column.PHYSICAL_OFFSET]:

@@ -24,7 +24,7 @@ from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.units import QueueKey
-from rocketstore.verification.extra_queues import queue_places
+from rocketstore.verification.extra_queues import extra_queue_offsets
 from rocketstore.verification.queue_numbers import goes_on, is_likely_beginning, may_follow
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ class EntryDecisions:
     def enter_extra_queues(self, number: int, count: int) -> None:
         """Enter a record, one of `count`, into its extra queues (spec F8)."""
         row: list[int] = self.columns.cols[number].tolist()
-        places = self.extra_places(number)
-        if places is None:
+        targets = self.extra_offsets(number)
+        if targets is None:
             _log.warning(
                 "dispatch.no_extra_queues",
                 why="its names and offsets of extra queues do not match",
@@ -163,7 +163,7 @@ class EntryDecisions:
             )
         # Compatible: an extra queue keeps the tags code, also where the first one has another.
         entry = QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], row[Column.TAGS_CODE])
-        for key, offset in places or ():
+        for key, offset in targets or ():
             self.entries[self._put_extra(number, key, offset, entry, count)] += 1
 
     # --- what the answers rest on ---------------------------------------------------------------
@@ -172,10 +172,10 @@ class EntryDecisions:
         """Return the queue of a record; a topic that is not UTF-8 is read as Java reads it."""
         return QueueKey(self.columns.topic(number), int(self.columns.queue_id[number]))
 
-    def extra_places(self, number: int) -> list[tuple[QueueKey, int]] | None:
-        """Return the extra queues of a record and its queue offset there; see `extra_places`."""
+    def extra_offsets(self, number: int) -> list[tuple[QueueKey, int]] | None:
+        """Return the extra queues of a record and its queue offset there; see `extra_offsets`."""
         own, properties = int(self.columns.queue_id[number]), self.columns.properties(number)
-        return queue_places(properties, own, lmq=self.lmq)
+        return extra_queue_offsets(properties, own, lmq=self.lmq)
 
     def _queue_of(self, number: int) -> ConsumeQueue:
         queue = self._table.get(self.key_of(number))

@@ -62,11 +62,11 @@ _log: Final = get_logger(__name__)
 class Preallocator:
     """Makes the files of a log in a thread of its own.
 
-    `place` chooses the directory of a file by its offset. `is_in_use` says whether the log has the
-    file of an offset; the log sets it. `make_file` makes one.
+    `directory_of` chooses the directory of a file by its offset. `is_in_use` says whether the log
+    has the file of an offset; the log sets it. `make_file` makes one.
     """
 
-    _place: Callable[[int], Path]
+    _directory_of: Callable[[int], Path]
     _file_size: int
     disk: Disk
     warm_up: WarmUp | None = None
@@ -170,7 +170,7 @@ class Preallocator:
     def _make_ahead(self, base: int) -> None:
         file = None
         try:
-            free = self.disk.free_bytes(self._place(base))
+            free = self.disk.free_bytes(self._directory_of(base))
             if free is None or free >= ROOM_FACTOR * self._file_size:
                 file = self._make(base)
         except (StoreError, OSError) as error:
@@ -186,7 +186,7 @@ class Preallocator:
             self._changes.tell()
 
     def _make(self, base: int) -> MappedFile:
-        path = self._place(base) / file_name(base)
+        path = self._directory_of(base) / file_name(base)
         try:
             file = self.make_file(path, base=base, size=self._file_size, disk=self.disk)
         except OSError as error:

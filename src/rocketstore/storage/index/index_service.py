@@ -1,4 +1,4 @@
-"""The index: from a key of a topic, and a time, to places in the CommitLog.
+"""The index: from a key of a topic, and a time, to physical offsets.
 
 A row of index files, the newest of which takes new items. The dispatch kernel puts items and
 ``native.lookup`` finds them; this class makes files, makes items durable, and cuts them back for

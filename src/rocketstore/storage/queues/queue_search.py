@@ -1,6 +1,6 @@
 """Searches in the entries of one queue, mapped or read with ``pread``.
 
-Law: entries point at rising physical offsets, so places are found by bisection; an entry that is no
+Law: entries point at rising physical offsets, so one is found by bisection; an entry that is no
 message (a filler, or not written) counts with the message that follows it (K-C2).
 
 How derived: ConsumeQueue.recover, correctMinOffset and truncateDirtyLogicFiles of 4.9 (spec B12,
@@ -33,15 +33,14 @@ from rocketstore.units import KiB, QueueKey
 from rocketstore.verification.queue_kinds import compare_kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from mmap import mmap
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.queue_extension.units import UnitReader
-    from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-    from rocketstore.storage.files.pread_files import LogFile, PreadFiles
+    from rocketstore.storage.files.pread_files import PreadFiles
     from rocketstore.storage.layout import StoreLayout
 
 CHUNK_ENTRIES: Final = 3276
@@ -121,10 +120,6 @@ class QueueSearch(ABC):
             self._min_hint, self._min_for = self._next_message(low, end)[0], log_min
         return self._min_hint
 
-    def _files_backwards(self) -> Iterator[MappedFile | LogFile]:
-        files: Sequence[MappedFile | LogFile] = self.files.files
-        return reversed(files)
-
     def _search_end(self) -> int:
         """Return the end of the entries in the last file that has any, by bisection.
 
@@ -135,7 +130,7 @@ class QueueSearch(ABC):
         def is_empty(position: int) -> bool:
             return not ((entry := self.entry(position // ENTRY_SIZE_BYTES)) and entry.is_written)
 
-        for file in self._files_backwards():
+        for file in self.files.files[::-1]:
             stop = file.base + file.data_stop()
             chunks = range(file.base, max(stop, file.base + 1), CHUNK_BYTES)
             start = chunks[bisect_left(chunks, 1, 1, key=is_empty) - 1]
@@ -174,7 +169,7 @@ class QueueSearch(ABC):
                 if following is None:
                     break
                 at = following.base // ENTRY_SIZE_BYTES
-            elif found := _message_places(entries):
+            elif found := _message_rows(entries):
                 return at + found[0], QueueEntry._make(entries[found[0]].tolist())
             else:
                 at += len(entries)
@@ -186,21 +181,21 @@ class QueueSearch(ABC):
         if last is not None and last.is_message:
             yield stop - 1, last
             stop -= 1
-        for file in self._files_backwards():
+        for file in self.files.files[::-1]:
             low = max(start, -(-file.base // ENTRY_SIZE_BYTES))
             high = min(stop, (file.base + file.size) // ENTRY_SIZE_BYTES)
             while low < high:
                 at = max(low, high - CHUNK_ENTRIES)
                 entries = self.entries(at, high - at)
                 values = entries.tolist()
-                for place in reversed(_message_places(entries)):
-                    yield at + place, QueueEntry._make(values[place])
+                for row in reversed(_message_rows(entries)):
+                    yield at + row, QueueEntry._make(values[row])
                 high = at
 
 
-def _message_places(entries: EntryArray) -> list[int]:
-    places: list[int] = (written_mask(entries) & ~equal_mask(entries, FILLER)).nonzero()[0].tolist()
-    return places
+def _message_rows(entries: EntryArray) -> list[int]:
+    rows: list[int] = (written_mask(entries) & ~equal_mask(entries, FILLER)).nonzero()[0].tolist()
+    return rows
 
 
 def batch_topics_in(layout: StoreLayout) -> frozenset[str]:

@@ -134,7 +134,7 @@ class ConsumeQueueTable:
 
         Returns what was passed over or tolerated. After a crash any short file reaches its size;
         recovery writes its entries again. Raises `StoreDamagedError` where a queue file has a
-        length that no entry's place survives.
+        length with which no entry stays where it was.
         """
         problems: list[FileFinding[Path]] = []
         for key in listed_queues(self.directory):

@@ -29,12 +29,7 @@ from rocketstore.format.refusals import check_is_int
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at
 from rocketstore.native.lookup import KeySearch
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
-from rocketstore.storage.reading.pages import (
-    PageLimits,
-    Pages,
-    page_without_entry,
-    parse_tags,
-)
+from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry, parse_tags
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
 
 if TYPE_CHECKING:
@@ -338,7 +333,7 @@ class Reader:
 
         The maximum offset when there is none, 0 for an unknown queue. Only times in records count,
         never those of files (K-T1), and an entry without a readable record has none (K-T4). Where
-        a clock went back, which a Java broker writes down, several places separate earlier from
+        a clock went back, which a Java broker writes down, several offsets separate earlier from
         later messages, and the answer is one of them.
 
         Notes

@@ -3,9 +3,9 @@
 Law: bytes are cut only after their copy is durable, and a copy that has its final name is complete.
 Doing the same cut again is harmless: cut bytes are zeros, and zeros need no copy. A file is never
 shrunk; files go from the last to the first, and the tail after them, so that an interruption leaves
-a log that recovery ends at the same place again.
+a log that recovery ends at the same offset again.
 
-Names: a copied range lies at its file's own place below ``repair/<time>/``, as
+Names: a copied range lies at its file's own path below ``repair/<time>/``, as
 ``<file>@<start>-<stop>`` with positions inside the file; a file that was taken away whole keeps its
 name. ``repair/<time>`` is the time of the repair in UTC.
 """

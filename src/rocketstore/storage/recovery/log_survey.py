@@ -24,12 +24,7 @@ from rocketstore.scan.columns import CallsFor, Column, RecordColumns, new_column
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.dispatch.entry_decisions import record_at
 from rocketstore.verification.batch_entries import queue_stops
-from rocketstore.verification.leftovers import (
-    CLOCK_TOLERANCE_MS,
-    Headers,
-    KeyColumns,
-    left_chains,
-)
+from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS, Headers, KeyColumns, left_chains
 from rocketstore.verification.log_rules import LogView, Stretch, log_view
 from rocketstore.verification.queue_numbers import QueueNumbers
 

@@ -102,7 +102,7 @@ class QueueRecovery:
             return False
         record = record_at(file, at - file.base)
         if record is None:
-            is_damaged = any(place.start <= at < place.stop for place in damaged)
+            is_damaged = any(one.start <= at < one.stop for one in damaged)
             return checked[0] <= at < checked[1] and not is_damaged
         if INNER_MULTI_DISPATCH in decode_properties(record.properties(0)):
             return False
@@ -133,8 +133,8 @@ def _given_count(places: EntryArray, old: Sequence[ByteRange]) -> int:
     offsets = places["physical_offset"]
     given = equal_mask(places, KEPT_PLACE)
     given |= written_mask(places) & ~equal_mask(places, FILLER)
-    for place in old:
-        given &= (offsets < place.start) | (offsets >= place.stop)
+    for gone in old:
+        given &= (offsets < gone.start) | (offsets >= gone.stop)
     return int(np.flatnonzero(given).max(initial=-1)) + 1
 
 

@@ -306,7 +306,7 @@ class _Recovery:
             self.parts.log,
             end,
             # Past the end they go with the tail; their entries must go in either case.
-            leftovers=[place for place in leftovers if place.start < end],
+            leftovers=[one for one in leftovers if one.start < end],
             evidence=self.evidence,
             now_ms=self.now_ms,
         )
@@ -342,13 +342,14 @@ class _Recovery:
         """Find the end where records stand after breaks, and report what is there."""
         files = self.parts.log.files
         survey = survey_log(files, now_ms=self.now_ms, start=start, data_stop=self._stop)
-        for one in log_findings(survey, self._place, is_live=True):  # the tail's are of its cut
+        # As if it were live: what is said of the tail is said of its cut.
+        for one in log_findings(survey, self._position_of, is_live=True):
             is_left = one.kind == "log-leftover"
             action = "copied to repair/ and zeroed" if is_left else one.action
             self.findings.append(one._replace(action=action))
         return survey
 
-    def _place(self, physical_offset: int) -> tuple[str, int]:
+    def _position_of(self, physical_offset: int) -> tuple[str, int]:
         file = self.parts.log.find(physical_offset)
         if file is None:
             return "commitlog", physical_offset
@@ -357,8 +358,8 @@ class _Recovery:
     def _note_lost_end(self, end: int, witness: str) -> None:
         reason = f"{witness}, but the log ends here"
         action = "the numbers that queues gave out after it are kept and not given again"
-        place = self._place(end)
-        self.findings.append(Finding(Severity.WARNING, "log-end-lost", *place, 0, reason, action))
+        where = self._position_of(end)
+        self.findings.append(Finding(Severity.WARNING, "log-end-lost", *where, 0, reason, action))
 
     def _note_kept_places(self) -> None:
         for key, (first, stop) in sorted(self._kept.items()):
@@ -439,7 +440,7 @@ class _Recovery:
             reason = f"4.9.3 ends here: {why}"
             action = "what follows is copied to repair/ and cut"
             self.findings.append(
-                Finding(Severity.WARNING, "log-end", *self._place(end), size, reason, action)
+                Finding(Severity.WARNING, "log-end", *self._position_of(end), size, reason, action)
             )
         self._cut(end, [])
         if self.clean:

@@ -115,7 +115,7 @@ def _follow_file(file: LogBytes, cols: Int64Array, *, check_crc: bool) -> tuple[
             continue
         if stop == StopReason.BLANK:
             return position, None
-        # Our check is stricter in places: ask again by 4.9.3's rules.
+        # Our check is stricter in some points: ask again by 4.9.3's rules.
         size = check_as_java(array.data, position, check_crc=check_crc)
         if size is None:
             return position, StopReason(stop).name.replace("_", " ").lower()

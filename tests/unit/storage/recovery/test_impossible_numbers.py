@@ -119,6 +119,24 @@ def test_the_only_record_of_a_queue_is_believed(store: Path) -> None:
         assert len(opened.get("single", 0, 7_000_000_000).messages) == 1
 
 
+@pytest.mark.parametrize(
+    "numbers", [(7 << 30, 9 << 30), (7 << 30, (7 << 30) + 1), (9 << 30, 3), (-5, 9 << 30)]
+)
+def test_verify_believes_the_beginnings_that_dispatch_believes(
+    store: Path, numbers: tuple[int, int]
+) -> None:
+    with MessageStore.open(store) as opened:
+        for number in numbers:
+            result = opened.put(Message(topic="few", body=b"x"), queue_id=0)
+            opened.wait_dispatched()
+            forge_at(store / "commitlog" / f"{0:020d}", result.physical_offset, number)
+    shutil.rmtree(store / "consumequeue")
+    foretold = {found.reason for found in impossible(verify_store(store).findings)}
+    with MessageStore.open(store):
+        pass
+    assert {found.reason for found in impossible(verify_store(store).findings)} == foretold
+
+
 @pytest.mark.parametrize("row", [0, 1, 100, MESSAGES - 1])
 def test_an_opening_that_dispatches_anew_serves_every_other_message(store: Path, row: int) -> None:
     forge(store, row, 1 << 41)

@@ -314,7 +314,7 @@ class _Audit(NamedTuple):
         last = log.files[-1].base if log.files else None
         last_bytes = partial(_last_bytes, places)
         yield from log_file_findings(log.problems, last, entry_count, places.below_root, last_bytes)
-        yield from log_findings(view, places.place_in_log, is_live=places.is_live)
+        yield from log_findings(view, places.file_position, is_live=places.is_live)
 
     def _queue_file_findings(self) -> Iterator[Finding]:
         rows = (*self.places.queues.items(), *self.places.batch_queues.items())

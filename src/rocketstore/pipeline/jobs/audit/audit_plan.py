@@ -134,7 +134,7 @@ class StorePlaces(NamedTuple):
             batch_queues={key: row for key, row in batches.items() if key.topic in names},
         )
 
-    def place_in_log(self, physical_offset: int) -> tuple[str, int]:
+    def file_position(self, physical_offset: int) -> tuple[str, int]:
         """Return file and position of a physical offset, ("", offset) where no file is."""
         file = self.file_at(physical_offset)
         if file is None:
@@ -312,7 +312,7 @@ def scanned(cut: Cut, location: str, log_file_bytes: int) -> Iterator[ScanBatch]
 # --- tasks --------------------------------------------------------------------------------------
 
 
-class IndexFile(NamedTuple):
+class AuditIndexFile(NamedTuple):
     """An index file: the number after its last item, records of the first and the last one."""
 
     path: str
@@ -340,7 +340,7 @@ class AuditTask(NamedTuple):
     odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
     batch_topics: frozenset[str]
     cuts: tuple[Cut, ...] = ()
-    index_files: tuple[IndexFile, ...] = ()
+    index_files: tuple[AuditIndexFile, ...] = ()
 
 
 def plan_tasks(
@@ -378,10 +378,10 @@ def plan_tasks(
     return common, tasks, wrong
 
 
-def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:
+def _index_files(places: StorePlaces) -> tuple[list[Finding], list[AuditIndexFile]]:
     """Return what is wrong with index files as they are listed, and the others."""
     wrong: list[Finding] = []
-    found: list[IndexFile] = []
+    found: list[AuditIndexFile] = []
     layout = places.sizes.index_layout
     for entry in places.index_entries:
         name = places.below_root(entry.path)
@@ -398,7 +398,7 @@ def _index_files(places: StorePlaces) -> tuple[list[Finding], list[IndexFile]]:
                     stop = used_item_count(decode_header(file.read(0, INDEX_HEADER_SIZE)), layout)
                 if stop > FIRST_ITEM:
                     edges = [item_offset(file, layout, one) for one in (FIRST_ITEM, stop - 1)]
-                found.append(IndexFile(entry.path, name, stop, *edges))
+                found.append(AuditIndexFile(entry.path, name, stop, *edges))
     return wrong, found
 
 

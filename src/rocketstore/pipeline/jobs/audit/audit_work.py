@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.pipeline.files import OpenFile
-    from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask, IndexFile
+    from rocketstore.pipeline.jobs.audit.audit_plan import AuditIndexFile, AuditTask
     from rocketstore.units import QueueKey
 
     Int64Array = npt.NDArray[np.int64]
@@ -302,7 +302,7 @@ class _Items:
 
     def __init__(self, task: AuditTask) -> None:
         self._task = task
-        self._next: dict[IndexFile, int | None] = dict.fromkeys(task.index_files)
+        self._next: dict[AuditIndexFile, int | None] = dict.fromkeys(task.index_files)
 
     def until(self, stop: int) -> Iterator[_FoundItems]:
         """Yield the items of records before a physical offset that were not yielded yet."""
@@ -323,7 +323,7 @@ class _Items:
                         break
                 self._next[index] = number
 
-    def _first(self, file: OpenFile, index: IndexFile) -> int:
+    def _first(self, file: OpenFile, index: AuditIndexFile) -> int:
         start, numbers = self._task.cuts[0].items_start, range(FIRST_ITEM, index.stop)
         key = partial(audit_plan.item_offset, file, self._task.sizes.index_layout)
         return FIRST_ITEM + bisect.bisect_left(numbers, start, key=key)
