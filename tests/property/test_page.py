@@ -14,6 +14,7 @@ from rocketstore.format.queue_entry import FILLER
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, QueuePages
 from rocketstore.storage.reading.pages import page_without_entry
+from rocketstore.verification.extra_queues import may_stand_in
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
 from support.oracle.codecs import encode_entries
@@ -122,8 +123,9 @@ def test_a_page_is_what_the_rules_say(data: st.DataObject) -> None:
     source = Log(log, in_disk_below + SPAN, whole=data.draw(st.booleans()))
     queue = Queue(entries, 7)
     pages = QueuePages(
-        LogAtHand(source), topic, queue_id, (*limits, SPAN), tags, STATUSES, lambda *_: None
-    )
+        LogAtHand(source), topic, queue_id, (*limits, SPAN), tags, STATUSES, lambda *_: None,
+        may_stand_in,
+    )  # fmt: skip
     skip = data.draw(st.integers(0, len(entries) // 20 - 1))
     for kind in (RECORDS, MESSAGES, VIEWS):
         status, messages, scanned, skipped = page(
@@ -151,7 +153,14 @@ def test_pages_leave_nothing_behind() -> None:
     source = Log(log, 0, whole=True)
     queue = Queue(encode_entries([(at, size, 0) for at, size in log.records]), 0)
     pages = QueuePages(
-        LogAtHand(source), "TopicA", 0, (1 << 20, 100, 1 << 20, 100, 0), (), STATUSES, print
+        LogAtHand(source),
+        "TopicA",
+        0,
+        (1 << 20, 100, 1 << 20, 100, 0),
+        (),
+        STATUSES,
+        print,
+        may_stand_in,
     )
 
     def read() -> None:
@@ -182,7 +191,8 @@ def test_a_reader_at_the_end_of_a_queue_that_grows_stays_there(kind: int) -> Non
     log = SyntheticLog().add(topic=b"TopicA", queue_id=0)
     queue = GrowingQueue(encode_entries([(0, log.records[0][1], 0)]), 0)
     at_hand = LogAtHand(Log(log, 0, whole=True))
-    pages = QueuePages(at_hand, "TopicA", 0, (1, 1, 1, 1, 0), (), STATUSES, page_without_entry)
+    pages = QueuePages(at_hand, "TopicA", 0, (1, 1, 1, 1, 0), (), STATUSES, page_without_entry,
+                       may_stand_in)  # fmt: skip
     status, *_, following, minimum, maximum, _ = pages.read(kind, queue, 1, 1)
     assert (status, following) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 1)
     assert (minimum, maximum) == (0, 1)
@@ -193,7 +203,14 @@ def test_odd_questions_are_errors_of_python(odd: object) -> None:
     log = SyntheticLog().add(topic=b"TopicA", queue_id=0)
     queue = Queue(encode_entries([(0, log.records[0][1], 0)]), 0)
     pages = QueuePages(
-        LogAtHand(Log(log, 0, whole=True)), "TopicA", 0, (1, 1, 1, 1, 0), (), STATUSES, print
+        LogAtHand(Log(log, 0, whole=True)),
+        "TopicA",
+        0,
+        (1, 1, 1, 1, 0),
+        (),
+        STATUSES,
+        print,
+        may_stand_in,
     )
     for arguments in ((RECORDS, odd or "", 0, 1), (RECORDS, queue, odd, 1)):
         with pytest.raises((TypeError, AttributeError)):

@@ -18,11 +18,8 @@ import numpy as np
 
 from rocketstore.errors import FormatError
 from rocketstore.format import Buffer, Field, layout_code, unpacked
-from rocketstore.format.properties import INNER_MULTI_DISPATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy.typing as npt
 
     EntryArray: TypeAlias = npt.NDArray[np.void]
@@ -127,21 +124,3 @@ def equal_mask(array: EntryArray, entry: QueueEntry) -> npt.NDArray[np.bool_]:
         & (array["tags_code"] == entry.tags_code)
     )
     return mask
-
-
-def may_stand_in(
-    topic: str, queue_id: int, properties: Mapping[str, str], queue: tuple[str, int]
-) -> bool:
-    """Return whether a record of a topic and queue id may stand in a queue.
-
-    It may in its own, and in those that its property INNER_MULTI_DISPATCH names. The queue offset
-    is not compared: queues of 4.9 can be shifted (K-C1), and a message under a wrong number is
-    better than none. Source: CommitLogDispatcherBuildConsumeQueue,
-    ConsumeQueue.multiDispatchLmqQueue (spec F8).
-    """
-    if (topic, queue_id) == queue:
-        return True
-    names = properties.get(INNER_MULTI_DISPATCH)
-    if not names or queue[0] not in names.split(","):
-        return False
-    return queue[1] == queue_id or (queue[0].startswith(LMQ_PREFIX) and queue[1] == 0)

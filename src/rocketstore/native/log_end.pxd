@@ -2,6 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t
 from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes
+from rocketstore.native.walk cimport has_offset
 
 cdef long long _MAGIC
 cdef unsigned long long _THREES, _HIGHEST

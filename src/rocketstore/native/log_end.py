@@ -23,6 +23,7 @@ except ImportError:
 if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.view import Bytes
+    from rocketstore.native.walk import has_offset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,7 +157,7 @@ class Record:
     @property
     def offset_count(self) -> int:
         """How many queue offsets it gets; prepared and rolled-back ones get none."""
-        return self.inner_count if (self.sys_flag & 0xC) in (0, 8) else 0
+        return self.inner_count if has_offset(self.sys_flag) else 0
 
     def with_body(self, body: bytes) -> Record:
         """Return a record that differs by its body."""

@@ -35,7 +35,7 @@ cpdef enum:  # kinds of pages: records back to back, messages, views of records
 @cython.final
 cdef class QueuePages:
     cdef LogAtHand log
-    cdef object topic, held_numbers, without_entry
+    cdef object topic, held_numbers, without_entry, may_stand_in
     cdef tuple statuses, recent, minimum
     cdef bytes held_names
     cdef bint is_mapped

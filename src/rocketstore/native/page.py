@@ -21,7 +21,7 @@ import numpy as np
 
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.queue_entry import MAX_EXT_ADDRESS, may_stand_in
+from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.format.record import topic_text
 
 try:
@@ -62,6 +62,7 @@ class QueuePages:
     def __init__(
         self, log: LogAtHand, topic: str, queue_id: int, limits: tuple[int, int, int, int, int],
         tags: tuple[str, ...], statuses: tuple[Any, Any, Any], without_entry: Any,
+        may_stand_in: Any,
     ) -> None:  # fmt: skip
         self.log = log
         self.is_mapped = self.log.source.is_mapped
@@ -70,6 +71,7 @@ class QueuePages:
         self.memory_bytes, self.memory_count, self.disk_bytes, self.disk_count, self.span = limits
         self.statuses = statuses
         self.without_entry = without_entry
+        self.may_stand_in = may_stand_in
         texts = [text.encode("utf-8", "surrogatepass") for text in (topic, *tags)]
         self.held_names = b"".join(texts)
         self.names = view.bytes_inside(self.held_names)
@@ -340,7 +342,7 @@ class Page(LogCursor):
         topic_at, topic_size = topic_of(self.data, at)
         properties_at = topic_at + topic_size + 2
         end = at + self.size_of(self.entry)
-        return may_stand_in(
+        return self.pages.may_stand_in(
             topic_text(view.copy_of(self.data, topic_at, topic_size)),
             view.load_i32(self.data, at + 12),
             decode_properties(view.copy_of(self.data, properties_at, end - properties_at)),

@@ -4,7 +4,7 @@ from rocketstore.native.group cimport SyncGroup
 from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record, bare_size
 from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes
-from rocketstore.native.walk cimport hold_names, is_delay, names_extra_queues, property_at
+from rocketstore.native.walk cimport are_properties, is_delay, names_extra_queues, property_at
 
 cdef bytes _WAIT
 

@@ -27,7 +27,7 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.log_end import LogEnd, QueueCounter, Record, bare_size
     from rocketstore.native.view import Bytes
-    from rocketstore.native.walk import hold_names, is_delay, names_extra_queues, property_at
+    from rocketstore.native.walk import are_properties, is_delay, names_extra_queues, property_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +40,7 @@ _WAIT = f"{WAIT}\1".encode()
 def is_plain_block(source: Bytes, at: int, size: int) -> bool:
     """Return whether encoded properties may be stored as they are, and ask for nothing."""
     stop = at + size
-    if size == 0:
-        return True
-    if view.load_u8(source, stop - 1) == 0 or not hold_names(source, at, stop):
+    if not are_properties(source, at, stop):
         return False
     while at < stop:
         name_end, value_end = property_at(source, at, stop)

@@ -20,7 +20,8 @@ cdef int check_head(Bytes data, Py_ssize_t at, long long base, long long room) n
 cpdef long long claimed_size(const unsigned char[::1] buffer, Py_ssize_t position, long long base, long long limit)
 @cython.locals(following=int, low=int, high=int, byte=int)
 cdef bint is_utf8(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
-cdef bint hold_names(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
+@cython.locals(has_name=cython.bint)
+cdef bint are_properties(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 cdef bint is_text_whole(
     Bytes data, Py_ssize_t topic_at, Py_ssize_t topic_size, Py_ssize_t end, long long base
 ) noexcept nogil
@@ -43,6 +44,7 @@ cdef bint names_extra_queues(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcep
 cdef (Py_ssize_t, Py_ssize_t) property_at(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 @cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)
 cdef void read_properties(Bytes data, Py_ssize_t at, Py_ssize_t end, Numbers row) noexcept nogil
+cdef bint has_offset(long long sys_flag) noexcept nogil
 @cython.locals(found=cython.longlong, is_late=cython.bint)
 cdef long long calls_for(Bytes data, Numbers row) noexcept nogil
 @cython.locals(topic_size=cython.longlong, topic_at=cython.Py_ssize_t)

@@ -167,9 +167,12 @@ def is_utf8(data: Bytes, at: int, end: int) -> bool:
     return True
 
 
-def hold_names(data: Bytes, at: int, end: int) -> bool:
-    """Return whether bytes are UTF-8 with a 0x01 in it; see ``format.properties``."""
-    return view.find_byte(data, at, end, 1) < end and is_utf8(data, at, end)
+def are_properties(data: Bytes, at: int, end: int) -> bool:
+    """Return whether bytes can be the properties of a record; see ``format.properties``."""
+    if at >= end:
+        return True
+    has_name = view.load_u8(data, end - 1) != 0 and view.find_byte(data, at, end, 1) < end
+    return has_name and is_utf8(data, at, end)
 
 
 def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: int) -> bool:
@@ -177,8 +180,7 @@ def is_text_whole(data: Bytes, topic_at: int, topic_size: int, end: int, base: i
     topic_end = topic_at + topic_size
     if topic_size > 0 and view.load_u8(data, topic_end - 1) == 0:
         return False
-    at = topic_end + 2
-    if at < end and (view.load_u8(data, end - 1) == 0 or not hold_names(data, at, end)):
+    if not are_properties(data, topic_end + 2, end):
         return False
     edge = topic_at + (-(base + topic_at) & 511)
     while edge + 512 <= end:
@@ -333,13 +335,15 @@ def read_properties(data: Bytes, at: int, end: int, row: Numbers) -> None:
         at = value_end + 1
 
 
+def has_offset(sys_flag: int) -> bool:
+    """Return whether a record has a queue offset: prepared and rolled-back ones have none."""
+    return sys_flag & 0x4 == 0
+
+
 def calls_for(data: Bytes, row: Numbers) -> int:
     """Return what dispatch makes of a record (``CallsFor``) whose other columns are filled."""
-    kind = row[Column.SYS_FLAG] & 0xC
-    if kind == 0xC:  # rolled back
-        return 0
-    if kind == 0x4:  # prepared
-        return CallsFor.ITEMS
+    if not has_offset(row[Column.SYS_FLAG]):
+        return 0 if row[Column.SYS_FLAG] & 0x8 else CallsFor.ITEMS
     found = row[Column.CALLS_FOR] | CallsFor.ENTRY | CallsFor.ITEMS
     is_late = row[Column.DELAY_LEVEL] > 0 and row[Column.TOPIC_SIZE] == 19
     if is_late and view.equal_bytes(data, row[Column.TOPIC_AT], _DELAY_TOPIC, 0, 19):

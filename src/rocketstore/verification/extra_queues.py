@@ -130,6 +130,20 @@ def extra_queue_ids(name: str, queue_id: int) -> set[int]:
     return {extra_queue(name, queue_id, lmq=lmq).queue_id for lmq in (True, False)}
 
 
+def may_stand_in(
+    topic: str, queue_id: int, properties: Mapping[str, str], queue: tuple[str, int]
+) -> bool:
+    """Return whether a record of a topic and queue id may stand in a queue.
+
+    It may in its own, and in those that it names. The queue offset is not compared: queues of 4.9
+    can be shifted (K-C1), and a message under a wrong number is better than none. Source:
+    CommitLogDispatcherBuildConsumeQueue, ConsumeQueue.multiDispatchLmqQueue (spec F8).
+    """
+    if (topic, queue_id) == queue:
+        return True
+    return queue[0] in named(properties) and queue[1] in extra_queue_ids(queue[0], queue_id)
+
+
 def offset_in(message: StoredMessage, queue: QueueKey) -> int | None:
     """Return the queue offset that a message states in a queue, None where it states none."""
     if (message.topic, message.queue_id) == queue:

@@ -24,11 +24,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.events import get_logger
-from rocketstore.format.properties import INNER_MULTI_QUEUE_OFFSET
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.native.dispatch import RowDispatch
-from rocketstore.native.row import PutEntry
+from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
 from rocketstore.storage.dispatch.entry_decisions import EntryDecisions
@@ -437,7 +436,7 @@ class Dispatcher:
         for number, row in enumerate(columns.cols[:done].tolist()):
             targets = [(decisions.key_of(number), row[Column.QUEUE_OFFSET])]
             properties = columns.properties(number)
-            if INNER_MULTI_QUEUE_OFFSET.encode() in properties:
+            if row[Column.CALLS_FOR] & CallsFor.EXTRA_ENTRIES:
                 targets += decisions.extra_offsets(number) or ()
             for key, offset in targets:
                 queue = self._table.get(key) or self._table.batch_queues.get(key)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.files.mapped_file import MappedFile
 
+
 _base_of: Final = attrgetter("base")
 
 DEFAULT_OPEN_FILES: Final = 256

@@ -111,7 +111,7 @@ class IndexFile:
             end_ms = store_time_of(header.end_physical_offset)
             if end_ms is None:
                 seconds = int(self.items[-1]["time_difference_s"])
-                end_ms = header.begin_timestamp_ms + seconds * 1000
+                end_ms = header.item_time_ms(header.index_count - 1, seconds)
             self.set_header(header._replace(end_timestamp_ms=end_ms))
         self.file.close_descriptor()
 

@@ -13,6 +13,7 @@ from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import decode_client_batch
 from rocketstore.format.properties import (
     DELAY,
+    INNER_MULTI_DISPATCH,
     REAL_QID,
     REAL_TOPIC,
     WAIT,
@@ -35,10 +36,8 @@ from rocketstore.native.log_end import Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_DELAYS: Final = re.compile(rb"(?:\A|\x02)DELAY\x01")
-_ASKS: Final = re.compile(rb"(DELAY|INNER_MULTI_DISPATCH|WAIT)\x01")
-_IS_SPECIAL: Final = re.compile(rb"(?:\A|\x02)(?:DELAY|INNER_MULTI_DISPATCH)\x01")
-"""Properties that ask something of the store."""
+_ASKS: Final = re.compile(f"({DELAY}|{INNER_MULTI_DISPATCH}|{WAIT})\1".encode())
+"""Where it is found, properties may ask something of the store; most do not."""
 
 
 class PreparedMessage:
@@ -111,7 +110,8 @@ class PreparedMessage:
         return prepared
 
     def _leave_if_special(self) -> None:
-        if _IS_SPECIAL.search(self.record.properties) or self.record.sys_flag & INNER_BATCH:
+        asked = _asked(self.record.properties)
+        if DELAY in asked or INNER_MULTI_DISPATCH in asked or self.record.sys_flag & INNER_BATCH:
             self.__class__ = _SpecialMessage
 
 
@@ -126,9 +126,7 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
 
     Levels beyond the `last` are that one. Source: CommitLog.asyncPutMessage (spec B3.4).
     """
-    if not (_DELAYS.search(record.properties) and record.offset_count):
-        return 0, record
-    properties = decode_properties(record.properties)
+    properties = _asked(record.properties) if record.offset_count else {}
     if (level := min(delay_level(properties), last)) <= 0:
         return 0, record
     if topic == DELAY_TOPIC:
@@ -225,9 +223,14 @@ def storable_block(properties: Any, *, alone: bool = False) -> tuple[bytes, bool
     if not isinstance(properties, (bytes, bytearray, memoryview)):
         properties = encode_properties(properties)
     block = storable_properties(bytes(properties))
-    asked = decode_properties(block) if _ASKS.search(block) else {}
+    asked = _asked(block)
     refuse_special(asked, alone=alone)
     return block, _may_wait(asked)
+
+
+def _asked(block: bytes) -> dict[str, str]:
+    """Return properties that may ask something of the store, none where they ask for nothing."""
+    return decode_properties(block) if _ASKS.search(block) else {}
 
 
 def _may_wait(properties: Mapping[str, str]) -> bool:

@@ -282,14 +282,6 @@ class ConsumeQueue(QueueSearch):
             file.close_descriptor()
         return changed
 
-    def end_within(self, physical_limit: int) -> int:
-        """Return the queue offset after the last entry whose record ends before an offset."""
-        return self._bisect(
-            self.first_offset,
-            self.max_offset,
-            lambda entry: entry.physical_offset + entry.record_size <= physical_limit,
-        )
-
     def delete_expired(self, log_min_offset: int, **when: int) -> tuple[list[Path], bool]:
         """Delete leading files whose every record has expired, never the last file (K-C4).
 

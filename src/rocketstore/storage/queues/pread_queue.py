@@ -96,11 +96,11 @@ class PreadQueue(QueueSearch):
                 last = self.entry(end - 1)
                 log_end = None if last is None else self._log_end_before(last)
                 if log_end is not None:
-                    end = self._end_within(log_end, end)
+                    end = self._confirmed_end(log_end, end)
             self._confirmed = end
             return end
 
-    def _end_within(self, log_end: int, end: int) -> int:
+    def _confirmed_end(self, log_end: int, end: int) -> int:
         """Return where the entries at the end begin whose records lie beyond the log's end."""
         if self._cut is None or self._cut[:2] != (log_end, end):
             cut = end

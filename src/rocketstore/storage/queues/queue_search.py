@@ -120,6 +120,14 @@ class QueueSearch(ABC):
             self._min_hint, self._min_for = self._next_message(low, end)[0], log_min
         return self._min_hint
 
+    def end_within(self, physical_limit: int) -> int:
+        """Return the queue offset after the last entry whose record ends before an offset."""
+        return self._bisect(
+            self.first_offset,
+            self.max_offset,
+            lambda entry: entry.physical_offset + entry.record_size <= physical_limit,
+        )
+
     def _search_end(self) -> int:
         """Return the end of the entries in the last file that has any, by bisection.
 

@@ -22,6 +22,7 @@ from rocketstore.format.file_name import QUEUE_ID_MAX
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.page import RECORDS, QueuePages
 from rocketstore.storage.results import GetMessageStatus
+from rocketstore.verification.extra_queues import may_stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,8 +83,9 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         # No record can have another queue id than these.
         number = queue_id if 0 <= queue_id <= QUEUE_ID_MAX else _NO_QUEUE_ID
         pages = QueuePages(
-            self._log, topic, number, self.limits, parse_tags(tags), _STATUSES, self._without_entry
-        )
+            self._log, topic, number, self.limits, parse_tags(tags), _STATUSES, self._without_entry,
+            may_stand_in,
+        )  # fmt: skip
         while len(self) >= _QUEUES_REMEMBERED:
             self.pop(next(iter(self)), None)
         self[question] = pages

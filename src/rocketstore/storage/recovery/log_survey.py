@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import CallsFor, Column, RecordColumns, new_columns
+from rocketstore.scan.columns import CallsFor, RecordColumns, new_columns
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.dispatch.entry_decisions import record_at
 from rocketstore.verification.batch_entries import queue_stops
+from rocketstore.verification.expectation import expected_items
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS, Headers, KeyColumns, left_chains
 from rocketstore.verification.log_rules import LogView, Stretch, log_view
 from rocketstore.verification.queue_numbers import QueueNumbers
@@ -208,4 +209,4 @@ def _has_keys(file: MappedFile) -> bool:
     """Whether records at the beginning of a file have keys, so that there must be an index."""
     cols, check_crc = new_columns(_KEYS_PROBE_RECORDS), False
     count, _, _ = kernels.walk(file.array, 0, file.size, file.base, file.size, check_crc, cols)
-    return bool((cols[:count, [Column.KEYS_SIZE, Column.UNIQUE_KEY_SIZE]] > 0).any())
+    return len(expected_items(RecordColumns(file.array, cols[:count], file.base)).key_hash) > 0

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from rocketstore.format.index_file import FIRST_ITEM, is_index_file_name, item_array
+from rocketstore.format.index_file import FIRST_ITEM, item_array
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_array, equal_mask
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.storage.files.disk import read_whole
+from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.recovery.log_survey import store_time_of
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.index_rules import HeaderWitness, right_times
@@ -213,7 +214,7 @@ class LostFiles:
     def _lost_index(self) -> tuple[str, int, str] | None:
         """Return the first bad file, from where records may lack items, and what is wrong."""
         directory = self._index.directory
-        names = [p.name for p in directory.glob("*") if is_index_file_name(p.name) and p.is_file()]
+        names = [path.name for path in listed_index_files(directory, [])]
         loaded = {file.name: file for file in self._index.files}
         end = self._log_min
         for name in sorted({*names, *self._known_index}):

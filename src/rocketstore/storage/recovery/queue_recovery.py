@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocketstore.format.properties import INNER_MULTI_DISPATCH, decode_properties
 from rocketstore.format.queue_entry import (
     EMPTY,
     FILLER,
@@ -27,6 +26,7 @@ from rocketstore.format.queue_entry import (
     equal_mask,
     written_mask,
 )
+from rocketstore.native.row import CallsFor
 from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class QueueRecovery:
         if record is None:
             is_damaged = any(one.start <= at < one.stop for one in damaged)
             return checked[0] <= at < checked[1] and not is_damaged
-        if INNER_MULTI_DISPATCH in decode_properties(record.properties(0)):
+        if record.call_for(CallsFor.EXTRA_ENTRIES)[0]:
             return False
         return not fits_record(record, entry, queue.key, queue_offset)
 
