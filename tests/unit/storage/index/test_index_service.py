@@ -386,6 +386,16 @@ def test_without_store_times_the_end_is_known_to_the_second(tmp_path):
     assert index.files[-1].header.end_timestamp_ms == 1000 + 1000
 
 
+def test_a_first_item_that_is_left_alone_is_as_old_as_its_file(tmp_path):
+    """K-I5: its difference, in files of Java, is that against the file before."""
+    index, _ = open_index(tmp_path)
+    for number in range(2):
+        put(index, "k", number, 1000)
+    index.files[0].file.write_bytes(LAYOUT.item_position(1) + 12, (99).to_bytes(4, "big"))
+    index.truncate_to(1, now_ms=0)
+    assert index.files[-1].header.end_timestamp_ms == 1000
+
+
 # --- durability -----------------------------------------------------------------------------------
 
 

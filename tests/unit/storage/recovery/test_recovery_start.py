@@ -26,10 +26,13 @@ def files(tmp_path):
     ]
 
 
-def log_file(directory, number, stored, *, keys=False):
+def log_file(directory, number, stored, *, keys=False, sys_flag=0):
     file = MappedFile.create(directory / str(number), base=number * SIZE, size=SIZE, disk=Disk())
     properties = b"KEYS\x01k" if keys else b""
-    append_bytes(file, record_bytes(file.base, store_timestamp=stored, properties=properties))
+    append_bytes(
+        file,
+        record_bytes(file.base, store_timestamp=stored, properties=properties, sys_flag=sys_flag),
+    )
     return file
 
 
@@ -78,3 +81,9 @@ def test_a_file_without_a_readable_first_record_is_passed_over(files):
 def test_records_with_keys_and_no_index_at_all_begin_anew(files):
     assert start(files[:2], at(100), at(100), at(100)) == 1
     assert start(files[:2], at(100), at(100), at(100), has_index=False) == 0
+
+
+def test_keys_of_rolled_back_messages_need_no_index(tmp_path):
+    first = log_file(tmp_path, 0, START_MS, keys=True, sys_flag=0xC)
+    files = [first, log_file(tmp_path, 1, at(10))]
+    assert start(files, at(100), at(100), at(100), has_index=False) == 1
