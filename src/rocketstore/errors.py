@@ -242,7 +242,7 @@ class ConfigError(RocketStoreError):
 
 
 class InvalidFilterError(RocketStoreError):
-    """An expression that is to choose messages, such as tags, and chooses by nothing."""
+    """A filter expression, such as tags, that names nothing by which to choose messages."""
 
     exit_code = 2
 

@@ -27,7 +27,7 @@ ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _MISSPELT_RATIO: Final = 0.85
-"""So alike (difflib, 0 to 1) a key of a ``broker.conf`` and an option are one, misspelt."""
+"""A key of a ``broker.conf`` this similar to an option (difflib, 0 to 1) is it, misspelt."""
 _SIMILAR_RATIO: Final = 0.5
 """So alike they are worth asking "did you mean"."""
 _ADDRESS_KEYS: Final = frozenset({"brokerIP1", "listenPort"})

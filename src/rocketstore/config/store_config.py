@@ -210,8 +210,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
 
     # --- retention ------------------------------------------------------------------------------
     retention: Annotated[bool, Option(ours=True)] = False
-    """True deletes old files by the rules below, false none, whatever its age and however full the
-    disk. Off unless set; a broker.conf that is given sets it."""
+    """True deletes old files by the rules below; false deletes none, however old they are or full
+    the disk is. Off unless set; a broker.conf that is given sets it."""
     delete_when: Annotated[str, Option("hours")] = "04"
     """Hours of the day in which old files go, separated by `;`."""
     file_reserved_time: Annotated[int, Option("hours", 0)] = 72
@@ -294,13 +294,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     ha_master_address: str | None = None
     """Master that a SLAVE follows, `host:port`; unset it follows none."""
     ha_send_heartbeat_interval: Annotated[int, Option("ms", 1)] = 5000
-    """After so long without data master and slave send a sign of life."""
+    """After this long without data, master and slave send a heartbeat."""
     ha_housekeeping_interval: Annotated[int, Option("ms", 1)] = 20_000
     """After so long without a sign of the other one the connection is closed."""
     ha_transfer_batch_size: Annotated[int, Option("bytes", 1, 4 * MiB)] = 32_768
     """Most bytes of one transfer; a slave of 4.9 takes 4 MiB at most."""
     ha_slave_fallbehind_max: Annotated[int, Option("bytes", 1)] = 256 * MiB
-    """A slave that lacks as much counts as none: SLAVE_NOT_AVAILABLE."""
+    """A slave that lacks this much counts as absent: SLAVE_NOT_AVAILABLE."""
     offset_check_in_slave: bool = False
     """Let a SLAVE send readers back to its end; else they wait for what its master has already."""
     slave_timeout: Annotated[int, Option("ms", 1)] = 3000
@@ -315,7 +315,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
     ha_tls_authorities: Annotated[str | None, Option(ours=True)] = None
     """PEM file with those whose certificates are believed; each side must show one."""
     enable_d_ledger_commit_log: bool = False
-    """Raft log; true is refused, because its files are others."""
+    """Raft log; true is refused, because its files have another format."""
 
     @classmethod
     def small(cls, **settings: Any) -> StoreConfig:

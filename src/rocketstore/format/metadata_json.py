@@ -144,10 +144,10 @@ class ConsumerOffsets(_Bean):
 
 
 def offset_tables_by_age(changed: Mapping[str, int]) -> list[str]:
-    """Return the two files of offsets; that which was changed last counts, and comes first.
+    """Return the names of the two files of offsets; the one changed last counts, and comes first.
 
-    `changed` says when files were, by their names. Each writer has the one of its ``enableLmq``,
-    and leaves the other behind; no file says what the setting was. Of equals the light one counts.
+    `changed` maps file names to the time of their last change. A writer updates only the file that
+    goes with its ``enableLmq``, which no file records. Of equally old ones the light one counts.
     """
 
     def last_change(name: str) -> int:

@@ -29,7 +29,7 @@ UNIT_STRUCT: Final = struct.Struct(layout_code(FIELDS[:-1]))
 LEAST_UNIT_BYTES: Final = UNIT_STRUCT.size
 MOST_UNIT_BYTES: Final = 2**15 - 1
 RESERVED_BYTES: Final = 4
-"""At the end of a file no unit takes them (END_BLANK_DATA_LENGTH)."""
+"""Left free at the end of a file (END_BLANK_DATA_LENGTH)."""
 END_MARK: Final = struct.pack(">h", -1)
 MAX_POSITION: Final = MAX_EXT_ADDRESS + 2**63
 

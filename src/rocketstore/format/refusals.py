@@ -1,4 +1,4 @@
-"""What a put refuses of what a message asks for, the same in the store and in a task of Spark.
+"""What a message may not ask of a put, the same in the store and in a task of Spark.
 
 Law: names are checked before any path is made. 4.9 checks a topic in the broker only; here the
 store itself does, because a topic is the name of a directory. Source: TopicValidator of 4.9.8
@@ -103,7 +103,7 @@ def refuse_special(properties: Mapping[str, str], *, alone: bool = False) -> Non
             name, what = f"{DELAY}={properties[DELAY]!r:.20}", "a delayed delivery"
         raise RefusedMessageError(
             f"property {name} asks for {what}",
-            hint="put such a message by itself, with MessageStore.put: no batch is delivered so",
+            hint="put such a message by itself, with MessageStore.put: a batch cannot hold it",
         )
 
 

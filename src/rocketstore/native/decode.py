@@ -1,11 +1,11 @@
 """A record of the CommitLog as the message it holds, wherever somebody points into the log.
 
 What points there (a queue entry, an index item, a client's message id) may be wrong: stale, damaged
-or invented. `check_record` decides whether a message stands there, and nobody else.
+or invented. `check_record`, and nothing else, decides whether a message stands there.
 
 Law: no message is made of bytes that `check_record` does not call an intact record. A view of a
-file is lent for one call only; between calls a file is remembered weakly, so that nobody who reads
-keeps the space of a deleted one.
+file is lent for one call only; between calls only a weak reference is kept, so that no reader holds
+on to the space of a deleted file.
 
 Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode of 4.9 (docs/format/record.md).
 """

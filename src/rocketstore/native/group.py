@@ -1,8 +1,8 @@
 """The puts that wait for a sync, and how they take turns with the thread that syncs for them.
 
 A put appends, joins those who wait, and sleeps. The thread takes all of them, syncs, and wakes them
-one by one: each that puts again wakes the next in the moment it goes to sleep, the last one back
-the thread. So one at a time wants the interpreter's lock, and one sync serves all.
+one by one: each one that puts again wakes the next as it goes to sleep, and the last one back wakes
+the thread. So only one at a time wants the interpreter's lock, and one sync serves all.
 
 Law: everyone who was taken is released, and a put that does not come back holds up nobody: after
 two looks in vain all go on at once, and for some rounds nobody waits for anybody.
@@ -76,7 +76,7 @@ if not cython.compiled:
 _LOOK_NS = 250_000
 """A put that comes back takes some 20 us; in two looks of this length somebody should have."""
 _LOOKS_IN_VAIN = 2
-"""One may be another thread's fault that held the interpreter's lock meanwhile."""
+"""One may be due to another thread, which held the interpreter's lock meanwhile."""
 _GATHER_NS = 2_000_000
 """Longest wait for all to come back where syncs are fast; half a sync where they are slow."""
 _LONGEST_APART = 64
@@ -85,7 +85,7 @@ _TURN_NS = 30_000
 """Twice what a put takes from its wake to its next sleep; more is another thread's doing."""
 _MOST_LEFT_OUT = 64
 _NOBODY = 1_000_000_000
-"""So many never wait: the thread that syncs is awake and needs no ring."""
+"""More than can ever wait: the thread that syncs is awake and needs no ring."""
 
 # --- turns --------------------------------------------------------------------------------------
 
@@ -147,9 +147,9 @@ class Permit:
         open_lock(self.lock)
 
     def hand_over(self, following: Permit | None, timeout_ns: int) -> bool:
-        """Give another its permit and take the own one; False when that did not come in time.
+        """Give another its permit and wait for one's own; False when that did not come in time.
 
-        A `following` of None wakes nobody, a time of -1 is as long as it takes.
+        A `following` of None wakes nobody; a time-out of -1 waits as long as it takes.
         """
         own = self.lock
         other = NO_LOCK
@@ -199,9 +199,9 @@ class SyncGroup:
     # --- puts -----------------------------------------------------------------------------------
 
     def wait(self, offset: int, timeout_s: float) -> bool:
-        """Wait until all before `offset` is on the disk, and let the next go on meanwhile.
+        """Wait until everything before `offset` is on the disk; let the next put go on meanwhile.
 
-        False when nobody can say so: the time is over, or the group is closed.
+        False when that is not known: after a time-out, or when the group is closed.
         """
         until = now_ns() + int(max(0.0, min(timeout_s, 1e9)) * 1e9)
         while self.flushed_offset < offset:
@@ -279,8 +279,8 @@ class SyncGroup:
 
         `sync` is the descriptor of the file in which all wait for their bytes, or a call that syncs
         it. Where somebody waits for more than `limit`, the offset of its end, nothing is done.
-        Return what the last sync took, in seconds; None where none was done. After an `OSError`
-        those whom the sync was for wait until the group is closed.
+        Returns how many seconds the last sync took, None if there was none. After an `OSError` the
+        puts that the sync was for wait until the group is closed.
         """
         until = now_ns() + int(longest_s * 1e9)
         descriptor = sync if isinstance(sync, int) else -1
@@ -323,10 +323,10 @@ class SyncGroup:
         return farthest
 
     def gather(self, sync_s: float, timeout_s: float = -1.0) -> bool:
-        """Let go of those who were served, and wait until all of them wait again, if they may.
+        """Release those who were served, and wait until all of them wait again, if they may.
 
-        As long as half of what the last sync took may be waited for all, and `timeout_s` for the
-        first (-1 is as long as it takes); return whether somebody asked.
+        For all of them it waits about half as long as the last sync took, then up to `timeout_s`
+        for the first (-1: as long as it takes). Returns whether somebody asked.
         """
         if self.rounds_apart > 0:
             self.rounds_apart -= 1

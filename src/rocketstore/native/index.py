@@ -165,7 +165,7 @@ def is_torn(data: Bytes, at: int, items_at: int, items_end: int) -> bool:
     edge = (at // _SECTOR + 1) * _SECTOR
     if edge >= at + _ITEM_SIZE:
         return False
-    # Zeros in the last eight bytes are an item's first in its chain and its second.
+    # An intact item that starts its chain in the file's first second ends in eight zeros, too.
     if edge < at + 12 and is_zeros(data, edge, min(at + 2 * _ITEM_SIZE, items_end)):
         return True
     # Item 0 is never used: its zeros say nothing.
@@ -176,10 +176,10 @@ def is_torn(data: Bytes, at: int, items_at: int, items_end: int) -> bool:
 def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_limit: int) -> int:
     """Drop items of records at or after an offset, and chain the others again.
 
-    Items stay in their order and move together where one before them went. Dropped are items whose
-    offset is `physical_limit` or more, that are all zero or from a sector's edge on, or whose
-    offset or hash goes backwards out of order or below zero: bytes that a power cut left. The
-    header's count, slot count and end offset are set; its times are the caller's matter.
+    Items keep their order and close up over dropped ones: those with an offset of `physical_limit`
+    or more, and those that a power cut spoilt (all zeros, zeros from a sector's edge on, an offset
+    out of order, or a negative hash). The header's count, slot count and end offset are set; its
+    times are left to the caller.
     Returns the number of the next free item: 1 when none is left.
     """
     data = view.bytes_of(index_file)

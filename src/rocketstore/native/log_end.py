@@ -136,7 +136,7 @@ class Record:
     def take(
         self, host: bytes, flag: Any, sys_flag: Any, born: Any, times: Any, offset: Any
     ) -> bool:
-        """Take host and numbers of a message; return whether nobody would refuse one of them."""
+        """Take host and numbers of a message; return whether none of them needs a closer look."""
         self.born_host = host
         self.flag = view.number_of(flag, 32)
         bits = view.number_of(sys_flag, 32)

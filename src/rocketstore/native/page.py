@@ -53,10 +53,10 @@ class QueuePages:
     """Reads pages of one queue of one store, with one choice of tags, empty for all messages.
 
     `limits` are bytes and count of a page in memory, bytes and count of a page on disk, and how far
-    before the log's end a record counts as being in memory. `statuses` is what a page says that has
-    messages, whose last entry was lost, whose last was unwanted. `without_entry` returns the fields
-    of a page that no entry can answer; of kind, queue, topic, offset, and the queue's minimum and
-    maximum.
+    before the log's end a record counts as being in memory. `statuses` are those of a page with
+    messages, and of an empty one whose last entry was lost, or was unwanted. `without_entry` makes
+    the fields of a page that no entry can answer from kind, queue, topic, offset, and the queue's
+    minimum and maximum; `may_stand_in` says whether a record of another queue may stand here.
     """
 
     def __init__(

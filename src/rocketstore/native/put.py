@@ -1,4 +1,4 @@
-"""Puts that nobody would refuse: from messages to records after the log's end in one call.
+"""Plain puts, which need no closer look: messages become records after the log's end in one call.
 
 A message is written straight from its fields into the mapping: its properties are checked while
 they are copied. What that finds odd (a text with a separator, a number of another class, a queue
@@ -52,7 +52,7 @@ def is_plain_block(source: Bytes, at: int, size: int) -> bool:
 
 
 class PlainPuts:
-    """Puts that nobody would refuse, each in one call; None where a put has to be looked at closer.
+    """Plain puts, each in one call; None where a put needs a closer look.
 
     `counters` are queues by topic and queue id, none of which is ever replaced, `born_hosts` hosts
     by their text.

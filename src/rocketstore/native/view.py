@@ -181,9 +181,9 @@ NO_NUMBER = -(1 << 63)
 
 
 def number_of(number: object, bits: int) -> int:
-    """Return an int, of no class of its own, that fits so many bits, signed; else `NO_NUMBER`.
+    """Return a plain int that fits in `bits` bits, signed; `NO_NUMBER` for anything else.
 
-    The smallest number of 64 bits is taken for none.
+    The smallest 64-bit number is `NO_NUMBER` itself, so it counts as none.
     """
     limit = 1 << (bits - 1)
     return number if type(number) is int and -limit <= number < limit else NO_NUMBER

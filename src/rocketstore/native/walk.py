@@ -391,9 +391,9 @@ def read_record(data: Bytes, at: int, base: int, row: Numbers) -> int:
 def prefetch_following(data: Bytes, at: int, size: int) -> None:
     """Ask for head and text of a later record, guessing that it is as long as this one.
 
-    From one record's head to its text and on to the next the processor foresees nothing: without
-    this the walk of 1 KiB records waits for memory two thirds of its time. Shorter ones the
-    processor fetches by itself.
+    The processor cannot foresee the steps from a record's head to its text and to the next head:
+    without this the walk of 1 KiB records spends two thirds of its time waiting for memory. It
+    fetches shorter records ahead by itself.
     """
     if size < 512:
         return

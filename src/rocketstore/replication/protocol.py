@@ -2,7 +2,7 @@
 
 A slave sends numbers of 8 bytes: first where it wants to begin, then where its log ends by now,
 which acknowledges all before. A master sends frames: a physical offset (8 bytes), a size (4), and
-as many bytes of its log as they are, never of two files; size 0 is a sign of life.
+as many bytes of its log as they are, never of two files; size 0 is a heartbeat.
 
 Our slave says `HELLO` first, which a master of 4.9 takes for "no request yet": it waits for the
 next number. Our master answers it with a `Welcome` at offset -1, which no log has, and the slave
@@ -106,7 +106,7 @@ class Limits(NamedTuple):
     Attributes
     ----------
     heartbeat_ms, silence_ms
-        After so long without bytes to send a sign of life goes out; after so long without one from
+        After so long without bytes to send a heartbeat goes out; after so long without one from
         the other side it is over (``haSendHeartbeatInterval``, ``haHousekeepingInterval``).
     transfer_bytes
         Most bytes of one frame (``haTransferBatchSize``).
@@ -175,7 +175,7 @@ class Signs:
             )
 
     def is_heartbeat_due(self, now_ms: int) -> bool:
-        """Return whether a sign of life is to be sent."""
+        """Return whether a heartbeat is to be sent."""
         return now_ms - self.said_ms >= self._limits.heartbeat_ms
 
     def next_due_ms(self) -> int:

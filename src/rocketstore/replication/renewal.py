@@ -2,7 +2,7 @@
 
 Law: nothing is deleted and nothing is overwritten: each directory and file gets a second name, and
 where that is taken already nothing is done. Consumer offsets stay, they are of the same queues.
-4.9 has nothing of the kind: such a slave hears signs of life for ever (K-H2).
+4.9 has nothing of the kind: such a slave hears heartbeats for ever (K-H2).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It asks a little before its end, at a record that it has. What comes first must be those very bytes:
 so a master that has another log is noticed, whatever its version, instead of being followed. A
-master that has nothing from there on sends only signs of life, and after two of them it is clear
+master that has nothing from there on sends only heartbeats, and after two of them it is clear
 that this log is ahead of it or too old (K-H2).
 
 Law: bytes are appended at the log's end only, after `Intake` found them intact. What is reported is
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rocketstore.replication.protocol import Limits, TargetLog
 
 _SIGNS_WITHOUT_BYTES: Final = 2
-"""A master of 4.9 may send one sign of life before the bytes it was asked for."""
+"""A master of 4.9 may send one heartbeat before the bytes it was asked for."""
 
 
 class SlaveSession:

@@ -42,7 +42,7 @@ def is_compiled() -> bool:
 
 @functools.cache
 def compiled_parts() -> dict[str, str]:
-    """Return of each part that may be compiled `COMPILED`, or why it is not."""
+    """Return `COMPILED` for each part that may be compiled, or why it is not."""
     return {f"native.{name}": _state_of(name) for name in _PARTS}
 
 

@@ -189,7 +189,7 @@ def write_known_ends(root: Path, ends: KnownEnds, *, disk: Disk) -> None:
 
 
 def forget_known_ends(root: Path, *, keep_queues: bool, disk: Disk) -> None:
-    """Forget the index files, which a repair made again; also the queues whose numbers it took."""
+    """Forget the index files, which a repair rebuilt; without `keep_queues` the queues as well."""
     known = read_known_ends(root)
     if known is not None and keep_queues:
         write_known_ends(root, msgspec.structs.replace(known, index_files=None), disk=disk)

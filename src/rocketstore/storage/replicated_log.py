@@ -68,8 +68,8 @@ class ReplicatedLog:
             log.max_offset, self._timeout_s
         ):
             raise StoreError(
-                f"the log is flushed to {log.flushed_offset} only, of {log.max_offset}, after "
-                f"{self._timeout_s} s",
+                f"after {self._timeout_s} s the log is flushed only up to offset "
+                f"{log.flushed_offset} of {log.max_offset}",
                 hint="see the system's log (dmesg) for a disk that hangs",
             )
 

@@ -94,8 +94,8 @@ class Retention:
     None being that of this process, as in Java. `pause` waits between two deletions.
 
     `stopping` lets the round under way end after the file it is at: the store is being closed.
-    `full_directories` of the CommitLog are too full for new files (spec F1.1); in so many rounds as
-    `manual_rounds_left` says expired files go at any hour, because somebody asked.
+    `full_directories` of the CommitLog are too full for new files (spec F1.1); in the next
+    `manual_rounds_left` rounds expired files go at any hour, because somebody asked.
     """
 
     _files: MappedFileQueue

@@ -1,12 +1,12 @@
 """BaseStore: a store directory, open for writing and reading, until it is closed.
 
-The public `MessageStore` (``rocketstore.message_store``) adds the services of the rooms above.
+The public `MessageStore` (``rocketstore.message_store``) adds the services of the packages above.
 
-Law: one per directory and machine writes, by the lock of `storage.files.lock`. After `close`
-returned without an error all is on the disk, and the next open has nothing to recover. Files and
-lock are let go only when none of its threads runs any more, whatever interrupts that; a close that
-did not come so far goes on when it is called again. A forked child has no threads and no lock, and
-its mappings are its parent's: there every use is refused, no file is touched, no lock waited for.
+Law: one store object per directory and machine writes, by the lock of `storage.files.lock`. Once
+`close` has returned without an error, all is on the disk and the next open has nothing to recover.
+Files and lock are released only when no thread of the store runs any more, whatever interrupts
+that; a close that did not get that far goes on when called again. A forked child has no threads, no
+lock, and its parent's mappings: it refuses every use, touches no file and waits for no lock.
 
 How derived: DefaultMessageStore of 4.9, whose order of start and shutdown this follows.
 """
@@ -266,10 +266,10 @@ class BaseStore(Reader):
     def put_record(
         self, topic: str, queue_id: int, record: Record, *, wait_flush: bool = True
     ) -> PutResult:
-        """Store a record as it is: nobody looks what its properties and transaction bits ask for.
+        """Store a record as it is, whatever its properties and transaction bits ask for.
 
-        But it gets its numbers in extra queues. For services that deliver, commit or give back what
-        a store holds; otherwise as `put`.
+        Only its offsets in extra queues are filled in. For services that deliver, commit or give
+        back what a store holds; otherwise as `put`.
         """
         return self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
 
@@ -474,7 +474,7 @@ class BaseStore(Reader):
         error = StoreForkedError(
             f"{self.layout.root} was opened by process {self._pid}, which forked this one "
             f"({os.getpid()}); it cannot be used here",
-            hint="open it in the process that uses it: after the fork, or by the spawn method",
+            hint="open it after the fork, in the process that uses it, or use the spawn method",
         )
         self._writer.forked = error
         self._writer.stop()

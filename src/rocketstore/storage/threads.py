@@ -1,9 +1,9 @@
 """The threads of a store: one life cycle for all of them, and how they are woken.
 
 Law: a thread is started, asked to stop, and waited for, but not for ever; one that ends by itself
-is logged, and its owner is notified. Waking takes no lock but to sleep on it: an exception out of a
-signal handler may be raised inside ``Condition.__enter__``, which is Python; its lock is taken then
-and nobody gives it back.
+is logged, and its owner is notified. A lock is acquired here only to sleep on it: inside
+``Condition.__enter__``, which is Python, a signal handler may raise once the lock is taken, and
+then nobody releases it.
 """
 
 from __future__ import annotations

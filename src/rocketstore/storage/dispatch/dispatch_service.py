@@ -121,7 +121,7 @@ class DispatchService:
         return float(min(IDLE_PAUSE_S * 2**doublings, LONGEST_IDLE_PAUSE_S))
 
     def _is_idle(self, log: LogProgress) -> bool:
-        """Have the next append ring unless something waits; whether nothing does."""
+        """Return whether nothing is left to dispatch; if so, have the next append ring."""
         dispatched = self.dispatcher.dispatched_offset
         if dispatched < log.max_offset:
             return False

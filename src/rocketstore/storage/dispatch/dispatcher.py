@@ -1,8 +1,8 @@
 """Dispatch: follow the CommitLog, and enter every record into its queue and the index.
 
 A thread walks as far as records may be seen (with SYNC_FLUSH what is on disk, K-D2) and gives the
-rows to the compiled loop (`RowDispatch`), which asks `EntryDecisions` what is rare. Recovery does
-so with `force`, to rewrite what a crash may have spoilt, and a second thread walks ahead of it.
+rows to the compiled loop (`RowDispatch`), which leaves rare cases to `EntryDecisions`. Recovery
+does so with `force`, to rewrite what a crash may have spoilt; a second thread walks ahead of it.
 
 Law: no record that can be read is passed over. After damage dispatch goes on at the next
 believable record (K-R3) and counts what it stepped over; an error of any kind is tried again, with

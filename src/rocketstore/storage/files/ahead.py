@@ -49,7 +49,7 @@ TOUCH_BYTES: Final = 4 * MiB
 """The writer is looked at whenever it enters a stretch of so many bytes."""
 
 LEADS: Final = ((20, 8), (1000, 2))
-"""A writer that fills a stretch in fewer ms has so many stretches after it touched."""
+"""(ms, count): a writer that fills a stretch in fewer ms has that many after it touched."""
 
 SYNC_AHEAD_BYTES: Final = 512 * KiB
 """How far ahead of a writer that syncs pages are written, and again when half of it is used: what a

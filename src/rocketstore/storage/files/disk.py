@@ -117,7 +117,7 @@ class Disk:
     """The real disk. Subclass it in a test to fail calls or to record what became durable."""
 
     def create_file(self, path: Path) -> int:
-        """Create the file, which must not exist, and return a descriptor open for both ways."""
+        """Create the file, which must not exist, and return a descriptor to read and write it."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def create_unnamed(self, path: Path) -> int | None:

@@ -362,7 +362,7 @@ class MappedFile:
 
 
 def advise(array: npt.NDArray[np.uint8] | None, advice: int, start: int, stop: int) -> bool:
-    """Give the kernel an advice on the pages of a mapping, if any; return whether it took it."""
+    """Advise the kernel on the pages of a mapping, if any; return whether it took the advice."""
     if array is None:
         return False
     start -= start % OS_PAGE_SIZE_BYTES

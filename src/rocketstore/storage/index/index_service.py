@@ -194,7 +194,7 @@ class IndexService:
     # --- new files ------------------------------------------------------------------------------
 
     def roll(self) -> IndexFile:
-        """Make the next file and let the kernel put into it.
+        """Make the next file and let dispatch put into it.
 
         The first call after loading takes the newest file there is, full or not. Where there is no
         room, nothing is left. Source: IndexService.getAndCreateLastIndexFile.

@@ -7,7 +7,7 @@ Law: a candidate is only a candidate. Item numbers are used when they lie in the
 along a chain, so a damaged file ends a search and nothing else.
 
 How derived: IndexService.queryOffset and IndexFile.selectPhyOffset of 4.9 (spec B15.4, B15.5), with
-the first item's time put right (K-I5) and a second's tolerance at the begin (K-I6).
+the first item's time put right (K-I5) and a second's tolerance at the beginning (K-I6).
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ Law: a record gets its queue offset, physical offset and store time under one lo
 the log moves only after all its bytes are in the mapping. Store times never go back. What a failed
 append leaves after the end is zero.
 Law: an append happens as a whole or not at all, wherever an exception ends it: a signal handler may
-raise one between any two lines. The write position of the last file is the one end of the log, and
-its store the moment in which an append is done; all else stands in a note before the first byte is
-written, as values, and the next to take the lock settles it (docs/decisions/0020).
+raise one between any two lines. The last file's write position alone is the end of the log, and
+setting it completes an append; all else is put in a note, as values, before the first byte is
+written, and the next to take the lock settles it (docs/decisions/0020).
 How derived: CommitLog.asyncPutMessage and DefaultAppendMessageCallback.doAppend of 4.9 (spec B3.4,
-B3.5, F3.1). `native.put` does all of this without the lock, for a put that nobody would refuse.
+B3.5, F3.1). `native.put` does all of this without the lock, for a plain put.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class CommitLog:
 
     @property
     def committed_offset(self) -> int:
-        """One past the last byte that is in a file: buffered, not yet all that was put."""
+        """One past the last byte that is in a file; with buffers, not yet all that was put."""
         return self.end.max_offset if self.committer is None else self._committed_offset
 
     @property
@@ -273,7 +273,7 @@ class CommitLog:
         return self._committed_offset
 
     def settle(self) -> None:
-        """End an append that an exception ended; none is under way, and none comes, after this."""
+        """Finish an append that an exception cut short; after this none is under way or begins."""
         with self.lock:
             self._is_closing = True
             if self.end.is_busy:
@@ -286,7 +286,7 @@ class CommitLog:
 
     def _enter(self) -> int:
         """Begin an append, once the last one is settled; return its store time in ms."""
-        # `PlainPuts` leaves the log alone until this is False again, which no error makes it.
+        # `PlainPuts` leaves the log alone until this is False again; an error leaves it True.
         self.end.is_busy = True
         if self._under_way is not None:
             self._settle()

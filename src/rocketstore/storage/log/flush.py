@@ -110,7 +110,7 @@ class CommitLogFlusher:
         return log.flushed_offset
 
     def _note_flushed(self, flushed: int, timestamp_ms: int, written: int) -> None:
-        """Have the checkpoint learn a time at which the log ended no later than it is flushed."""
+        """Move the checkpoint to a store time if all that was written by then is flushed."""
         if flushed >= written:
             self.checkpoint.advance(physic_ms=timestamp_ms)
 

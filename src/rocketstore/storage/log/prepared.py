@@ -130,7 +130,7 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
     if (level := min(delay_level(properties), last)) <= 0:
         return 0, record
     if topic == DELAY_TOPIC:
-        raise RefusedMessageError(f"a message of {topic} is delayed already: it would never leave")
+        raise RefusedMessageError(f"a message put to {topic} itself cannot ask for a delay")
     properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue_id)}
     copy = record.with_body(record.body)
     born = None if record.is_born_now else record.born
@@ -182,7 +182,7 @@ def batch_messages(messages: object) -> Sequence[Message]:
     _refuse_empty(kept)
     topic = kept[0].topic
     if any(message.topic != topic for message in kept):
-        raise RefusedMessageError(f"a batch has one topic, but others than {topic} came")
+        raise RefusedMessageError(f"a batch must have one topic; this has others besides {topic}")
     return kept
 
 

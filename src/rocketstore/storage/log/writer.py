@@ -7,8 +7,7 @@ batch is judged as a whole; its messages get one store time, and a consumer sees
 How derived: DefaultMessageStore.checkStoreStatus and checkMessage, CommitLog.asyncPutMessage and
 MessageExtBatch of 4.9.8 (spec B3, F15). The order of checks is 4.9's, except that a name is refused
 first, before it could become a path. What 4.9 answers to a batch by an exception is a status here
-(K-P7). A put that nobody would refuse is one call of `native.put.PlainPuts`; what that does not
-store comes here.
+(K-P7). A plain put is one call of `native.put.PlainPuts`; what that does not store comes here.
 """
 
 from __future__ import annotations
@@ -91,10 +90,10 @@ class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
 
 @dataclass(eq=False)
 class StoreWriter:
-    """The putting side of an open store; `plain` takes the puts that nobody would refuse.
+    """Puts into an open store; `plain` handles the plain ones.
 
-    `replica` waits until replicas have all before an offset, in seconds at most, and says so.
-    `put_at_once` and `put_prepared_at_once` are tried first; None leaves it to the one without.
+    `replica(offset, timeout_s)` waits for replicas to have all before `offset`; returns a status.
+    `put_at_once` is tried before `put`, `put_prepared_at_once` before `put_prepared`.
     """
 
     _log: CommitLog

@@ -40,9 +40,9 @@ class ConsumeQueueTable:
     `log_min_offset` returns the CommitLog's minimum offset, which a queue's minimum follows; for
     `writer_limit` see `QueueMappings`.
 
-    `batch_topics` have queues of 5.x, which the room of them keeps in `batch_queues`; there is no
-    ConsumeQueue of them. `has_short_files`: entries may be gone that were promised once, because a
-    file was cut short; `is_flush_broken`: a sync failed; `make_extension` gives queues theirs.
+    `batch_topics` have no ConsumeQueue but queues of 5.x, which the package `batch_queue` keeps in
+    `batch_queues`. `has_short_files`: promised entries may be gone, because a file was cut short;
+    `is_flush_broken`: a sync failed; `make_extension` gives queues their extensions.
     """
 
     directory: Path
@@ -59,7 +59,7 @@ class ConsumeQueueTable:
         self.has_short_files = False
         self.batch_topics: frozenset[str] = frozenset()
         self.batch_queues: dict[QueueKey, Any] = {}
-        # Recovery leaves them alone; their room fills them afterwards.
+        # Recovery leaves them alone; `batch_queue` fills them afterwards.
         self.enter_batch: Callable[..., PutEntry] = lambda *_: PutEntry.REPEATED
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._create_lock = threading.Lock()

@@ -102,10 +102,10 @@ def page_without_entry(  # noqa: PLR0913 - what a page compared, and who asks
     *,
     waits: bool = False,
 ) -> tuple[Any, ...]:
-    """Return the page of a get that no entry can answer; one that `waits` sends nobody back.
+    """Return the page of a get that no entry can answer; if it `waits`, no reader is sent back.
 
-    Law: of a queue that grows, `maximum` is the one that the page compared. Asked again, it may be
-    past `offset`, and a reader at the end would be sent over messages that it has not seen.
+    Law: `maximum` is the one that the page compared. Read again from a queue that grows, it may
+    be past `offset`, and a reader at the end would be sent past messages that it has not seen.
     """
     following = 0
     if queue is None and topic != DELAY_TOPIC:

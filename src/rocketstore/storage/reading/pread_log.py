@@ -42,7 +42,7 @@ class PreadLog:
             log_end_before=self._end_before,
         )
         self.queues = PreadQueues(layout.consume_queue, open_queue)
-        # Where the records of batch topics end, whose queues are those of their room.
+        # Where the records of batch topics end; the package `batch_queue` has their queues.
         self.batch_ends: Callable[[], Iterable[int]] = tuple
         self._abort = layout.abort
         self._records = LogAtHand(self)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rocketstore.units import QueueKey
 
 _FARTHEST_BYTES: Final = 1 << 44
-"""Past the log's end an entry may point so far: lost files of the log. Beyond it is garbage."""
+"""How far past the log's end an entry may point: to lost files of the log. Beyond is garbage."""
 
 
 class _LostQueue(NamedTuple):

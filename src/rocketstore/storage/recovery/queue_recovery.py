@@ -53,9 +53,9 @@ class QueueRecovery:
         """Drop the entries at the queues' ends whose records do not end before the log does.
 
         `clean_after`: also make sure that only zeros follow each queue's end, as after a crash.
-        `keeps_places`: keep the places of the entries dropped, so that nobody gets their numbers
-        again; entries of records that an earlier log left (`old`) gave out nothing. Returns first
-        and one past the last queue offset kept, of each queue that has such.
+        `keeps_places`: keep the places of the entries dropped, so that their numbers are not given
+        again; entries of records that an earlier log left (`old`) gave out none. Returns, for each
+        queue that keeps places, the first queue offset kept and one past the last.
         """
         kept = {}
         for queue in self.queues.all():
