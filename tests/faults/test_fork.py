@@ -240,7 +240,7 @@ def test_a_worker_of_multiprocessing_is_told_what_to_do(tmp_path: Path) -> None:
         worker.join(LIMIT_S)
         assert worker.exitcode == 0
         assert f"opened by process {os.getpid()}" in answer
-        assert "open it in the process that uses it" in answer
+        assert "open it after the fork, in the process that uses it" in answer
         put_some(store, 3)
         assert store.next_queue_offset("t", 0) == 6
 

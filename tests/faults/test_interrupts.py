@@ -361,6 +361,7 @@ def test_an_interrupted_close_ends_what_it_began(times: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("way", ["open", "open with threads", "repair", "rebuild"])
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # said of the lock's file
 def test_an_interrupted_opening_or_repair_holds_no_lock(way: str, tmp_path: Path) -> None:
     """Nor a thread; and the next one is not disturbed by what it began."""
     config, root = small_config(), tmp_path / "store"
@@ -379,18 +380,24 @@ def test_an_interrupted_opening_or_repair_holds_no_lock(way: str, tmp_path: Path
         else:
             opened.append(MessageStore.open(root, config, disk=QuickDisk(), threads=way != "open"))
 
-    interrupt, alive = InterruptAt(), threading.active_count()
-    first = range(1, 250)  # the lock is taken among these
-    for lines in itertools.chain(first, itertools.count(250, 97)):
+    interrupt, alive, lines = InterruptAt(), threading.active_count(), 0
+
+    def is_over(lines: int) -> bool:
         was_interrupted = interrupt.run(lines, operation)
         for left in opened:
             left.close()
         opened.clear()
         assert writer_pid(root / "lock") is None, interrupt.where
         assert threading.active_count() == alive, interrupt.where
-        if not was_interrupted:
+        return not was_interrupted
+
+    first = range(1, 250)  # the lock is taken among these
+    for lines in itertools.chain(first, itertools.count(250, 97)):
+        if is_over(lines):
             break
     assert lines > 300
+    for late in range(lines - 97, lines):  # and released among these
+        is_over(late)
     run.check(root, config)
 
 

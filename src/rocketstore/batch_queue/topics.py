@@ -1,8 +1,8 @@
 """Which topics are batch topics, their queues, and puts of batches to them.
 
 A topic is one if ``config/topics.json`` says ``"queue.type": "BatchCQ"`` of it, as a broker of 5.x
-writes it. A store without such topics knows nothing of this room: its calls are wound around, and
-its dispatch asked, only where there may be one.
+writes it. A store without such topics knows nothing of this package: only where there may be one
+are its calls wound around, and its dispatch asked.
 
 Law: the kind of a topic never changes; files of the other kind are an error, not a queue. After
 opening, the queues have every record of the log that recovery kept and no other.

@@ -28,7 +28,7 @@ PutFuture = Future[PutResult]
 
 
 class AsyncPuts:
-    """Puts of a store whose results come later; a room of the house above storage."""
+    """Puts of a store whose results come later; a package above storage."""
 
     def __init__(self, store: BaseStore) -> None:
         config = store.config

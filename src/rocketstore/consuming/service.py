@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ConsumingService:
-    """Makes consumers and, when the store closes, ends them; a room of the house above storage."""
+    """Makes consumers and, when the store closes, ends them; a package above storage."""
 
     def __init__(self, store: BaseStore, offsets: ConsumerOffsetTable) -> None:
         self._store = store

@@ -243,5 +243,6 @@ def store_time_at(log: LogAtHand, offset: int, size: int) -> int | None:
     cursor = LogCursor.__new__(LogCursor)
     cursor.begin(log)
     at = cursor.seek(offset, size, False)
-    data = cursor.data
-    return None if at < 0 else int(view.load_i64(data, store_time_position(data, at)))
+    if at < 0:
+        return None
+    return int(view.load_i64(cursor.data, store_time_position(cursor.data, at)))

@@ -17,6 +17,7 @@ import io
 import os
 import struct
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -42,8 +43,9 @@ _SHARED: Final = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "glust
 UNKNOWN_WRITER: Final = 0
 """A writer without a process number here: in another container, or on another host."""
 
-_held: dict[io.FileIO, os.stat_result] = {}
-"""Lock files held by this process, and which files they are."""
+_held: list[tuple[weakref.ref[io.FileIO], os.stat_result]] = []
+"""Lock files held by this process, and which files they are. One that an interrupt kept from being
+released goes with the `StoreLock` that had it."""
 
 _registry = threading.Lock()
 
@@ -52,8 +54,9 @@ def _forget_in_child() -> None:
     # A child inherits the descriptor but not the lock; nor the thread that may be in the registry.
     global _registry  # noqa: PLW0603 - a lock that another thread held at the fork stays held
     _registry = threading.Lock()
-    for file in _held:
-        file.close()
+    for reference, _ in _held:
+        if file := reference():
+            file.close()
     _held.clear()
 
 
@@ -87,20 +90,18 @@ class StoreLock:
         with system_errors(f"cannot open {path} for writing"):
             self._file = io.FileIO(path, "r+", opener=_opened)
         descriptor = self._file.fileno()
-        status = os.fstat(descriptor)
         _lock(descriptor, path)
         if read_at(descriptor, path, 0, len(LOCK_CONTENT)) != LOCK_CONTENT:
             os.pwrite(descriptor, LOCK_CONTENT, 0)  # as 4.9 does at every start
             os.fsync(descriptor)
-        _held[self._file] = status
+        _held[:] = [one for one in _held if one[0]()]
+        _held.append((weakref.ref(self._file), os.fstat(descriptor)))
 
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
-        if self._file is None:
-            return
-        with _registry:
-            self._file.close()
-            _held.pop(self._file, None)
+        if self._file is not None:
+            with _registry:
+                self._file.close()
 
     __enter__ = acquire
 
@@ -118,7 +119,7 @@ def _is_held(path: Path) -> bool:
         status = path.stat()
     except FileNotFoundError:
         return False
-    held = (one for file, one in _held.items() if not file.closed)
+    held = (one for file, one in _held if not getattr(file(), "closed", True))
     return any(os.path.samestat(status, one) for one in held)
 
 
