@@ -160,6 +160,7 @@ class Trial:
         self.tables_possible = {0}
         self._forgets = forgets or (lambda _call, _path: False)
         self.history: list[str] = []
+        self.last_store: MessageStore | None = None
 
     @property
     def is_sync(self) -> bool:
@@ -169,13 +170,17 @@ class Trial:
         """Live, lose power, look what is left; several times."""
         root = self.directory / "life-0"
         root.mkdir()
-        for life in range(LIVES):
-            self.life = life
-            after = self.directory / f"life-{life + 1}"
-            after.mkdir()
-            self._live(root, after)
-            root = after
-        self._end_well(root)
+        try:
+            for life in range(LIVES):
+                self.life = life
+                after = self.directory / f"life-{life + 1}"
+                after.mkdir()
+                self._live(root, after)
+                root = after
+            self._end_well(root)
+        finally:  # a trial that fails leaves its last store open
+            if self.last_store is not None:
+                self.last_store._parts.lock.release()
 
     # --- a life ---------------------------------------------------------------------------------
 
@@ -242,6 +247,7 @@ class Trial:
             disk=disk,
             threads=False,
         )
+        self.last_store = store
         try:
             self._look_around(store, also_pending=after_crash)
         except BaseException:
