@@ -72,8 +72,10 @@ class InterruptAt:
             sys.settrace(None)
 
     def _handle(self, _number: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code.co_filename.endswith("_weakrefset.py"):
-            # A callback of a weak reference: Python only prints what is raised there.
+        if frame is not None and (
+            frame.f_code.co_filename.endswith("_weakrefset.py") or frame.f_code.co_name == "__del__"
+        ):
+            # A finalizer, or the callback of a weak reference: Python prints what is raised there.
             self._lines_left = 1
             self._trace_again(frame)
             return
