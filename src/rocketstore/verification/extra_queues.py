@@ -116,10 +116,10 @@ def extra_queue_offsets(
     properties: bytes, queue_id: int, *, lmq: bool
 ) -> list[tuple[QueueKey, int]] | None:
     """Return the queues where `extra_offsets` has names; `lmq`: there are light ones."""
-    places = extra_offsets(properties)
-    if places is None:
+    stated = extra_offsets(properties)
+    if stated is None:
         return None
-    return [(extra_queue(name, queue_id, lmq=lmq), offset) for name, offset in places]
+    return [(extra_queue(name, queue_id, lmq=lmq), offset) for name, offset in stated]
 
 
 def extra_queue_ids(name: str, queue_id: int) -> set[int]:

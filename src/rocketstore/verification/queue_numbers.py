@@ -160,7 +160,7 @@ def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
     return queue_offset <= max(DOUBTFUL_BEGINNING, physical_offset // FIXED_SIZE)
 
 
-def goes_on(queue_offset: int, following: int | None, file_entries: int) -> bool:
+def is_continued(queue_offset: int, following: int | None, file_entries: int) -> bool:
     """Whether the next record of a queue, if there is one, lets it begin with a large number."""
     return following is None or 0 <= following - queue_offset <= file_entries
 

@@ -24,7 +24,7 @@ from rocketstore.format.queue_entry import (
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
 from rocketstore.verification.findings import Finding, Severity, finding
-from rocketstore.verification.queue_numbers import goes_on, is_likely_beginning, may_follow
+from rocketstore.verification.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import (
     TAIL_KINDS,
     Unbacked,
@@ -355,7 +355,7 @@ def _beginning(rows: Int64Array, file_entries: int) -> int:
     for row, after in itertools.zip_longest(rows.tolist(), rows[1:, 0].tolist()):
         first, past, at = row[:3]
         following = first + 1 if past - first > 1 else after
-        if is_likely_beginning(first, at) or goes_on(first, following, file_entries):
+        if is_likely_beginning(first, at) or is_continued(first, following, file_entries):
             return int(first)
     return 0
 

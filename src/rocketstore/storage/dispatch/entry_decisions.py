@@ -25,7 +25,7 @@ from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.units import QueueKey
 from rocketstore.verification.extra_queues import extra_queue_offsets
-from rocketstore.verification.queue_numbers import goes_on, is_likely_beginning, may_follow
+from rocketstore.verification.queue_numbers import is_continued, is_likely_beginning, may_follow
 
 if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -173,7 +173,7 @@ class EntryDecisions:
         return QueueKey(self.columns.topic(number), int(self.columns.queue_id[number]))
 
     def extra_offsets(self, number: int) -> list[tuple[QueueKey, int]] | None:
-        """Return the extra queues of a record and its queue offset there; see `extra_offsets`."""
+        """Return the extra queues of a record, each with its queue offset there."""
         own, properties = int(self.columns.queue_id[number]), self.columns.properties(number)
         return extra_queue_offsets(properties, own, lmq=self.lmq)
 
@@ -189,7 +189,7 @@ class EntryDecisions:
             return False
         file_entries = queue.entries_per_file
         if not queue.files.files:
-            return is_likely_beginning(offset, physical_offset) or goes_on(
+            return is_likely_beginning(offset, physical_offset) or is_continued(
                 offset, self._next_offset(queue.key, slice(number + 1, count)), file_entries
             )
         before = queue.max_physical_offset

@@ -11,7 +11,7 @@ that is interrupted here is followed by one that checks everything. What is take
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -68,17 +68,16 @@ class LostFiles:
     _log: MappedFileQueue
     _queues: ConsumeQueueTable
     _index: IndexService
-    _known: KnownEnds | None
+    known: InitVar[KnownEnds | None]
     _promise_nothing: Callable[[], None]
     _evidence: Evidence
     _findings: list[Finding]
     clean: bool
     data_stop: int
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, known: KnownEnds | None) -> None:
         self._log_min = self._log.min_offset
         self._entries_stop = self.data_stop + _FARTHEST_BYTES
-        known = self._known
         if known is not None and not known.applies(self._log, clean=self.clean):
             known = None
         self._known_queues = {} if known is None else dict(known.queues)
