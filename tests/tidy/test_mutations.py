@@ -1,4 +1,4 @@
-"""The lists of mutations fit the product, the tests and docs/coverage.md as they are today."""
+"""The lists of mutations fit the product, the tests and the pages as they are today."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from mutation.tool import Mutation, load_mutations
 from support.repository import ROOT, known_tests
 
 MUTATIONS = load_mutations()
+PAGES = ("coverage", "compatibility")
 IDS = [f"{number} {m.of_list}: {m.breaks}" for number, m in enumerate(MUTATIONS)]
 
-LINE = re.compile(r"^\| ([SD][\d-]+(?:…\d+)?) \|.*", re.MULTILINE)
+LINE = re.compile(r"^\| ([SD][\d-]+(?:…\d+)?|K-[A-Z]+\d+b?) \|.*", re.MULTILINE)
 
 
 def evidence() -> dict[str, str]:
-    """Return the row of each line of the specification that has a row of its own."""
-    page = (ROOT / "docs" / "coverage.md").read_text("utf-8")
-    return {match[1]: match[0] for match in LINE.finditer(page)}
+    """Return the row of each line of the specification that has one, and of each known defect."""
+    pages = [(ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in PAGES]
+    return {match[1]: match[0] for page in pages for match in LINE.finditer(page)}
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=IDS)

@@ -233,6 +233,18 @@ def test_a_transaction_puts_its_message_to_memory_when_it_is_committed(root: Pat
 # --- which topics -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("said", [False, None, 0, 1, "true", "false", [], {}])
+def test_only_the_boolean_true_makes_a_memory_topic(root: Path, said: object) -> None:
+    path = root / "config" / "topics.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"topicConfigTable": {CACHE: {"topicName": CACHE, "memory": said}}}))
+    with MessageStore.open(root, StoreConfig.small(memory_topic_enable=True)) as store:
+        assert store.put(message(CACHE)).physical_offset == 0
+        assert store.wait_dispatched()
+        assert bodies(store, CACHE) == [0]
+    assert b"000000" in (root / "commitlog" / f"{0:020d}").read_bytes()
+
+
 def test_without_the_setting_a_marked_topic_is_on_the_disk(root: Path) -> None:
     mark(root, CACHE)
     with MessageStore.open(root, StoreConfig.small(), threads=False) as store:
@@ -330,6 +342,22 @@ def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(
         assert huge.status is PutMessageStatus.MESSAGE_ILLEGAL
         assert "memoryTopicMaxBytes" in str(huge.detail)
         assert bodies(store, CACHE) == kept
+
+
+@pytest.mark.parametrize("put", ["put", "put_batch"])
+def test_the_longest_message_is_that_of_the_setting(root: Path, put: str) -> None:
+    with open_memory(root, max_message_size=1000) as store:
+
+        def stored(size: int) -> Any:
+            if put == "put":
+                return store.put(Message(topic=CACHE, body=bytes(size)))
+            halves = [Message(topic=CACHE, body=bytes(half)) for half in (size // 2, -(-size // 2))]
+            return store.put_batch(halves)
+
+        assert stored(1000 if put == "put" else 900).status is OK
+        refused = stored(1001)
+        assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
+        assert refused.detail == "body of 1001 bytes exceeds maxMessageSize of 1000"
 
 
 def test_the_limit_is_three_quarters_of_the_memory_that_is_available(

@@ -6,7 +6,7 @@ import pytest
 
 from rocketstore import EndStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config import FlushDiskType
-from rocketstore.errors import StoreFullError
+from rocketstore.errors import StoreError, StoreFullError
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -145,6 +145,25 @@ def test_a_slave_whose_disk_hung_goes_on_where_it_was(tmp_path, monkeypatch):
                 wait_for_slave(master, slave)
             put_many(master, 10)
             wait_for_slave(master, slave)
+
+
+@pytest.mark.parametrize(("settings", "seconds"), [({}, 5.0), ({"sync_flush_timeout": 20}, 0.02)])
+def test_a_slave_waits_for_its_flush_as_long_as_the_setting_says(
+    tmp_path, monkeypatch, settings, seconds
+):
+    sync = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, **settings}
+    with open_slave(tmp_path, "127.0.0.1:1", **sync) as slave:
+        waits = []
+
+        def wait_flushed(_offset, timeout_s):
+            waits.append(timeout_s)
+            return False
+
+        with monkeypatch.context() as patched:
+            patched.setattr(slave._services.flusher, "wait_flushed", wait_flushed)
+            with pytest.raises(StoreError, match=f"after {seconds} s the log is flushed only up"):
+                slave.replicated_log.wait_flushed()
+        assert set(waits) == {seconds}
 
 
 def test_a_slave_whose_disk_is_full_follows_when_there_is_room_again(tmp_path, monkeypatch):

@@ -18,7 +18,8 @@ from rocketstore import (
     StoreConfig,
 )
 from rocketstore.config import BrokerRole
-from rocketstore.errors import SystemRefusedError
+from rocketstore.errors import StoreError, SystemRefusedError
+from rocketstore.replication.protocol import PeerError, Trouble
 from rocketstore.replication.settings import limits_of
 from rocketstore.replication.slave import SlaveService
 from support.replicas import (
@@ -89,6 +90,9 @@ def test_times_and_sizes_of_a_connection():
     )
     assert (limits.heartbeat_ms, limits.silence_ms, limits.transfer_bytes) == (1, 2, 3)
     assert limits.longest_record_bytes > 4 * 1024 * 1024
+    longest = limits_of(StoreConfig(max_message_size=9_000_000)).longest_record_bytes
+    assert 9_000_000 < longest < 9_200_000
+    assert limits_of(StoreConfig(max_message_size=1000)) == limits_of(StoreConfig())
 
 
 def test_a_master_listens_where_it_is_said(tmp_path):
@@ -223,6 +227,49 @@ def test_a_slave_comes_back_later_each_time_and_soon_after_it_got_on():
     slave._follow_once = follow_once
     slave._follow()
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError("no route"), StoreError("full"), PeerError(Trouble.DAMAGED, "noise"),
+     ValueError("no place"), MemoryError(), RuntimeError("cannot start new thread")],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_whatever_ends_a_connection_the_slave_comes_back(error):
+    tries, told = [], []
+    log = SimpleNamespace(end=0)
+    config = StoreConfig.small(broker_role=BrokerRole.SLAVE, ha_master_address="127.0.0.1:1")
+    slave = SlaveService(SimpleNamespace(config=config, replicated_log=log))
+    slave.on_trouble = told.append
+    stopping = SimpleNamespace(is_set=lambda: len(tries) == 3, wait=lambda _pause_s: None)
+    slave._thread = SimpleNamespace(stopping=stopping)
+
+    def follow_once():
+        tries.append(1)
+        if len(tries) < 3:
+            raise error
+
+    slave._follow_once = follow_once
+    slave._follow()
+    assert len(tries) == 3
+    assert told == [error, error]
+
+
+def test_a_put_with_a_future_is_acknowledged_by_the_slave_and_waited_for_by_nobody(tmp_path):
+    with open_master(tmp_path, slave_timeout=60_000) as master, RawSlave(master) as slave:
+        future = master.put_async(Message(topic="T", body=b"x" * 100))
+        end = master.max_physical_offset
+        wait_until(lambda: master.replication.followers[0].sent == end)
+        assert not future.done()
+        slave.acknowledge(master, end)
+        assert future.result(timeout=60).status is OK
+
+
+def test_a_put_with_a_future_says_what_became_of_its_slave(tmp_path):
+    with open_master(tmp_path, slave_timeout=1) as master:
+        assert master.put_async(Message(topic="T")).result(timeout=60).status is NONE_THERE
+        with RawSlave(master):
+            assert master.put_async(Message(topic="T")).result(timeout=60).status is TOO_LATE
 
 
 def test_several_connections_of_one_slave_count_once(tmp_path):

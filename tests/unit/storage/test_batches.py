@@ -253,6 +253,33 @@ def test_a_message_goes_into_the_file_that_is_last_when_its_turn_comes(store, mo
     assert [m.queue_offset for m in read(store, 32)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_room_is_judged_when_the_lock_is_held(store, monkeypatch, count):
+    """Whoever had the lock before may have taken the room, or made the next file."""
+    store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 3000)))
+    log = store._parts.log
+    own_lock = log.lock
+
+    def put_first(size):
+        def put_by_another():
+            monkeypatch.setattr(log, "lock", own_lock)
+            return store.put(Message(topic=TOPIC, body=bytes(size)))
+
+        monkeypatch.setattr(log, "lock", LateLock(own_lock, put_by_another))
+
+    records = [Record(b"x" * (1200 // count), b"", log.end.store_host)] * count
+    counter = log.counter(QueueKey(TOPIC, 0))
+    put_first(1800)  # there was room before, and is none now
+    assert log.append(counter, records).physical_offset == LOG_FILE_BYTES
+    assert store.max_physical_offset < LOG_FILE_BYTES + 2000
+
+    store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - log.end.position - 700)))
+    put_first(5000)  # there was no room before, and now the next file is there
+    placed = log.append(counter, records).physical_offset
+    assert 2 * LOG_FILE_BYTES + 5000 < placed < 3 * LOG_FILE_BYTES
+    assert [m.queue_offset for m in read(store, 32)] == list(range(4 + 2 * count))
+
+
 def test_a_batch_of_more_than_half_a_second_is_logged(store, monkeypatch):
     logged = []
     monkeypatch.setattr(

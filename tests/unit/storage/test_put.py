@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import shutil
 import threading
@@ -19,11 +18,13 @@ from rocketstore import (
     PutMessageStatus,
     RefusedMessageError,
 )
+from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.record import decode_record, encode_blank, record_size
 from rocketstore.native.log_end import Record
 from rocketstore.storage.log.prepared import delayed
 from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts
@@ -134,6 +135,17 @@ def test_puts_and_their_bytes_are_counted_by_topic(store):
     store.put(Message(topic="t" * 200))
     assert store.statistics.put_by_topic() == {"a": (2, one.size + two.size), "b": (3, batch.size)}
     assert store.statistics.failed_puts == 1
+
+
+def test_what_an_earlier_opening_put_is_not_counted_again(tmp_path):
+    with open_small(tmp_path / "store") as store:
+        store.put(Message(topic="a", body=b"x"))
+        store.put_batch([Message(topic="b", body=b"z")] * 3)
+    with open_small(tmp_path / "store") as store:
+        assert store.statistics.total_put() == (0, 0)
+        again = store.put(Message(topic="a", body=b"yy"))
+        assert store.statistics.put_by_topic()["a"] == (1, again.size)
+        assert store.statistics.total_put() == (1, again.size)
 
 
 def test_retry_and_dead_letter_topics_are_topics_like_others(store):
@@ -615,12 +627,60 @@ def test_the_store_time_is_when_the_lock_was_taken_not_when_it_was_asked_for(tmp
     assert batch.store_timestamp_ms == START_MS + 60
 
 
-def test_the_lock_is_free_after_any_failure(store, disk):
-    for fields in ({"flag": 2**40}, {"body": bytes(100)}):
-        with contextlib.suppress(RefusedMessageError):
-            store.put(Message(topic=TOPIC, **fields))
+class FailingClock(Clock):
+    """A clock that fails once it is told to, which an append asks under the lock."""
+
+    fails = False
+
+    def __call__(self):
+        if self.fails:
+            self.fails = False
+            raise ZeroDivisionError
+        return super().__call__()
+
+
+def fail_before_the_lock(store, _disk, _clock):
+    with pytest.raises(RefusedMessageError):
+        store.put(Message(topic=TOPIC, flag=2**40))
+
+
+def fail_for_want_of_a_file(store, disk, _clock):
+    disk.is_full = True
+    result = store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 200)))
+    disk.is_full = False
+    assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+
+
+def fail_at_the_clock(store, _disk, clock):
+    clock.fails = True
+    log = store._parts.log
+    with pytest.raises(ZeroDivisionError):
+        log.append(log.counter(QueueKey(TOPIC, 0)), [Record(b"x", b"", log.end.store_host)])
+
+
+def fail_at_further_queues(store, _disk, _clock):
+    log = store._parts.log
+    with pytest.raises(ZeroDivisionError):
+        log.append(
+            log.counter(QueueKey(TOPIC, 0)), [Record(b"x", b"", log.end.store_host)],
+            lambda: 1 // 0,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [fail_before_the_lock, fail_for_want_of_a_file, fail_at_the_clock, fail_at_further_queues],
+)
+def test_the_lock_is_free_after_any_failure(tmp_path, disk, fail):
+    clock = FailingClock()
+    with open_small(tmp_path / "store", clock, disk=disk) as store:
+        store.put(Message(topic=TOPIC, body=bytes(100)))
+        fail(store, disk, clock)
         assert store._parts.log.end.locked_since_ms == 0
         assert not store._parts.log.lock.locked()
+        clock.now_ms += 10_000  # which would be long for one who holds the lock
+        result = store.put(Message(topic=TOPIC, body=b"after"))
+        assert (result.status, result.queue_offset) == (OK, 1)
 
 
 def test_a_closed_store_takes_nothing(tmp_path):
@@ -633,7 +693,16 @@ def test_a_closed_store_takes_nothing(tmp_path):
 
 def test_the_state_of_the_store_is_looked_at_before_the_message(tmp_path):
     with open_small(tmp_path / "store", broker_role=BrokerRole.SLAVE) as store:
-        assert store.put(Message(topic="t" * 200, body=b"x")).status is UNAVAILABLE
+        topic = "t" * 200
+        long = Message(topic=topic, body=b"x")
+        batch = encode_client_batch([(0, b"x", b"")])
+        assert store.put(long).status is UNAVAILABLE
+        assert store.put_batch([long, long]).status is UNAVAILABLE
+        assert store.put_client_batch(topic, 0, batch).status is UNAVAILABLE
+        assert store.put_client_batch(topic, 0, bytearray(batch)).status is UNAVAILABLE
+        # What would be an error otherwise is none where nothing is taken.
+        assert store.put_batch([Message(topic=TOPIC, flag=2**40)]).status is UNAVAILABLE
+        assert store.put_client_batch(TOPIC, 0, batch[:-1]).status is UNAVAILABLE
 
 
 def test_of_several_reasons_against_puts_the_first_is_named(tmp_path):

@@ -237,6 +237,21 @@ def test_what_the_disk_refuses_stays_in_the_buffer_and_is_written_the_next_time(
     assert file.path.read_bytes()[:6] == b"abcde\0"
 
 
+def test_what_is_put_during_a_commit_is_committed_by_the_next_one(tmp_path):
+    class BusyDisk(Disk):
+        def write_at(self, descriptor, path, position, data):
+            super().write_at(descriptor, path, position, data)
+            if file.write_position < 5:
+                put(file, b"de")
+
+    file = new_file(new_pool(), tmp_path, disk=BusyDisk())
+    put(file, b"abc")
+    assert file.commit() == file.readable_position == 3
+    assert file.path.read_bytes()[:6] == b"abc\0\0\0"
+    assert file.commit() == 5
+    assert file.path.read_bytes()[:6] == b"abcde\0"
+
+
 def test_short_writes_are_gone_on_with(tmp_path, monkeypatch):
     file = new_file(new_pool(), tmp_path)
     put(file, bytes(range(256)))

@@ -18,7 +18,7 @@ from rocketstore.scan import kernels
 from rocketstore.scan.columns import StopReason
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
-from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.dispatch.dispatcher import BATCH_RECORDS, Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
@@ -438,25 +438,27 @@ def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
     assert service.health.is_well
 
 
-def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch):
+@pytest.mark.parametrize("error", [MemoryError("none left"), SystemExit(1), GeneratorExit()])
+def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch, error):
     """K-R4: an Error ends Java's thread silently."""
-    parts.append()
-    calls = []
+    (placed,) = parts.append()
+    failures = [error, error]
+    dispatch_stretch = Dispatcher._dispatch_stretch
 
-    def broken(*_arguments):
-        calls.append(1)
-        if len(calls) < 3:
-            raise MemoryError("none left")
-        monkeypatch.undo()
-        return 0, StopReason.END
+    def failing(*arguments):
+        if failures:
+            raise failures.pop()
+        return dispatch_stretch(*arguments)
 
-    monkeypatch.setattr(
-        "rocketstore.storage.dispatch.dispatcher.Dispatcher._dispatch_stretch", broken
-    )
+    monkeypatch.setattr(Dispatcher, "_dispatch_stretch", failing)
     service = DispatchService(parts.dispatcher, clock=parts.clock)
     pauses = [service.pause_after(service.run_once()) for _ in range(2)]
-    assert isinstance(service.health.error, MemoryError)
+    assert service.health.error is error
     assert pauses == [0.01, 0.02]
+    assert parts.dispatcher.dispatched_offset == placed
+    assert service.run_once()
+    assert [entry[0] for entry in parts.entries()] == [placed]
+    assert service.health.is_well
 
 
 def test_listeners_hear_of_every_message_in_order(parts):
@@ -475,6 +477,17 @@ def test_listeners_hear_of_every_message_in_order(parts):
     parts.append()
     parts.run()
     assert len(heard) == 1500
+
+
+def test_listeners_hear_of_every_message_of_a_file_that_is_dispatched_at_once(tmp_path):
+    count = 2 * BATCH_RECORDS + 3
+    parts = DispatchParts(tmp_path, log_file_bytes=1 << 20)
+    heard = []
+    parts.dispatcher.board.add_listener(heard.append)
+    parts.append(count)
+    assert len(parts.log.files) == 1
+    parts.run()
+    assert [arrival.next_offset for arrival in heard] == list(range(1, count + 1))
 
 
 def test_listeners_hear_of_what_was_done_before_an_error_and_of_no_record_without_an_entry(

@@ -111,6 +111,8 @@ def test_the_same_offset_in_two_directories_is_named(tmp_path, disk):
     files = queue([tmp_path / "a", tmp_path / "b"], disk)
     (problem,) = files.load()
     assert problem.problem is FileProblem.DUPLICATE
+    assert (problem.path.parent.name, problem.found) == ("b", str(files.files[0].path))
+    assert [file.path.parent.name for file in files.files] == ["a"]
 
 
 def test_a_byte_is_found_in_the_file_that_covers_it(tmp_path, disk):
