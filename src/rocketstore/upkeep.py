@@ -106,9 +106,10 @@ def _look(
         bounds[key] = queue_bounds(stored, audit.log.start)
     latest_ms = now_ms if is_live else audit.met.latest_ms
     was_aborted = layout.abort.exists() and not is_live
+    reached = audit.dispatched_to if was_aborted else None
     findings = [
-        *audit.findings(is_live=is_live),
-        *batches.compare(audit.log_files, audit.log, is_live=is_live),
+        *audit.findings(is_live=is_live, dispatched_to=reached),
+        *batches.compare(audit.log_files, audit.log, is_live=is_live, dispatched_to=reached),
         *small_file_findings(read, now_ms, latest_ms, was_aborted=was_aborted),
         *standing_findings(standing, bounds),
     ]

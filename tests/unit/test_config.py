@@ -306,7 +306,7 @@ def test_unreadable_properties_file_is_a_config_error(tmp_path, content):
         ("flushDisktype", "flushDiskType"),
         ("flush_disk_type", "flushDiskType"),
         ("destroyMappedFileIntervalForcibly", "destroyMapedFileIntervalForcibly"),
-        ("mapedFileSizeCommitLog", "mappedFileSizeCommitLog"),
+        ("mapedFileSizeCommitlog", "mappedFileSizeCommitLog"),
         ("putMsgIndexHighWater", "putMsgIndexHightWater"),
         ("haListnPort", "haListenPort"),
     ],
@@ -346,6 +346,35 @@ def test_a_broker_conf_may_hold_keys_of_any_other_version_and_each_is_named(tmp_
     [warning] = loaded.warnings
     assert warning.startswith(f"{path}: {key} is ")
     assert warning.endswith("and is ignored")
+
+
+COPIED = """\
+mapedFileSizeCommitLog=1073741824
+mapedFileSizeConsumeQueue=300000
+storePathConsumeQueue=/store/consumequeue
+storePathIndex=/store/index
+storeCheckpoint=/store/checkpoint
+abortFile=/store/abort
+checkTransactionMessageEnable=false
+tranStateTableMapedFileSize=1
+diskMaxUsedSpaceRatio=88
+brokerIP1=
+"""
+"""What tutorials of 4.0 to 4.2 have handed on."""
+
+
+def test_a_broker_conf_of_4_2_is_taken_without_its_sizes_and_each_old_key_is_named_once(tmp_path):
+    path = tmp_path / "broker.conf"
+    path.write_text(COPIED)
+    loaded = load_config(broker_conf=path, environment={})
+    assert loaded.config == StoreConfig(disk_max_used_space_ratio=88, retention=True)
+    named = [warning.split()[1] for warning in loaded.warnings]
+    old = [line.partition("=")[0] for line in COPIED.splitlines()[:-2]]
+    assert sorted(named) == sorted(old)
+    assert all("RocketMQ 3 to 4.2" in warning for warning in loaded.warnings)
+    loaded = load_config(environment={}, overrides=[f"{key}=1" for key in old])
+    assert loaded.config == StoreConfig()
+    assert sorted(warning.split()[1].strip(":") for warning in loaded.warnings) == sorted(old)
 
 
 def test_a_flag_of_the_broker_is_taken_and_said_to_have_no_effect():
@@ -431,7 +460,7 @@ def test_text_that_is_no_value_names_key_and_text(key, text):
         ("diskSpaceWarningLevelRatio", ".5", 0.5),
         ("diskSpaceWarningLevelRatio", "1", 1.0),
         ("recoveryPolicy", "compatible", RecoveryPolicy.COMPATIBLE),
-        ("storePathCommitLog", "", None),
+        ("haMasterAddress", "", None),
         ("multiPathSplitter", ";", ";"),
     ],
 )
@@ -457,9 +486,40 @@ def test_later_override_wins_and_a_value_may_hold_an_equals_sign():
     assert (config.delete_when, config.store_path_commit_log) == ("05", "/a=b")
 
 
-@pytest.mark.parametrize(("text", "hours"), [("04", {4}), ("4;16; 23", {4, 16, 23}), ("", set())])
+@pytest.mark.parametrize(("text", "hours"), [("04", {4}), ("4;16; 23;", {4, 16, 23})])
 def test_delete_when_is_a_list_of_hours(text, hours):
     assert parse_delete_hours(text) == hours
+
+
+TEXT_OPTIONS = sorted(
+    key
+    for key, field in FIELD_OF_KEY.items()
+    if FIELDS[field].kind is str and key != "haMasterAddress"
+)
+"""A running 4.9 broker may have an empty haMasterAddress; of the others it makes something odd."""
+
+
+@pytest.mark.parametrize("key", TEXT_OPTIONS)
+@pytest.mark.parametrize("text", ["", " \t"])
+def test_an_option_without_a_value_is_refused_by_name_wherever_it_stands(tmp_path, key, text):
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{key}={text}\n")
+    variable = "ROCKETSTORE_" + FIELD_OF_KEY[key].upper()
+    for load in (
+        lambda: load_config(broker_conf=path, environment={}),
+        lambda: load_config(environment={variable: text}),
+        lambda: load_config(environment={}, overrides=[f"{key}={text}"]),
+        lambda: StoreConfig(**{FIELD_OF_KEY[key]: text}),
+    ):
+        with pytest.raises(ConfigError, match=f"{key}.*no value") as caught:
+            load()
+        assert caught.value.key == key
+
+
+@pytest.mark.parametrize("text", [";", " ; "])
+def test_hours_of_deletion_without_an_hour_are_refused(text):
+    with pytest.raises(ConfigError, match="deleteWhen"):
+        StoreConfig(delete_when=text)
 
 
 @pytest.mark.parametrize(

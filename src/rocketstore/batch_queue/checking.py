@@ -74,8 +74,9 @@ class StoredQueues:
         self.entries[key] = stored_entries(data)
 
     def compare(
-        self, files: Sequence[ReadLogFile], log: LogView, *, is_live: bool = False
-    ) -> list[Finding]:
+        self, files: Sequence[ReadLogFile], log: LogView, *, is_live: bool = False,
+        dispatched_to: int | None = None,
+    ) -> list[Finding]:  # fmt: skip
         """Return what is wrong with them, by the records of the log.
 
         A writer adds records before their entries: where it `is_live`, the log is read later.
@@ -91,7 +92,9 @@ class StoredQueues:
         found, none = self._file_findings.copy(), stored_entries(b"")
         for key in sorted({*self.entries, *called}):
             stored, due = self.entries.get(key, none), stored_entries(called[key])
-            one = queue_finding(key, stored, due, log.start, is_live=is_live)
+            one = queue_finding(
+                key, stored, due, log.start, is_live=is_live, dispatched_to=dispatched_to
+            )
             found += [] if one is None else [one]
         return found
 

@@ -190,15 +190,20 @@ def by_id(
     from rocketstore.cli.reading import not_found, open_for_reading
     from rocketstore.format.host import decode_message_id
 
+    message_id = "".join(message_id.split())  # pasted from a table, or broken over lines
+    hint = (
+        "an id that a client made (UNIQ_KEY) is a key: rocketstore message find STORE "
+        f"--topic TOPIC --key {message_id}"
+    )
     try:
         decode_message_id(message_id)
     except FormatError as error:
-        # What somebody typed is a matter of usage, not damage in a store.
-        raise ConfigError(str(error), value=message_id) from error
+        # What was typed is a matter of usage, not damage in a store.
+        raise ConfigError(str(error), value=message_id, hint=hint) from error
     with open_for_reading(store, settings) as reader:
         message = reader.by_id(message_id)
     if message is None:
-        raise not_found(f"{store} has no message {message_id}", None, output)
+        raise not_found(f"{store} has no message {message_id}", hint, output)
     row = show_body(message.to_dict(), body, output)
     if output == "table":
         print_object(row, output)

@@ -22,7 +22,7 @@ def parse_delete_hours(text: str) -> frozenset[int]:
     [4, 16]
     """
     hours = [hour for hour in map(str.strip, text.split(";")) if hour]
-    wrong = next((hour for hour in hours if not _HOUR.fullmatch(hour)), None)
+    wrong = next((hour for hour in hours if not _HOUR.fullmatch(hour)), None if hours else text)
     if wrong is not None:
         raise ConfigError(
             f"deleteWhen={text}: {wrong!r} is not an hour from 00 to 23",

@@ -32,6 +32,8 @@ _SIMILAR_RATIO: Final = 0.5
 """So alike they are worth asking "did you mean"."""
 _ADDRESS_KEYS: Final = frozenset({"brokerIP1", "listenPort"})
 """Keys of the broker that give the store's host (BrokerController.getStoreHost)."""
+_EMPTY_IS_UNSET: Final = frozenset({"haMasterAddress"})
+"""Options that a running 4.9 broker may have without a value (BrokerController.initialize)."""
 _LIKE_OURS: Final = frozenset({"accessMessageInMemoryHotRatio"})
 """Options of RocketMQ 5 that are as near to ours as a slip of the pen."""
 
@@ -77,6 +79,18 @@ _WITHOUT_EFFECT: Final = """
     enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
     scheduleAsyncDeliverMaxResendNum2Blocked duplicationEnable
 """
+
+_OLD: Final = """
+    mapedFileSizeCommitLog mapedFileSizeConsumeQueue storePathConsumeQueue storePathIndex
+    storePathCheckpoint storeCheckpoint storePathAbort abortFile delayOffsetStorePath
+    checkTransactionMessageEnable checkTransactionMessageAtleastInterval
+    checkTransactionMessageTimerInterval tranStateTableStorePath tranStateTableMapedFileSize
+    tranRedoLogStorePath tranRedoLogMapedFileSize
+"""
+
+OLD_KEYS: Final = frozenset(_OLD.split())
+"""Options of RocketMQ 3 and 4.0 to 4.2, which 4.9 ignores: the size of a queue file was written as
+a count of entries, so none of them is taken for an option of today."""
 
 BROKER_KEYS: Final = frozenset(_BROKER.split())
 """Options of other parts of a broker than its store: the broker itself, its network, DLedger."""
@@ -177,13 +191,8 @@ def load_config(
     """
     flags = dict(map(_parse_override, overrides))
     address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
-    idle = sorted(flags.keys() & _IDLE_KEYS)
-    warnings = [
-        f"--set {key}: an option of a broker, which a store does not have"
-        if key in BROKER_KEYS
-        else f"--set {key}: an option of 4.9's store that has no effect here"
-        for key in idle
-    ]
+    idle = sorted(flags.keys() & (_IDLE_KEYS | OLD_KEYS))
+    warnings = [f"--set {key}: {_why_idle(key)}" for key in idle]
     own = {key: text for key, text in flags.items() if key not in idle}
     for key, text in own.items():
         if key not in FIELD_OF_KEY:
@@ -210,6 +219,14 @@ def load_config(
     return LoadedConfig(from_properties(texts | own), origins, tuple(warnings))
 
 
+def _why_idle(key: str) -> str:
+    if key in OLD_KEYS:
+        return "an option of RocketMQ 3 to 4.2, which 4.9 does not know"
+    if key in BROKER_KEYS:
+        return "an option of a broker, which a store does not have"
+    return "an option of 4.9's store that has no effect here"
+
+
 def _parse_override(override: str) -> tuple[str, str]:
     key, separator, text = (part.strip() for part in override.partition("="))
     if not (separator and key):
@@ -232,7 +249,7 @@ def _with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
 def _parse_value(text: str, spec: FieldSpec) -> object:
     """Turn the text of an option into its value; `ConfigError` where it is not one."""
     if spec.kind is str:
-        return text if text or not spec.nullable else None
+        return None if spec.key in _EMPTY_IS_UNSET and not text.strip() else text
     stripped = text.strip()
     if spec.kind is bool and stripped.lower() in ("true", "false"):
         return stripped.lower() == "true"
@@ -252,6 +269,8 @@ def _note_unknown(key: str, text: str) -> str | None:
     """Return a warning, None where the key is known to change nothing, or raise."""
     if key in _IDLE_KEYS:
         return None
+    if key in OLD_KEYS:
+        return f"{key} is {_why_idle(key)}, and is ignored"
     if key not in _LIKE_OURS and _nearest(key, _MISSPELT_RATIO):
         raise _unknown_key(key, text)
     return f"{key} is not an option of 4.9's store or broker and is ignored"

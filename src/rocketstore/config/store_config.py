@@ -352,8 +352,6 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_
             ) from error
         parse_delete_hours(self.delete_when)
         parse_delay_levels(self.message_delay_level)
-        if not self.multi_path_splitter:
-            raise ConfigError("multiPathSplitter is empty", key="multiPathSplitter", value="")
         if self.enable_d_ledger_commit_log:
             raise ConfigError(
                 "enableDLegerCommitLog=true: a Raft CommitLog has another format",
@@ -393,7 +391,7 @@ class FieldSpec(NamedTuple):
 
 
 def check_value(field: str, value: object, spec: FieldSpec) -> None:
-    """Raise `ConfigError` where a value's type or range is wrong; says key, value and limit."""
+    """Raise `ConfigError` where a value is empty, of another type or out of range; says which."""
     if value is None and spec.nullable:
         return
     # bool is an int for Python, and 1 is a fine float, but True is no size.
@@ -403,6 +401,13 @@ def check_value(field: str, value: object, spec: FieldSpec) -> None:
             key=spec.key,
             value=value,
             hint=f"give a {spec.kind.__name__}" if issubclass(spec.kind, enum.Enum) else None,
+        )
+    if isinstance(value, str) and not value.strip():
+        raise ConfigError(
+            f"{spec.key} has no value",
+            key=spec.key,
+            value=value,
+            hint="remove it to have its default, or give it a value",
         )
     low, high, unit = spec.option.low, spec.option.high, spec.option.unit
     # "not" also catches NaN.

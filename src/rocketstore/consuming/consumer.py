@@ -8,14 +8,15 @@ acknowledged by itself: not by the end of a loop's body, not by an exception, no
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from rocketstore.consuming.giving_back import RETRY_TOPIC, given_back
+from rocketstore.consuming.giving_back import PROPERTIES_LEFT_OUT, RETRY_TOPIC, given_back
 from rocketstore.consuming.group import Member
 from rocketstore.consuming.window import Delivery  # noqa: TC001 - a field of a struct
 from rocketstore.errors import StoreClosedError
+from rocketstore.events import get_logger
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.units import QueueKey  # noqa: TC001 - a field of a struct
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.consuming.group import Group
+
+_log: Final = get_logger(__name__)
 
 
 class ConsumedMessage(StoredMessage, frozen=True, kw_only=True, gc=True):
@@ -162,7 +165,9 @@ class Consumer:
 
         A copy goes to the topic ``%RETRY%<group>``, which every consumer of the group reads too;
         after as many tries as the group has, or at once with a level below 0, it goes to
-        ``%DLQ%<group>`` instead, which is for people. Source: CONSUMER_SEND_MSG_BACK of 4.9.
+        ``%DLQ%<group>`` instead, which is for people. A copy whose properties would be too long
+        lacks the longest (``PROPERTIES_LEFT_OUT`` of them; ``ORIGIN_MESSAGE_ID`` names the message
+        that has all). Source: CONSUMER_SEND_MSG_BACK of 4.9.
 
         Parameters
         ----------
@@ -184,6 +189,11 @@ class Consumer:
             return False
         limit = group.subscription.max_reconsume_times
         copy = given_back(message.delivery.message, group.name, delay_level, limit)
+        if left_out := (copy.properties or {}).get(PROPERTIES_LEFT_OUT):
+            _log.warning(
+                "consume.properties_left_out", group=group.name, count=left_out,
+                message_id=message.message_id, hint="ORIGIN_MESSAGE_ID names the whole message",
+            )  # fmt: skip
         result = self._store.put(copy)
         if not result.is_stored:
             result.raise_for_status()

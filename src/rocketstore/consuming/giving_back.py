@@ -2,7 +2,9 @@
 
 Law: a copy keeps body, flag, times, host and properties of the message, but for its further queues;
 it counts one more try, and names the topic and the id of the first one. Transaction bits are not
-kept: the copy is a message of its own, which no transaction waits for. Source:
+kept: the copy is a message of its own, which no transaction waits for. Where the properties leave
+no room for what a copy adds, the longest go: a message that could never be given back would stop
+its group (4.9 refuses the copy each time). Source:
 SendMessageProcessor.asyncConsumerSendMsgBack and handleRetryAndDLQ of 4.9 (spec B4).
 """
 
@@ -14,7 +16,11 @@ from rocketstore.format.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
+    PROPERTIES_SIZE_MAX,
+    REAL_QID,
+    REAL_TOPIC,
     WAIT,
+    encode_properties,
 )
 from rocketstore.message import TRANSACTION_MASK, Message
 
@@ -27,6 +33,9 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+
+PROPERTIES_LEFT_OUT: Final = "PROPERTIES_LEFT_OUT"
+"""How many properties a copy lacks; the message that ORIGIN_MESSAGE_ID names has them (ours)."""
 
 RETRY_LIMIT: Final = 16
 """Tries after which a message is a dead letter (SubscriptionGroupConfig.retryMaxTimes)."""
@@ -54,19 +63,36 @@ def given_back(
     kept = message.properties
     for name in (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET):
         kept.pop(name, None)  # the copy is for this group alone (K-L6)
+    topic = (DEAD_LETTER_PREFIX if is_dead else RETRY_PREFIX) + group
+    added = {
+        RETRY_TOPIC: kept.get(RETRY_TOPIC, message.topic),
+        ORIGIN_MESSAGE_ID: kept.get(ORIGIN_MESSAGE_ID, message.message_id),
+        WAIT: "false",
+        DELAY: str(level),
+    }
     return Message(
-        topic=(DEAD_LETTER_PREFIX if is_dead else RETRY_PREFIX) + group,
+        topic=topic,
         body=message.raw_body,
-        properties={
-            **kept,
-            RETRY_TOPIC: kept.get(RETRY_TOPIC, message.topic),
-            ORIGIN_MESSAGE_ID: kept.get(ORIGIN_MESSAGE_ID, message.message_id),
-            WAIT: "false",
-            DELAY: str(level),
-        },
+        properties=_within_limit(kept, added, topic),
         flag=message.flag,
         sys_flag=message.sys_flag & ~TRANSACTION_MASK,
         born_timestamp_ms=message.born_timestamp_ms,
         born_host=message.born_host,
         reconsume_times=message.reconsume_times + 1,
     )
+
+
+def _within_limit(kept: dict[str, str], added: dict[str, str], topic: str) -> dict[str, str]:
+    """Return both together, without the longest of `kept` where a record could not hold them all.
+
+    A delayed put adds the topic and the queue that the copy is for.
+    """
+    fixed = {**added, REAL_TOPIC: topic, REAL_QID: "0"}
+    by_length = sorted(kept.keys() - fixed.keys(), key=lambda name: len(name + kept[name]))
+    before = kept.get(PROPERTIES_LEFT_OUT, "")
+    count = int(before) if before.isdecimal() else 0
+    while by_length and len(encode_properties(kept | fixed)) > PROPERTIES_SIZE_MAX:
+        del kept[by_length.pop()]
+        count += 1
+        fixed[PROPERTIES_LEFT_OUT] = added[PROPERTIES_LEFT_OUT] = str(count)
+    return kept | added

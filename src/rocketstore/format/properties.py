@@ -33,6 +33,10 @@ KEY_SEPARATOR: Final = " "
 PROPERTIES_SIZE_MAX: Final = 32767
 """Most bytes of the whole block: its length is a signed 16-bit number."""
 
+GIVE_BACK_ROOM: Final = 512
+"""Bytes of properties that a message given back, and delayed, gets besides its own, at most: names
+of two topics and an id. A put says so where it leaves less."""
+
 SECTOR_SIZE_BYTES: Final = 512
 """The least that a disk writes as a whole."""
 

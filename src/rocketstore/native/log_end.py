@@ -354,8 +354,11 @@ class LogEnd:
         return self.add_value(at, start, _TAGS, tags)
 
     def end_properties(self, start: int, stop: int) -> bool:
-        """Write how long the properties are; False where they cannot be stored as they are."""
-        if self.is_odd or stop - start > 32767:
+        """Write how long the properties are; False where they cannot be stored as they are.
+
+        Nor can those that leave less than GIVE_BACK_ROOM: the writer says so in its result.
+        """
+        if self.is_odd or stop - start > 32767 - 512:
             return False
         view.store_i16(self.data, start - 2, stop - start)
         return True

@@ -206,7 +206,7 @@ class PlainPuts:
             body = record.body
         if type(body) is not bytes or len(body) > self.longest_body:
             return None
-        if not self.is_ready(now):
+        if len(record.properties) > 32767 - 512 or not self.is_ready(now):
             return None
         end = self.end
         content = view.bytes_inside(body)

@@ -56,7 +56,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     store_host
         Host of the store as records hold it.
     detail
-        What was refused and why, for a status that is not ``PUT_OK``.
+        What was refused and why, for a status that is not ``PUT_OK``; of a message that is stored,
+        that its properties leave too little room for a copy to be given back.
     packed_sizes
         Of a batch, the bytes of each record, 4 bytes each; `record_sizes` reads them.
     """

@@ -24,7 +24,7 @@ from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.properties import INNER_BASE, INNER_NUM, decode_properties
 from rocketstore.message import INNER_BATCH
 from rocketstore.scan.columns import CallsFor, Column
-from rocketstore.verification.findings import Finding, finding
+from rocketstore.verification.findings import Finding, entered_at_opening, finding
 from rocketstore.verification.queue_numbers import DOUBTFUL_BEGINNING
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def queue_finding(
     log_min: int,
     *,
     is_live: bool,
+    dispatched_to: int | None = None,
 ) -> Finding | None:
     """Return what is wrong with the entries of a queue, None where they are those of its records.
 
@@ -165,6 +166,8 @@ def queue_finding(
         What its records call for, in the order of the log.
     is_live
         A writer works on the store: one of the two may have been read before the other.
+    dispatched_to
+        As `queue_findings` has it.
     """
     stored = stored[stored["physical_offset"] >= log_min]
     if is_live and len(stored):  # retention may have been faster
@@ -181,7 +184,7 @@ def queue_finding(
     elif same == len(called):
         kind = "queue-beyond-log"
     entry = (stored if same == len(called) else called)[same]
-    return finding(
+    found = finding(
         kind,
         f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}",
         f"{len(stored)} entries of {len(called)} records, of which the first {same} agree",
@@ -191,6 +194,7 @@ def queue_finding(
         queue_offset=int(entry["base_offset"]),
         physical_offset=int(entry["physical_offset"]),
     )
+    return entered_at_opening(found, dispatched_to) if kind == "queue-missing" else found
 
 
 def _followed(called: BatchEntryArray) -> BatchEntryArray:

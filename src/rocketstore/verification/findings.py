@@ -93,7 +93,7 @@ KINDS: Final = {
     "index-order": Kind(_D, _AGAIN),
     "index-wrong": Kind(_D, _AGAIN),
     "index-stale": Kind(_W, _AGAIN),
-    "index-missing": Kind(_W, _AGAIN),
+    "index-missing": Kind(_W, "the next opening after a crash, or repair, makes them"),
     "index-extra": Kind(_W, "move it away"),
     "checkpoint": Kind(_W, "repair writes it again; until then recovery goes back further"),
     "checkpoint-ahead": Kind(
@@ -111,7 +111,7 @@ log or a queue have kinds of their own, see `file_finding`."""
 
 INDEX_REBUILT: Final = frozenset(
     kind for kind, one in KINDS.items() if kind.startswith("index-") and one.action == _AGAIN
-)
+) | {"index-missing"}
 """Kinds of trouble that making the index again takes away."""
 
 
@@ -180,6 +180,19 @@ def finding(  # noqa: PLR0913 - what, where, why; the rest have defaults
         known.action if action is None else action,
         **more,
     )
+
+
+def entered_at_opening(found: Finding, dispatched_to: int | None) -> Finding:
+    """Return a finding of missing entries as a warning where a kill only kept them from being made.
+
+    Records are dispatched in the order of the log, so a killed writer (`dispatched_to` is not None)
+    leaves none out before the last one that it entered. The next opening enters the others.
+    """
+    at = found.physical_offset
+    if dispatched_to is None or at is None or at <= dispatched_to:
+        return found
+    action = "nothing to do: the next opening writes them"
+    return found._replace(severity=Severity.WARNING, action=action)
 
 
 def file_finding(  # noqa: PLR0913 - as above
@@ -297,6 +310,8 @@ def state_of(findings: Sequence[Finding]) -> str:
     """Return in a few words what findings come to, as the last line of a check has it."""
     if any(one.severity is Severity.DAMAGE for one in findings):
         return f"DAMAGED: {len(findings)} findings"
+    if any(one.kind == "abort" for one in findings):
+        return f"{len(findings)} findings, no damage; the next opening completes the store"
     return f"{len(findings)} findings, no damage" if findings else "nothing wrong"
 
 

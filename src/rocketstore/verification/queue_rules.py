@@ -23,7 +23,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
-from rocketstore.verification.findings import Finding, Severity, finding
+from rocketstore.verification.findings import Finding, Severity, entered_at_opening, finding
 from rocketstore.verification.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import (
     TAIL_KINDS,
@@ -78,11 +78,14 @@ class QueuePart(NamedTuple):
         Runs of records without their entry, in log order; see `MISSING_COLUMNS`.
     stated
         Runs of the queue offsets of all records in log order, extra queues excepted.
+    dispatched_to
+        Physical offset of the last record whose entry agrees; -1 without one.
     """
 
     start: int
     first: int
     last: int
+    dispatched_to: int
     explained: tuple[int, ...]
     backed: Runs
     missing: Int64Array
@@ -126,6 +129,7 @@ def compare(
         int(physical[0]),
         int(stated.min()) if stated.size else 0,
         int(stated.max()) if stated.size else -1,
+        int(physical[agrees].max()) if agrees.any() else -1,
         explained,
         runs.runs_of(expected.queue_offset[agrees]),
         _missing_runs(offsets, physical[own], own_agrees),
@@ -154,6 +158,7 @@ def added(part: QueuePart, more: QueuePart) -> QueuePart:
         part.start if len(part.stated) else more.start,
         min((one.first for one in both), default=0),
         max((one.last for one in both), default=-1),
+        max(part.dispatched_to, more.dispatched_to),
         tuple(map(sum, zip(part.explained, more.explained, strict=True))),
         runs.joined([part.backed, more.backed]),
         np.concatenate((part.missing, more.missing)),
@@ -195,6 +200,10 @@ class QueueView:
         included: two records may claim one place.
     impossible
         Records whose number cannot be, with their physical offsets, in log order.
+    missing_at
+        Physical offset of the first record of each run of missing entries, by its queue offset.
+    dispatched_to
+        Physical offset of the last record whose entry agrees; -1 without one.
     unbacked
         Entries without an intact record.
     is_own
@@ -218,6 +227,8 @@ class QueueView:
         self.record_count = 0
         self.first, self.last = 0, -1
         self.backed = self.missing = runs.no_runs()
+        self.missing_at: dict[int, int] = {}
+        self.dispatched_to = -1
         self.impossible: list[tuple[int, int]] = []
         self.unbacked: list[Unbacked] = []
         self.is_own = False
@@ -287,6 +298,8 @@ class QueueView:
         self.is_own = self.record_count > 0
         missing = _believed(self, ordered)
         self.missing = runs.joined([missing[:, :2]])
+        self.missing_at = dict(missing[:, (0, 2)].tolist())
+        self.dispatched_to = max((part.dispatched_to for part in ordered), default=-1)
         agreeing = [part for part in ordered if part.first <= part.last]
         first = [part.first for part in agreeing] + missing[:, 0].tolist()
         last = [part.last for part in agreeing] + (missing[:, 1] - 1).tolist()
@@ -363,8 +376,14 @@ def _beginning(rows: Int64Array, file_entries: int) -> int:
 # --- findings -----------------------------------------------------------------------------------
 
 
-def queue_findings(queue: QueueView, *, is_live: bool) -> Iterator[Finding]:
-    """Yield what is wrong with a queue; what a writer has not dispatched yet is nothing."""
+def queue_findings(
+    queue: QueueView, *, is_live: bool, dispatched_to: int | None = None
+) -> Iterator[Finding]:
+    """Yield what is wrong with a queue; what a writer has not dispatched yet is nothing.
+
+    Where the last writer was killed, `dispatched_to` is the physical offset of the last record of
+    the log whose entry agrees: what is missing after it is no loss, see `entered_at_opening`.
+    """
     if not is_directory_name(queue.topic):
         if queue.record_count:
             yield finding(
@@ -381,7 +400,9 @@ def queue_findings(queue: QueueView, *, is_live: bool) -> Iterator[Finding]:
     backed_stop = runs.stop_of(queue.backed)
     for start, stop in runs.pairs(queue.truly_missing):
         if not (is_live and start >= backed_stop):
-            yield _found(queue, "queue-missing", (start, stop), "records without their entry")
+            at = queue.missing_at.get(start)
+            found = _found(queue, "queue-missing", (start, stop), "records without their entry")
+            yield entered_at_opening(found._replace(physical_offset=at), dispatched_to)
     if queue.shadowed_count:
         reason = f"{queue.shadowed_count} records claim a queue offset that another record has"
         yield _found(queue, "queue-conflict", (0, 0), reason)

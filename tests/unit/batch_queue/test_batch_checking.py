@@ -95,6 +95,20 @@ def test_the_audit_on_spark_finds_the_same_in_the_same_words(root, harm, split):
     assert not proved(root).has_warnings  # a rebuild on Spark makes no batch queue
 
 
+def test_what_a_kill_kept_from_being_entered_is_no_damage_for_verify_and_audit(root):
+    with open_batches(root, mapped_file_size_batch_queue=8 * ENTRY) as store:
+        put(store, "last")
+    file = files(root)[-1]
+    change(file, len(file.read_bytes().rstrip(b"\0")) // ENTRY * ENTRY, bytes(ENTRY))
+    (root / "abort").touch()
+    report = verify_store(root, now_ms=START_MS)
+    assert (report.findings[0].kind, report.exit_code) == ("queue-missing", 1)
+    assert "the next opening" in report.findings[0].action
+    assert audited(root, now_ms=START_MS).findings[0] == report.findings[0]
+    open_batches(root, mapped_file_size_batch_queue=8 * ENTRY).close()
+    assert verify_store(root, now_ms=START_MS).findings == []
+
+
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_is_wrong_is_found_and_built_again(root, harm, capsys):
     kind, offset, do = HARMS[harm]

@@ -124,6 +124,24 @@ def test_scan_prints_bodies_as_asked(store: Path, capsys: pytest.CaptureFixture[
     assert {"plain text", "deflated text"} <= found
 
 
+def test_an_id_is_found_as_people_paste_it_and_a_unique_one_is_said_to_be_a_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unique = "7F00000100002A9F18B4AAC24F7E0001"
+    with MessageStore.open(tmp_path, SMALL) as opened:
+        message_id = opened.put(Message(topic="t", body=b"x", unique_key=unique)).message_id
+    assert message_id is not None
+    for pasted in (f" {message_id}\n", message_id.lower(), f"{message_id[:16]} {message_id[16:]}"):
+        assert run(["message", "id", str(tmp_path), pasted]) == 0
+    capsys.readouterr()
+    # Of clients in Java, in Go, cut when it was copied.
+    for other, code in ((unique, 1), (unique.lower() + "ab", 2), (unique[:-1], 2)):
+        assert run(["message", "id", str(tmp_path), other]) == code
+        said = capsys.readouterr().err
+        assert f"rocketstore message find STORE --topic TOPIC --key {other}" in said
+    assert run(["message", "find", str(tmp_path), "-t", "t", "-k", unique, "-o", "jsonl"]) == 0
+
+
 def test_no_byte_of_a_message_steers_the_terminal(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

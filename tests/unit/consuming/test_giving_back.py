@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rocketstore import Message, MessageStore, PutFailedError, RefusedMessageError
+from rocketstore import Message, MessageStore, PutFailedError
 from rocketstore.config import parse_delay_levels
 from rocketstore.consuming.giving_back import given_back
+from rocketstore.format.properties import GIVE_BACK_ROOM, PROPERTIES_SIZE_MAX, encode_properties
 from rocketstore.message import TRANSACTION_COMMIT
+from rocketstore.storage.running_flags import RunningFlag
 from support.configured_store import small_config
 from support.golden_stores import golden_store
 from support.memory import memory_directory
@@ -123,18 +125,68 @@ def test_a_level_below_zero_is_a_dead_letter_at_once_and_a_higher_one_the_longes
 
 def test_what_cannot_be_stored_stays_with_the_consumer(moving):
     store, _ = moving
-    # Its properties have no room for those of a copy.
-    long = {"P": "x" * 32_700}
-    store.put(Message(topic="orders", properties=long))
+    store.put(Message(topic="orders"))
     store.put(Message(topic="orders"))
     consumer = store.consume("orders", "billing")
     message, following = next(consumer), next(consumer)
     assert following.ack()
-    with pytest.raises((PutFailedError, RefusedMessageError)):
+    store.running_flags.set(RunningFlag.DISK_FULL, "the disk is full")
+    with pytest.raises(PutFailedError):
         message.give_back()
     assert store.consumer_offsets.get("orders", "billing", 0) == 0
     assert message.ack()
     assert store.consumer_offsets.get("orders", "billing", 0) == 2
+
+
+def properties_of(size, **others):
+    """Return properties whose block has so many bytes."""
+    used = len(encode_properties(others)) + 1 if others else 0
+    return {**others, "x": "v" * (size - used - len("x\x01"))}
+
+
+SIZES = sorted({*range(PROPERTIES_SIZE_MAX - GIVE_BACK_ROOM, PROPERTIES_SIZE_MAX + 1, 37), 32_767})
+
+
+@pytest.mark.parametrize("level", [0, -1])
+def test_a_message_with_full_properties_is_given_back_without_the_longest(moving, level):
+    store, later = moving
+    group = "g" * 120
+    for size in SIZES:
+        properties = properties_of(size, KEYS="k", TAGS="paid", colour="red", long="w" * 400)
+        store.put(Message(topic="orders", properties=properties)).raise_for_status()
+    with store.consume("orders", group, start="first", idle_timeout_s=0) as consumer:
+        messages = list(consumer)
+        assert len(messages) == len(SIZES)
+        assert all(message.give_back(level) for message in messages)
+        later(60_000)
+        copies = list(consumer)
+    if level < 0:
+        copies = store.consume(f"%DLQ%{group}", "repair", start="first", idle_timeout_s=0)
+    copies = list(copies)
+    assert len(copies) == len(SIZES)
+    for message, copy in zip(messages, copies, strict=True):
+        kept = copy.properties
+        assert store.by_id(kept["ORIGIN_MESSAGE_ID"]).properties == message.properties
+        assert (kept["KEYS"], kept["TAGS"], kept["colour"]) == ("k", "paid", "red")
+        assert kept["long"] == "w" * 400  # one is enough
+        assert ("x" in kept) is ("PROPERTIES_LEFT_OUT" not in kept)
+        assert kept.get("PROPERTIES_LEFT_OUT", "1") == "1"
+        assert "x" in kept or len(encode_properties(message.properties)) > 32_767 - GIVE_BACK_ROOM
+    assert "x" in copies[0].properties
+    assert "x" not in copies[-1].properties
+
+
+def test_a_copy_that_lacks_properties_counts_them_and_says_so(moving, caplog):
+    store, later = moving
+    store.put(Message(topic="orders", properties=properties_of(32_767, PROPERTIES_LEFT_OUT="old")))
+    with store.consume("orders", "billing", start="first") as consumer:
+        for _ in range(2):
+            message = consumer.poll()
+            assert message.give_back()
+            later(60_000)
+        assert consumer.poll().properties["PROPERTIES_LEFT_OUT"] == "1"
+    said = [one.fields for one in caplog.records if one.event == "consume.properties_left_out"]
+    assert [(fields["group"], fields["count"]) for fields in said] == [("billing", "1")] * 2
 
 
 def test_a_committed_message_is_given_back_as_an_ordinary_one(golden):

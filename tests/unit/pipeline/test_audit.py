@@ -278,6 +278,14 @@ def not_closed(root, offsets):
     crashed(root)
 
 
+def not_dispatched(root, offsets):
+    crashed(root)
+    entry = struct.pack(">q", offsets[-1])
+    for path in (root / "consumequeue").glob("*/*/*"):
+        if (at := path.read_bytes().rfind(entry)) >= 0:
+            patch(path, at, bytes(20))
+
+
 DAMAGES = {
     flip_body: "log-damage",
     flip_queue_offset: "queue-impossible",
@@ -316,6 +324,7 @@ DAMAGES = {
     broken_checkpoint: "checkpoint",
     broken_table: "table",
     not_closed: "abort",
+    not_dispatched: "queue-missing",
 }
 
 

@@ -20,6 +20,7 @@ from rocketstore import (
 )
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import decode_message_id, encode_host
+from rocketstore.format.properties import GIVE_BACK_ROOM, encode_properties
 from rocketstore.format.record import decode_record, encode_blank, record_size
 from rocketstore.native.log_end import Record
 from rocketstore.storage.log.prepared import delayed
@@ -334,6 +335,33 @@ def test_properties_of_32767_bytes_are_stored_and_one_more_is_illegal(store):
     refused = store.put(Message(topic=TOPIC, properties={"a": value + "v"}))
     assert refused.status is ILLEGAL
     assert "properties of 32768 bytes exceed the limit of 32767" in refused.detail
+
+
+@pytest.mark.parametrize("way", ["put", "prepared", "batch", "client batch", "async", "delayed"])
+@pytest.mark.parametrize("spare", [GIVE_BACK_ROOM - 1, GIVE_BACK_ROOM])
+def test_a_put_says_that_properties_leave_no_room_to_be_given_back(store, way, spare):
+    value = "v" * (32_767 - len("a\x01") - spare)
+    message = Message(topic=TOPIC, properties={"a": value})
+    if way == "prepared":
+        result = store.put_prepared(store.prepare(message))
+    elif way == "batch":
+        result = store.put_batch([message, Message(topic=TOPIC)])
+    elif way == "client batch":
+        batch = encode_client_batch([(0, b"", encode_properties({"a": value}))])
+        result = store.put_client_batch(TOPIC, 0, batch)
+    elif way == "async":
+        result = store.put_async(message).result(10)
+    elif way == "delayed":
+        shorter = value[: -len("DELAY1REAL_TOPICREAL_QID0" + TOPIC) - 6]
+        properties = {"a": shorter, "DELAY": "1"}
+        result = store.put(Message(topic=TOPIC, properties=properties))
+    else:
+        result = store.put(message)
+    assert result.status is OK
+    if spare < GIVE_BACK_ROOM:
+        assert "a copy that a consumer gives back may lack the longest" in result.detail
+    else:
+        assert result.detail is None
 
 
 def test_properties_too_long_only_as_utf8_have_their_own_status(store):

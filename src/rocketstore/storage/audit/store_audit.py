@@ -174,8 +174,18 @@ class StoreAudit:
         """Return a path relative to the store's root where it lies there."""
         return str(path).removeprefix(f"{self.layout.root}/")
 
-    def findings(self, *, is_live: bool = False) -> Iterator[Finding]:
-        """Yield what was found in the log, the queues and the index, in this order."""
+    @property
+    def dispatched_to(self) -> int:
+        """Physical offset of the last record with an entry; -1 without one."""
+        return max((queue.dispatched_to for queue in self.queues), default=-1)
+
+    def findings(
+        self, *, is_live: bool = False, dispatched_to: int | None = None
+    ) -> Iterator[Finding]:
+        """Yield what was found in the log, the queues and the index, in this order.
+
+        `dispatched_to` is given where the last writer was killed, see `queue_findings`.
+        """
         last = self.log_files[-1].base if self.log_files else None
         yield from log_file_findings(
             self.log_findings, last, self.entry_count, self.below_root, _last_bytes
@@ -188,7 +198,9 @@ class StoreAudit:
                 yield file_finding(
                     "queue", kind, name, one.expected, one.found, **queue.key._asdict()
                 )
-            yield from queue_rules.queue_findings(queue, is_live=is_live)
+            yield from queue_rules.queue_findings(
+                queue, is_live=is_live, dispatched_to=dispatched_to
+            )
         for directory in sorted(self.layout.consume_queue_ext.glob("*/*")):
             if held := [path.stat().st_size for path in directory.iterdir() if path.is_file()]:
                 shown, topic = self.below_root(directory), directory.parent.name

@@ -28,7 +28,11 @@ from rocketstore.errors import (
 )
 from rocketstore.events import get_logger
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
-from rocketstore.format.properties import INNER_MULTI_DISPATCH, PROPERTIES_SIZE_MAX
+from rocketstore.format.properties import (
+    GIVE_BACK_ROOM,
+    INNER_MULTI_DISPATCH,
+    PROPERTIES_SIZE_MAX,
+)
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
 from rocketstore.format.refusals import (
@@ -298,6 +302,13 @@ class StoreWriter:
             raise self._unavailable(str(error)) from error
         except StoreError as error:
             raise _NotTaken(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
+        size = max(len(record.properties) for record in records)
+        if size > PROPERTIES_SIZE_MAX - GIVE_BACK_ROOM:
+            detail = (
+                f"properties of {size} bytes leave less than {GIVE_BACK_ROOM} of "
+                f"{PROPERTIES_SIZE_MAX}: a copy that a consumer gives back may lack the longest"
+            )
+            result = msgspec.structs.replace(result, detail=detail)
         return self._acknowledged(result, began_ns, self._timeout_s, waits=waits)
 
     # --- what can be wrong ----------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import NotAStoreError
-from rocketstore.verification.findings import Finding, Severity, VerifyReport
+from rocketstore.verification.findings import Finding, Severity, VerifyReport, state_of
 from support.golden import CASES, golden_case, manifest
 from support.small_store import (
     CONFIG,
@@ -215,6 +215,50 @@ def test_a_torn_record_that_a_queue_knew_is_damage_before_and_after_somebody_ope
     report = verify(root)
     assert report.is_damaged
     assert {f.kind for f in report.findings} == {"queue-kept", "checkpoint-ahead"}
+
+
+@pytest.fixture(params=[1, 30, COUNT])
+def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A store whose writer was killed when so many messages had not been dispatched."""
+    root, clock = tmp_path / "killed", Clock()
+    with open_store(tmp_path / "store", clock) as store:
+        put_all(store, messages(COUNT - request.param), clock)
+        for message in messages(request.param, first=COUNT - request.param):
+            store.put(message).raise_for_status()
+        shutil.copytree(tmp_path / "store", root)
+    return root
+
+
+def test_a_store_that_a_kill_ended_is_not_damaged_but_completed_by_the_next_opening(
+    killed: Path,
+) -> None:
+    report = verify(killed)
+    assert {f.kind for f in report.findings} - {"checkpoint"} == {
+        "queue-missing", "index-missing", "abort",
+    }  # fmt: skip
+    assert report.exit_code == 1
+    assert state_of(report.findings).endswith("no damage; the next opening completes the store")
+    for found in report.findings:
+        assert found.kind == "checkpoint" or "the next opening" in found.action
+    open_store(killed, Clock(NOW_MS)).close()
+    report = verify(killed)
+    assert (report.findings, report.counts.message_count) == ([], COUNT)
+
+
+@pytest.mark.parametrize("killed", [1, 30], indirect=True)
+@pytest.mark.parametrize("lost", ["consumequeue/Topic0", "consumequeue/Topic1/0"])
+def test_a_queue_that_was_lost_besides_a_kill_is_damage(killed: Path, lost: str) -> None:
+    shutil.rmtree(killed / lost)
+    report = verify(killed)
+    missing = [f for f in report.findings if f.kind == "queue-missing"]
+    lost_ones = [f for f in missing if f.severity is Severity.DAMAGE]
+    assert [f.file for f in lost_ones] == [f"consumequeue/{lost.split('/')[1]}/0"]
+    assert report.exit_code == 4
+
+
+def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed: Path) -> None:
+    (killed / "abort").unlink()
+    assert verify(killed).exit_code == 4
 
 
 @pytest.mark.parametrize(

@@ -267,8 +267,18 @@ class _Audit(NamedTuple):
         about = about.unionByName(self.spark.createDataFrame(table))
         groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
-        judgement = Judgement(self.common, view.bounds(), excluded, topics)
+        reached = self._dispatched_to(facts) if self._was_aborted else None
+        judgement = Judgement(self.common, view.bounds(), excluded, topics, reached)
         return _mapped(together, judge_targets, judgement)
+
+    @property
+    def _was_aborted(self) -> bool:
+        return not (self.places.was_closed or self.places.is_live)
+
+    def _dispatched_to(self, facts: DataFrame) -> int:
+        """Return the physical offset of the last record with an entry; -1 without one."""
+        furthest = facts.filter("kind = 'part'").orderBy("a", ascending=False).limit(1)
+        return max((int(reached) for (reached,) in _rows(furthest, "a")), default=-1)
 
     # --- what is said ---------------------------------------------------------------------------
 
@@ -355,7 +365,7 @@ class _Audit(NamedTuple):
             self.small.get,
             self.now_ms,
             self.now_ms if is_live else latest_ms,  # what is being written was not read
-            was_aborted=not (self.places.was_closed or is_live),
+            was_aborted=self._was_aborted,
         )
 
 

@@ -64,13 +64,15 @@ class Judgement(NamedTuple):
     """What queues are judged by.
 
     `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
-    gone. `topics` have a directory of queues of their kind.
+    gone. `topics` have a directory of queues of their kind. `dispatched_to` as `queue_findings` has
+    it.
     """
 
     task: AuditTask
     bounds: LogBounds
     excluded: Sequence[tuple[int, int]]
     topics: frozenset[str]
+    dispatched_to: int | None
 
 
 def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
@@ -131,7 +133,9 @@ def _judge_queue(
     view = _view(judgement, QueueKey(topic, int(number)), files, parts)
     is_there, found = view.is_own or bool(listed), list[Finding]()
     if is_there:
-        found += queue_rules.queue_findings(view, is_live=judgement.task.is_live)
+        found += queue_rules.queue_findings(
+            view, is_live=judgement.task.is_live, dispatched_to=judgement.dispatched_to
+        )
         _count(view, parts, sums)
         has_records = view.record_count > 0
         queue = QueueRow(
@@ -178,6 +182,7 @@ def _judge_batch_queue(judgement: Judgement, target: str, rows: list[Row]) -> It
         stored_entries(b"".join(row.facts for row in entries)),
         log_min,
         is_live=judgement.task.is_live,
+        dispatched_to=judgement.dispatched_to,
     )
     if found is not None:
         yield _finding_row(found)

@@ -66,7 +66,8 @@ _BATCH_ROWS: Final = 256
 class Row(NamedTuple):
     """A row of `FACTS`.
 
-    The first pass sends, by `kind`: ``stretch`` and ``index`` to the driver; of a queue ``part``,
+    The first pass sends, by `kind`: ``stretch`` and ``index`` to the driver; of a queue ``part``
+    (`a` is how far it was dispatched),
     of a batch queue the ``entries`` that are called for; of the index ``lacking`` keys, ``backed``,
     ``stray`` and ``repeated`` items. The driver adds what is ``listed`` of a queue, and each
     consumer's ``position``. The second pass yields ``finding``, ``queue``, ``lacking``, ``stray``
@@ -251,7 +252,8 @@ class _LogReader:
             if len(part.backed) or not block.is_extra.all():
                 *numbers, backed, missing, stated = part
                 sets = (one.tobytes() for one in (backed, missing, stated))
-                yield Row(queue_target(key), part.start, "part", packed((*numbers, *sets)))
+                facts = packed((*numbers, *sets))
+                yield Row(queue_target(key), part.start, "part", facts, part.dispatched_to)
 
     def _compared_keys(self, keys: ExpectedItems, starts: Int64Array, stop: int) -> Iterator[Row]:
         found = list(self._items.until(stop))
