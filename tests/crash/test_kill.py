@@ -70,7 +70,7 @@ class Witness:
                 self.tried.add(Label(run, thread, number, part))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("flush", [flush.value for flush in FlushDiskType])
 @pytest.mark.parametrize("number", STORES)
 def test_a_store_survives_kill_after_kill(

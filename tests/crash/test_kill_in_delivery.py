@@ -13,6 +13,7 @@ from rocketstore import MessageStore
 from support.delay_writer import TOPIC, DelayWriter, delay_config, is_all_delivered
 from support.fault_settings import base_seed, kill_count
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,6 @@ def root() -> Iterator[Path]:
         yield directory / "store"
 
 
-@pytest.mark.timeout(300)
 def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None:
     choices = random.Random(base_seed())
     killed = 0
@@ -38,7 +38,7 @@ def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None
             killed += writer.run(root, life=life, steps=choices.randint(1, STEPS_MAX))["killed"]
     assert killed >= LIVES // 2
     with MessageStore.open(root, delay_config()) as store:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not is_all_delivered(store) and time.monotonic() < deadline:
             time.sleep(0.002)
         store.wait_dispatched(timeout_s=30)

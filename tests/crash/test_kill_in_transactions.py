@@ -38,7 +38,6 @@ def root() -> Iterator[Path]:
         yield directory / "store"
 
 
-@pytest.mark.timeout(300)
 def test_each_transaction_ends_once_over_kill_after_kill(root: Path) -> None:
     choices = random.Random(base_seed())
     killed = 0

@@ -25,7 +25,7 @@ from rocketstore.units import QueueKey
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
-LIMIT_S = 30
+LIMIT_S = 240
 MESSAGE = Message(topic="t", body=b"child", keys="k")
 
 

@@ -28,6 +28,7 @@ from support.fault_workload import (
     step_of,
 )
 from support.faulty_disk import FaultyDisk, nth, once
+from support.patience import START_S
 from support.power_cut import abandon
 from support.store_oracle import check_agreement
 
@@ -69,7 +70,7 @@ class Filled:
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=START_S,
         )
         # -7 would be SIGBUS.
         assert done.returncode == 0, (done.returncode, done.stderr[-3000:])

@@ -13,10 +13,10 @@ from rocketstore.config import FlushDiskType
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.running_flags import RunningFlag
 from support.configured_store import Clock, open_small
+from support.patience import PATIENCE_S
 
 WAKE_UPS_PER_S = 20
 LOOKS_FOR_S = 1.0
-LONG_S = 20.0
 
 
 def voluntary_switches(store: MessageStore) -> int:
@@ -38,7 +38,7 @@ def test_an_idle_store_wakes_up_less_than_20_times_a_second(
     settings = {"retention": True, "scrub_bytes_per_second": 1000, "flush_disk_type": flush}
     with open_small(tmp_path, threads=True, **settings) as store:
         store.put(Message(topic="orders", body=b"x"))
-        assert store.wait_dispatched(timeout_s=LONG_S)
+        assert store.wait_dispatched(timeout_s=PATIENCE_S)
         time.sleep(0.2)
         before = voluntary_switches(store)
         time.sleep(LOOKS_FOR_S)
@@ -49,7 +49,7 @@ def test_somebody_who_waits_for_a_message_keeps_nobody_awake(tmp_path: Path) -> 
     with open_small(tmp_path, threads=True) as store:
         arrived: list[bool] = []
         waiter = threading.Thread(
-            target=lambda: arrived.append(store.wait_for("orders", 0, 0, LONG_S))
+            target=lambda: arrived.append(store.wait_for("orders", 0, 0, PATIENCE_S))
         )
         waiter.start()
         time.sleep(0.2)
@@ -82,14 +82,14 @@ def test_every_kind_of_put_wakes_dispatch_that_sleeps(
             wait_until_asleep(store)
             KINDS[kind](store)
             # Nobody waits for dispatch here, which would ring as well.
-            deadline = time.monotonic() + LONG_S
+            deadline = time.monotonic() + PATIENCE_S
             while store.dispatched_physical_offset < store.max_physical_offset:
                 assert time.monotonic() < deadline, "dispatch sleeps on"
                 time.sleep(0.0005)
 
 
 def wait_until_asleep(store: MessageStore) -> None:
-    deadline = time.monotonic() + LONG_S
+    deadline = time.monotonic() + PATIENCE_S
     while store._parts.log._ring is None:
         assert time.monotonic() < deadline, "dispatch does not go to sleep"
         time.sleep(0.0005)
@@ -100,7 +100,7 @@ def test_no_message_is_missed_by_dispatch_that_falls_asleep_meanwhile(tmp_path: 
     with open_small(tmp_path, threads=True) as store:
         for number in range(200):
             store.put(ORDER)
-            deadline = time.monotonic() + LONG_S
+            deadline = time.monotonic() + PATIENCE_S
             while store.dispatched_physical_offset < store.max_physical_offset:
                 assert time.monotonic() < deadline, "dispatch sleeps on"
             time.sleep((number % 40) / 10_000)
@@ -142,7 +142,7 @@ def test_puts_are_refused_after_the_death_of_a_thread_and_say_why(
         monkeypatch.setattr(service, "_job", die)
         for thread in threading.enumerate():
             if thread.name == name:
-                thread.join(LONG_S)
+                thread.join(PATIENCE_S)
         assert store.running_flags.bits & RunningFlag.NOT_WRITEABLE
         result = store.put(ORDER)
         assert result.status.name == "SERVICE_NOT_AVAILABLE"

@@ -15,8 +15,8 @@ from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutMessageStatus
 from support.configured_store import Clock, open_small
+from support.patience import PATIENCE_S
 
-LONG_S = 20.0
 """Nothing waits so long unless it waits for ever."""
 
 
@@ -56,7 +56,7 @@ def within_time(call, *arguments):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(LONG_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive(), f"{call} hangs"
     return outcome[0]
 
@@ -107,10 +107,10 @@ def test_an_unforeseen_error_of_the_asynchronous_flush_stops_the_puts_as_well(
     assert store.put(message).status is PutMessageStatus.PUT_OK
     disk.is_strange = True
     store.put(message)
-    assert disk.was_strange.wait(LONG_S)
+    assert disk.was_strange.wait(PATIENCE_S)
     for thread in threading.enumerate():
         if thread.name == "rocketstore-flush":
-            thread.join(LONG_S)
+            thread.join(PATIENCE_S)
     with pytest.raises(FlushFailedError, match="UnforeseenError"):
         store.put(message)
     assert isinstance(within_time(store.close), FlushFailedError)
@@ -124,12 +124,12 @@ def test_the_queue_flush_goes_on_after_an_unforeseen_error(tmp_path: Path) -> No
         flush_interval_consume_queue=1, flush_consume_queue_thorough_interval=1,
     )  # fmt: skip
     store.put(Message(topic="orders", body=b"x"))
-    assert store.wait_dispatched(timeout_s=LONG_S)
+    assert store.wait_dispatched(timeout_s=PATIENCE_S)
     disk.is_strange = True
     clock.now_ms += 100_000
-    assert disk.was_strange.wait(LONG_S)
+    assert disk.was_strange.wait(PATIENCE_S)
     clock.now_ms += 100_000
-    assert disk.went_on.wait(LONG_S), "the thread ended"
+    assert disk.went_on.wait(PATIENCE_S), "the thread ended"
     within_time(store.close)
     assert read_checkpoint(tmp_path / "checkpoint").logics_ms > 0
     assert not (tmp_path / "abort").exists()
@@ -176,10 +176,10 @@ def test_close_does_not_wait_for_the_pauses_of_retention(
     with open_small(tmp_path, clock) as store:
         fill(store, count=1)
     store = open_small(tmp_path, clock, disk=disk, threads=True, **settings)
-    assert disk.deleted.wait(LONG_S)
+    assert disk.deleted.wait(PATIENCE_S)
     began = time.monotonic()
     within_time(store.close)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 60  # of the 600 s of a pause
     left = len(list((tmp_path / "commitlog").iterdir()))
     assert left > 2 if in_log else left == 1
     assert not (tmp_path / "abort").exists()
@@ -230,7 +230,7 @@ def test_an_unforeseen_error_of_the_thread_that_makes_files_ahead_stops_no_put(
     disk.is_strange = True
     with open_small(tmp_path, disk=disk, threads=True) as store:
         fill(store, 120)
-        assert disk.was_strange.wait(LONG_S)
+        assert disk.was_strange.wait(PATIENCE_S)
         names = {thread.name for thread in threading.enumerate()}
         assert "rocketstore-preallocate" in names
         fill(store, 120)

@@ -17,6 +17,7 @@ from support.fuzzing import check_mutations, fuzz_with_atheris
 from support.guarded_memory import guarded
 from support.oracle import resync as reference_resync
 from support.oracle import walk as reference_walk
+from support.patience import PATIENCE_S
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
 from support.vectors import vector
@@ -138,7 +139,7 @@ def test_the_guard_ends_a_process_that_reads_outside():
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.stdout == "inside\n"

@@ -10,6 +10,7 @@ import pytest
 from rocketstore import Message, MessageStore
 from support.both_sides import small_config
 from support.java_store import SMALL_FILES, JavaStore, message_json, require_java
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.java]
 
 TOPIC = "later"
-MOST_S = 30.0
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,13 +38,13 @@ def put_java(java: JavaStore, *bodies: bytes, level: int = 1) -> None:
 
 def wait_ours(store: MessageStore, count: int) -> list[bytes]:
     """Wait until so many are delivered; return what is, a look later."""
-    assert store.wait_for(TOPIC, 0, count - 1, MOST_S), store.max_offset(TOPIC, 0)
+    assert store.wait_for(TOPIC, 0, count - 1, PATIENCE_S), store.max_offset(TOPIC, 0)
     time.sleep(0.3)  # for one that is delivered twice
     return [message.body for message in store.get(TOPIC, 0, 0).messages]
 
 
 def wait_java(java: JavaStore, count: int) -> list[dict]:
-    deadline = time.monotonic() + MOST_S
+    deadline = time.monotonic() + PATIENCE_S
     while len(found := java.read_queue(TOPIC)) < count and time.monotonic() < deadline:
         time.sleep(0.05)
     return found

@@ -11,6 +11,7 @@ from rocketstore import Message, MessageStore
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import all_of_java, all_of_ours, for_java, offsets, small_config
 from support.java_store import SMALL_FILES, JavaStore, require_java
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,6 @@ pytestmark = [pytest.mark.java]
 ON = {"enableMultiDispatch": "true", "enableLmq": "true"}
 NAMES = "INNER_MULTI_DISPATCH"
 LISTS = ("%LMQ%a", "%LMQ%b,copies", "copies,%LMQ%a,", "%LMQ%c,%LMQ%b,%LMQ%a")
-MOST_S = 30.0
 STORE_HOST = "127.0.0.1:10911"
 
 
@@ -109,7 +109,7 @@ def test_java_enters_a_message_that_we_let_wait_when_it_delivers_it(
         ours.wait_dispatched()
         assert "%LMQ%a" not in ours.topics()
     with JavaStore(tmp_path, {**SMALL_FILES, **ON}) as java:
-        deadline = time.monotonic() + MOST_S
+        deadline = time.monotonic() + PATIENCE_S
         while not (found := java.read_queue("%LMQ%a")) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [one["topic"] for one in found] == ["later"]

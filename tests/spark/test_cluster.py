@@ -24,6 +24,7 @@ import pytest
 
 from rocketstore import MessageStore, verify_store
 from support.golden import golden_case
+from support.patience import START_S
 from support.restoring import restored
 from support.spark_cluster import SparkCluster
 from support.spark_session import require_java
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 WRITTEN = 600
-DEADLINE_S = 120
 
 DRIVER = """
 import json, os, sys
@@ -142,8 +142,8 @@ class Killer:
         self._thread.join()
 
     def _run(self) -> None:
-        end = time.monotonic() + DEADLINE_S
-        while set(self._watched.rglob("*")) <= self._before and time.monotonic() < end:
+        end = time.monotonic() + START_S
+        while not self._has_begun() and not self._is_over and time.monotonic() < end:
             time.sleep(0.02)  # between two looks
         first, second = self._cluster.workers
         lost = self._lost_tasks()
@@ -155,6 +155,9 @@ class Killer:
             self._cluster.kill_worker(second)
         else:
             self._cluster.kill_executor(second)
+
+    def _has_begun(self) -> bool:
+        return not set(self._watched.rglob("*")) <= self._before
 
     def _lost_tasks(self) -> int:
         return self._log.read_text(errors="replace").count("Lost task")

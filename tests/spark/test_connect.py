@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from support.golden import golden_case
+from support.patience import START_S
 
 pytestmark = [pytest.mark.spark]
 
@@ -98,7 +99,7 @@ def test_source_sinks_and_jobs_work_on_spark_connect(remote, tmp_path):
     store = golden_case("basic") / "store"
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, remote, str(store), str(tmp_path)],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=START_S,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     assert lines, done.stderr[-30000:]

@@ -15,13 +15,12 @@ import pytest
 from rocketstore import MessageStore
 from support import sink_driver
 from support.golden_stores import golden_store
+from support.patience import START_S
 from support.repository import ROOT
 from support.sink_parts import check_whole
 from support.spark_session import run_to_its_end
 
 pytestmark = [pytest.mark.spark]
-
-DRIVER_LIMIT_S = 240
 
 
 def write(frame, path, mode="append", **options):
@@ -179,7 +178,7 @@ def test_a_query_whose_worker_and_driver_were_killed_goes_on_exactly_once(spark,
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + DRIVER_LIMIT_S
+        deadline = time.monotonic() + START_S
         while not (tmp_path / "reached").exists():
             assert driver.poll() is None, (tmp_path / "log").read_text()[-3000:]
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]

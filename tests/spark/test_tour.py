@@ -27,7 +27,7 @@ notebook = nbformat.read(sys.argv[1], as_version=4)
 manager = AsyncKernelManager()
 command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
 manager._kernel_spec = KernelSpec(argv=command, display_name="this Python", language="python")
-NotebookClient(notebook, km=manager, timeout=240).execute()
+NotebookClient(notebook, km=manager, timeout=600).execute()
 nbformat.write(notebook, sys.argv[2])
 """
 """In a process of its own: Jupyter leaves sockets and tasks behind in the one that asks."""

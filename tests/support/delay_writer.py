@@ -22,6 +22,7 @@ from rocketstore import Message, MessageStore
 from rocketstore.storage.files.disk import Disk
 from support.configured_store import small_config
 from support.line_process import LineProcess
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "kill"
 MESSAGES: Final = 12
-MOST_S: Final = 30.0
 
 
 def delay_config() -> StoreConfig:
@@ -118,7 +118,7 @@ def _live(root: Path, life: int, steps: Steps) -> None:
             store.put(message, number % 2).raise_for_status()
             said.write(label + "\n")
             said.flush()
-        deadline = time.monotonic() + MOST_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and not is_all_delivered(store):
             time.sleep(0.002)
 

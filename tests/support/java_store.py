@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from support.line_process import CommandFailedError, LineProcess
+from support.patience import START_S
 from support.spark_home import QUIET_SHARING, SHORT_LIVED_JVM
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java"
 JAR = PROJECT / "target" / "java-store.jar"
-BUILD_TIMEOUT_S = 600
 LAST_TIMESTAMP_MS = 2**62
 
 SMALL_FILES = {
@@ -104,7 +104,7 @@ def run_maven(project: Path, *arguments: str) -> None:
             env={"MAVEN_OPTS": SHORT_LIVED_JVM, **os.environ},
             cwd=project,
             check=False,
-            timeout=BUILD_TIMEOUT_S,
+            timeout=START_S,
             capture_output=True,
             text=True,
         )

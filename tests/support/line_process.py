@@ -14,7 +14,8 @@ import subprocess
 import tempfile
 from typing import IO, Any, Self, cast
 
-END_TIMEOUT_S = 60
+from support.patience import PATIENCE_S
+
 STDERR_TAIL_BYTES = 4000
 
 
@@ -89,7 +90,7 @@ class LineProcess:
         return self._stderr.read().decode("utf-8", "replace")
 
     def _reap(self) -> int:
-        code = self.process.wait(END_TIMEOUT_S)
+        code = self.process.wait(PATIENCE_S)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.config import BrokerRole
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +18,6 @@ SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": LOG_FILE_BYTES,
     "mapped_file_size_consume_queue": 2000,
 }
-PATIENCE_S = 60.0
-"""A loaded machine is slow; a test that succeeds never waits so long."""
 
 
 def open_master(root: Path, **settings: Any) -> MessageStore:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
+from support.patience import START_S
 from support.spark_home import java, spark_environment, spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-START_TIMEOUT_S = 90
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
@@ -108,8 +108,8 @@ class SparkCluster:
 
 
 def wait_for(look: Callable[[], str | None], is_alive: Callable[[], bool], log: Path) -> str:
-    """Return what `look` finds once it finds something; a dead process or a minute end the wait."""
-    end = time.monotonic() + START_TIMEOUT_S
+    """Return what `look` finds once it finds something; the death of its process ends the wait."""
+    end = time.monotonic() + START_S
     while time.monotonic() < end and is_alive():
         found = look()
         if found is not None:

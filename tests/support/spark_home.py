@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from support.patience import START_S
 from support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ QUIET_SHARING = "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 """What a JVM says of classes that it cannot share goes to its output, which others read."""
 
 CACHE = ROOT / ".pytest_cache" / "d" / "spark"
-TRAINING_LIMIT_S = 280  # a minute where nothing else runs
 
 TRAINING = """
 import sys
@@ -140,7 +140,7 @@ def _train(home: Path, archive: Path) -> None:
     command = [sys.executable, "-c", TRAINING, str(place), str(golden_case("basic") / "store")]
     done = subprocess.run(
         command, env=environment, cwd=place, capture_output=True, text=True, check=False,
-        timeout=TRAINING_LIMIT_S,
+        timeout=START_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     shutil.rmtree(place)

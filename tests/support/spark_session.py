@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support.patience import PATIENCE_S
 from support.spark_home import jvm_options, spark_home
 
 SETTINGS = {
@@ -60,7 +61,6 @@ runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 them. Workers of JVMs of their own (tests/spark/test_cluster.py and others) import for themselves.
 """
 
-QUERY_LIMIT_S = 120
 CONNECT_TIMEOUT = "Python worker failed to connect back"
 
 
@@ -106,8 +106,8 @@ def run_to_its_end(start) -> None:
         try:
             query = start()
             try:
-                ended = query.awaitTermination(QUERY_LIMIT_S)
-                assert ended, f"no end after {QUERY_LIMIT_S} s: {query.status}\n{what_runs()}"
+                ended = query.awaitTermination(PATIENCE_S)
+                assert ended, f"no end after {PATIENCE_S} s: {query.status}\n{what_runs()}"
             finally:
                 query.stop()
             if query.exception() is not None:

@@ -8,13 +8,15 @@ import sys
 
 import pytest
 
+from support.patience import PATIENCE_S
+
 HEAVY = ("numba", "llvmlite", "pyarrow", "pyspark", "pandas", "javaproperties")
 
 
 def loaded_after(code: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
     code += f"\nimport json, sys; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     return json.loads(done.stdout)
 

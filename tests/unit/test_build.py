@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore.scan import kernels
+from support.patience import START_S
 from support.repository import ROOT
 
 MODULES = (
@@ -61,7 +62,7 @@ def test_without_a_compiler_the_package_is_built_unless_all_of_it_is_required(
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=START_S,
     )
     assert done.returncode == code, done.stderr
     assert not list(tmp_path.rglob("*.so"))
@@ -80,7 +81,7 @@ def test_what_is_required_and_cannot_be_built_is_an_error_elsewhere_than_on_linu
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=START_S,
     )
     assert done.returncode == code, done.stderr
     assert ("on Linux only" in done.stderr) == bool(code)

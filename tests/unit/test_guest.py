@@ -19,6 +19,7 @@ from rocketstore.events import get_logger
 from rocketstore.native.log_end import QueueCounter
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.units import QueueKey
+from support.patience import PATIENCE_S
 from support.said import capture_logs
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ print(json.dumps([before, after]))
 def test_using_the_package_changes_nothing_global(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", USE, tmp_path / "store", json.dumps(SMALL)],
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
     before, after = json.loads(done.stdout)
     assert after == before
@@ -154,7 +155,10 @@ def test_nothing_is_printed_unless_the_host_listens() -> None:
         get_logger("rocketstore.storage").error("log.flush_failed", error="EIO")
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, check=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     assert done.stdout + done.stderr == b""
 

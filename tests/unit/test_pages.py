@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
+from support.patience import PATIENCE_S
 from support.repository import ROOT, files_with
 
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -40,7 +41,7 @@ def test_an_example_runs_as_it_stands(code, tmp_path, monkeypatch):
         (tmp_path / "test_example.py").write_text(code)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=120,
+            command, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
             env={**os.environ, "ROCKETSTORE_KERNELS": "off"},  # starts sooner
         )  # fmt: skip
         assert (done.returncode, done.stdout.count(" passed")) == (0, 1), done.stdout

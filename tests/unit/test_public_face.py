@@ -23,6 +23,7 @@ from rocketstore import (
     pipeline,
 )
 from rocketstore.config.store_config import FIELDS, field_texts
+from support.patience import PATIENCE_S
 
 
 def help_of(thing) -> str:
@@ -95,6 +96,6 @@ def test_every_other_status_is_an_error_that_says_whether_the_message_is_there(s
 def test_the_package_is_run_like_its_command():
     done = subprocess.run(
         [sys.executable, "-m", "rocketstore", "--version"],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.stdout.strip() == rocketstore.__version__

@@ -19,6 +19,7 @@ from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.cli.application import run
 from rocketstore.cli.moments import parse_time
 from rocketstore.errors import ConfigError
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -440,7 +441,7 @@ def test_tail_follows_the_writer_to_queues_that_are_new(tmp_path: Path) -> None:
             row = json.loads(tail.stdout.readline())
             assert (row["body"], row["queueId"]) == ("elsewhere", 5)
             tail.send_signal(signal.SIGINT)
-            out, err = tail.communicate(timeout=60)
+            out, err = tail.communicate(timeout=PATIENCE_S)
         finally:
             tail.kill()
     assert (tail.returncode, out, err) == (130, "", "")

@@ -13,6 +13,7 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.cli.application import run
+from support.patience import PATIENCE_S
 from support.replicas import log_bytes, open_master, put_many, wait_until
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def serving(*arguments: str, ends_by: signal.Signals = signal.SIGTERM) -> Iterat
             assert process.stdout is not None
             yield process.stdout.readline()
             process.send_signal(ends_by)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, errors
         finally:
             process.kill()
@@ -85,7 +86,7 @@ def test_a_log_is_set_aside_once(tmp_path: Path) -> None:
                 *(sys.executable, "-m", "rocketstore", "serve", "slave", str(slave)),
                 *("--master", f"{host}:{port}"),
             ],
-            check=False, capture_output=True, text=True, timeout=60,
+            check=False, capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
     assert result.returncode == 3
     assert "commitlog.replaced is there from the last time" in result.stderr

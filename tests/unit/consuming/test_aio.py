@@ -11,9 +11,9 @@ import rocketstore.aio
 from rocketstore import FlushDiskType, Message, PutMessageStatus, RefusedMessageError
 from support.configured_store import small_config
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 
 SYNC = small_config(flush_disk_type=FlushDiskType.SYNC_FLUSH)
-WAIT_S = 30
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def message(number):
 
 
 def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, WAIT_S))
+    return asyncio.run(asyncio.wait_for(coroutine, PATIENCE_S))
 
 
 def test_tasks_put_and_read(root):
@@ -37,7 +37,7 @@ def test_tasks_put_and_read(root):
             assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
             batch = await store.put_batch([message(50), message(51)])
             assert batch.message_count == 2
-            assert await store.wait_dispatched(timeout_s=WAIT_S)
+            assert await store.wait_dispatched(timeout_s=PATIENCE_S)
             page = await store.get("orders", 0, 0)
             assert [one.body for one in page.messages] == [b"%d" % n for n in range(32)]
             with pytest.raises(RefusedMessageError):
@@ -52,7 +52,7 @@ def test_a_thousand_tasks_wait_without_a_thread_for_each(root):
     async def work():
         async with rocketstore.aio.open(root, SYNC) as store:
             waiting = [
-                asyncio.create_task(store.wait_for("orders", 0, number, WAIT_S))
+                asyncio.create_task(store.wait_for("orders", 0, number, PATIENCE_S))
                 for number in range(1000)
             ]
             await asyncio.sleep(0)
@@ -88,7 +88,7 @@ def test_a_task_consumes_and_another_one_closes_it(root):
             await consumer.close()
             await task
             assert sorted(taken) == list(range(5))
-            assert await store.wait_for("%DLQ%billing", 0, 0, WAIT_S)
+            assert await store.wait_for("%DLQ%billing", 0, 0, PATIENCE_S)
 
     run(work())
 
@@ -103,7 +103,7 @@ def test_a_cancelled_wait_loses_no_message(root):
             with pytest.raises(asyncio.CancelledError):
                 await task
             await store.put(message(0))
-            assert await store.wait_dispatched(timeout_s=WAIT_S)
+            assert await store.wait_dispatched(timeout_s=PATIENCE_S)
             assert [one.body async for one in consumer] == [b"0"]
 
     run(work())

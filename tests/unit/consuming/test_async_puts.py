@@ -20,8 +20,8 @@ from rocketstore import (
 from rocketstore.storage.files.disk import Disk
 from support.configured_store import open_small, small_config
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 
-WAIT_S = 30
 SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
 
 
@@ -40,7 +40,7 @@ class HeldDisk(Disk):
         self.failure = None
 
     def fdatasync(self, descriptor, path):
-        assert self.may_sync.wait(WAIT_S)
+        assert self.may_sync.wait(PATIENCE_S)
         if self.failure is not None:
             raise self.failure
         super().fdatasync(descriptor, path)
@@ -58,7 +58,7 @@ def message(number, **fields):
 def test_futures_have_the_results_of_put(root, settings):
     with open_small(root, threads=True, **settings) as store:
         futures = [store.put_async(message(number)) for number in range(200)]
-        results = [future.result(WAIT_S) for future in futures]
+        results = [future.result(PATIENCE_S) for future in futures]
         assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
         assert [result.queue_offset for result in results] == list(range(200))
         assert len(put_threads()) == (1 if settings else 0)
@@ -79,7 +79,7 @@ def test_a_future_is_resolved_when_the_message_is_on_the_disk_and_not_before(roo
         assert not future.cancel()
         assert store.put_async(message(1, wait_flush=False)).done()
         disk.may_sync.set()
-        assert future.result(WAIT_S).status is PutMessageStatus.PUT_OK
+        assert future.result(PATIENCE_S).status is PutMessageStatus.PUT_OK
 
 
 def test_a_put_that_waits_too_long_says_so(root):
@@ -88,7 +88,7 @@ def test_a_put_that_waits_too_long_says_so(root):
     with MessageStore.open(root, config, disk=disk) as store:
         store.put(message(0))
         disk.may_sync.clear()
-        result = store.put_async(message(0)).result(WAIT_S)
+        result = store.put_async(message(0)).result(PATIENCE_S)
         disk.may_sync.set()
         assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
 
@@ -101,9 +101,9 @@ def test_a_sync_that_fails_fails_the_futures_that_waited_for_it(root):
     disk.failure = OSError(errno.EIO, "Input/output error")
     futures = [store.put_async(message(number)) for number in range(5)]
     disk.may_sync.set()
-    wait(futures, WAIT_S)
+    wait(futures, PATIENCE_S)
     assert {type(future.exception(0)) for future in futures} == {FlushFailedError}
-    assert isinstance(store.put_async(message(6)).exception(WAIT_S), FlushFailedError)
+    assert isinstance(store.put_async(message(6)).exception(PATIENCE_S), FlushFailedError)
     with pytest.raises(FlushFailedError):
         store.close()
 

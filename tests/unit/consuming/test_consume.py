@@ -13,10 +13,10 @@ from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from support.configured_store import open_small, small_config
 from support.golden_stores import golden_store
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 
 TOPIC = "orders"
 GROUP = "billing"
-WAIT_S = 30
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_a_consumer_waits_for_messages_and_ends_when_it_is_closed(root):
         thread = threading.Thread(target=work)
         thread.start()
         put(store, 1)
-        assert has_one.wait(WAIT_S)
+        assert has_one.wait(PATIENCE_S)
         consumer.close()
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         assert seen == [0]
         with pytest.raises(StoreClosedError):
@@ -108,9 +108,9 @@ def test_closing_the_store_ends_a_waiting_consumer_and_saves_its_offsets(root):
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert acknowledged.wait(WAIT_S)
+    assert acknowledged.wait(PATIENCE_S)
     store.close()
-    thread.join(WAIT_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     text = (root / "config" / "consumerOffset.json").read_bytes()
     assert decode_table(text, ConsumerOffsets).offset_table["orders@billing"] == {0: 1}
@@ -194,7 +194,7 @@ def test_threads_of_a_group_take_every_message_once(root):
             thread.start()
         put(store, 600, queues=5)
         for thread in threads:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
         assert len(taken) == len(set(taken)) == 600
         assert [offset(store, number) for number in range(5)] == [120] * 5
 

@@ -26,6 +26,7 @@ from rocketstore.metrics import families, http_server
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.statistics import BUCKET_NAMES
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 from support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def test_without_prometheus_client_the_open_says_what_to_install(
 def test_what_is_needed_to_serve_is_imported_only_to_serve() -> None:
     code = "import sys, rocketstore.message_store as m; print(*sys.modules)"
     modules = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     ).stdout.split()
     assert not {"prometheus_client", "wsgiref", "http.server"} & set(modules)
 
@@ -361,7 +362,7 @@ def test_a_failure_while_values_are_taken_is_an_answer_and_not_the_end(
 
 def scrape_at_last(store: MessageStore) -> None:
     """Scrape, once the threads of earlier peers have ended."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             assert scrape(store)
@@ -389,7 +390,7 @@ def test_peers_that_send_garbage_or_nothing_hold_nobody_up(
             peer()
         scrape_at_last(store)
         more = [peer() for _ in range(9)]  # of which there is room for one
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         hung_up = select.poll()  # which takes descriptors beyond 1,024 too
         for one in more:
             hung_up.register(one, select.POLLIN)

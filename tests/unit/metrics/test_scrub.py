@@ -25,6 +25,7 @@ from rocketstore.verification.damage_map import (
 )
 from support.failing_disk import FailingDisk
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 from support.said import capture_logs
 from support.small_store import (
     CONFIG,
@@ -272,7 +273,7 @@ def test_an_open_store_checks_its_old_files_when_the_setting_says_so(
     monkeypatch.setattr("rocketstore.metrics.scrub_service.TURN_INTERVAL_S", 0.01)
     config = msgspec.structs.replace(SCRUBBED, scrub_bytes_per_second=10_000 * LOG_FILE_BYTES)
     with MessageStore.open(root, config) as opened:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while opened.runtime_info()["scrubDamagedRanges"] != "1":
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from rocketstore.scan import kernels
+from support.patience import START_S
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -19,7 +20,7 @@ def run_python(code: str, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=200,
+        timeout=START_S,
     )
     return done.stdout
 

@@ -12,6 +12,7 @@ import pytest
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.cli.application import run
 from rocketstore.scan import kernels
+from support.patience import PATIENCE_S
 from support.said import capture_logs
 
 SWITCHED_OFF = """
@@ -51,7 +52,7 @@ def test_a_part_that_was_switched_off_names_the_switch():
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert set(json.loads(done.stdout).values()) == {"switched off by ROCKETSTORE_KERNELS"}
 

@@ -10,10 +10,10 @@ from rocketstore import Message, MessageStore, StoreClosedError, StoreLockedErro
 from rocketstore.storage.checkpoint import read_checkpoint
 from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
+from support.patience import PATIENCE_S
 from support.preallocation import wait_idle
 
 TOPIC = "TopicTest"
-WAIT_S = 30
 
 
 def our_threads():
@@ -87,7 +87,7 @@ def test_files_made_ahead_are_gone_after_close(tmp_path):
     with open_small(tmp_path / "store", threads=True) as store:
         put(store)
         store._parts.preallocator.request(0)
-        wait_idle(store._parts.preallocator, WAIT_S)
+        wait_idle(store._parts.preallocator, PATIENCE_S)
         assert len(list(store.layout.commit_log_directories[0].iterdir())) == 3
     assert len(list(store.layout.commit_log_directories[0].iterdir())) == 1
 
@@ -95,7 +95,7 @@ def test_files_made_ahead_are_gone_after_close(tmp_path):
 def test_the_next_files_are_made_once_the_last_one_is_half_full(tmp_path):
     def count(store):
         store._services.make_ahead()
-        assert wait_idle(store._parts.preallocator, WAIT_S)
+        assert wait_idle(store._parts.preallocator, PATIENCE_S)
         return len(list(store.layout.commit_log_directories[0].iterdir()))
 
     with open_small(tmp_path / "store", threads=True) as store:
@@ -167,11 +167,11 @@ def test_a_wait_ends_when_the_message_can_be_read_and_not_before_the_time_is_ove
         assert not store.wait_for(TOPIC, 0, 0, timeout_s=0.01)
         arrived = []
         waiter = threading.Thread(
-            target=lambda: arrived.append(store.wait_for(TOPIC, 0, 0, timeout_s=WAIT_S))
+            target=lambda: arrived.append(store.wait_for(TOPIC, 0, 0, timeout_s=PATIENCE_S))
         )
         waiter.start()
         put(store)
-        waiter.join(WAIT_S)
+        waiter.join(PATIENCE_S)
         assert arrived == [True]
         assert len(store.get(TOPIC, 0, 0).messages) == 1
 

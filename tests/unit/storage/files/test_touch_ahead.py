@@ -31,6 +31,7 @@ from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts, SettableClock
 from support.mapped_bytes import append_bytes, resident_bytes
+from support.patience import PATIENCE_S
 
 FILE_BYTES = 4 * TOUCH_BYTES
 needs_compiled = pytest.mark.skipif(
@@ -97,7 +98,7 @@ def test_the_faster_the_writer_the_longer_its_lead(tmp_path, filled_ms, windows)
 
 def until_present(file: MappedFile, size: int) -> None:
     """Wait until so many bytes of a file are in memory for this process."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while resident_bytes(file.path) != size:
         assert time.monotonic() < until, f"{resident_bytes(file.path)} bytes, expected {size}"
         time.sleep(0.001)

@@ -17,6 +17,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
+from support.patience import PATIENCE_S
 from support.said import capture_logs
 
 # Longer than any test waits: whoever is not woken is found out.
@@ -330,7 +331,7 @@ def test_an_untimed_flush_is_woken_by_a_put(tmp_path):
     parts = LogParts(tmp_path, config)
     parts.flusher.start()
     parts.writer.put(MESSAGE)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while parts.log.flushed_offset < parts.log.max_offset and time.monotonic() < deadline:
         time.sleep(0.001)
     assert parts.log.flushed_offset == parts.log.max_offset
@@ -354,7 +355,7 @@ def test_the_thread_flushes_by_the_clock_without_being_woken(tmp_path):
     parts.flusher.start()
     for _ in range(2):
         parts.writer.put(MESSAGE)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while parts.log.flushed_offset < parts.log.max_offset and time.monotonic() < deadline:
             time.sleep(0.001)
         assert parts.log.flushed_offset == parts.log.max_offset
