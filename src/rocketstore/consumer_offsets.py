@@ -18,10 +18,12 @@ written by a thread that starts with the first change.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rocketstore.errors import StoreError
+from rocketstore.config import BrokerRole
+from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import (
     CONSUMER_OFFSETS_FILE,
@@ -34,8 +36,10 @@ from rocketstore.format.metadata_json import (
     offsets_key,
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
+from rocketstore.positions import MARKS, agreed_end, end_within, with_mark
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.threads import Periodic
+from rocketstore.verification.waiting import TRANSACTION_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.reading.reader import Reader
+    from rocketstore.storage.store import BaseStore
 
 _TABLE: Final = "offsetTable"
 _LIGHT: Final = "lmqOffsetTable"
@@ -56,12 +62,18 @@ class ConsumerOffsetTable:
     """The offsets of all groups; any thread may ask and set.
 
     `flush` makes the store's messages durable. What is consumed between two saves
-    (``flushConsumerOffsetInterval``) is consumed again after a kill.
+    (``flushConsumerOffsetInterval``) is consumed again after a kill. The offsets are those of the
+    log of `store`; without one, of no log that is known.
     """
 
     def __init__(
-        self, layout: StoreLayout, config: StoreConfig, *, flush: Callable[[], object], disk: Disk
-    ) -> None:
+        self, layout: StoreLayout, config: StoreConfig, *, flush: Callable[[], object], disk: Disk,
+        store: BaseStore | None = None,
+    ) -> None:  # fmt: skip
+        self._layout = layout
+        # A slave's log is still to come: it is looked at when that is a master's.
+        self._store = None if config.broker_role is BrokerRole.SLAVE else store
+        self._is_settled = False
         lmq = config.enable_lmq
         self.path = layout.config / (LMQ_CONSUMER_OFFSETS_FILE if lmq else CONSUMER_OFFSETS_FILE)
         self._lmq = lmq
@@ -116,16 +128,26 @@ class ConsumerOffsetTable:
             self._is_changed = False
             try:
                 # The offsets first: what they count as consumed is there to be flushed.
-                content = dumps({**self._loaded, **self._tables()}).encode("utf-8")
+                tables = self._tables()
                 self._flush()
+                if self._store is not None and self._is_settled:
+                    end = self._store.flushed_physical_offset
+                    self._loaded[MARKS] = with_mark(self._layout, self._loaded.get(MARKS, ()), end)
+                content = dumps({**self._loaded, **tables}).encode("utf-8")
                 write_atomically(self.path, content, disk=self._disk, decode=_decoded)
             except BaseException:
                 self._is_changed = True
                 raise
 
     def start(self) -> None:
-        """Let a thread save what changes from now on."""
+        """Let a thread save what changes from now on; go back where the log is another one."""
         self._may_run = True
+        if self._store is not None:
+            with contextlib.suppress(FormatError):  # whoever asks for an offset gets it
+                former = {_TABLE: self._offsets()}
+                self._loaded = _settled(self._store, self._loaded or former)
+                self._is_changed |= self._loaded[_TABLE] != former[_TABLE]
+                self._is_settled = True
 
     def stop(self) -> None:
         """Save for the last time; what cannot be saved is said, and is consumed again."""
@@ -177,15 +199,58 @@ class ConsumerOffsetTable:
         }
 
 
-def read_offsets(layout: StoreLayout) -> ConsumerOffsets:
-    """Return the offsets that a store has at the moment, for a reader.
+def _settled(reader: Reader, loaded: dict[str, Any]) -> dict[str, Any]:
+    """Return a table whose offsets count nothing that the log of a reader has not got."""
+    marks, table = loaded.get(MARKS) or [], dict(loaded[_TABLE])
+    agreed = agreed_end(reader.layout, marks)
+    if agreed is None and marks:
+        return loaded
+    for name, queues in loaded[_TABLE].items():
+        topic, _, group = name.partition("@")
+        if agreed is None:
+            ends = {queue_id: reader.max_offset(topic, queue_id) for queue_id in queues}
+        else:
+            ends = {queue_id: end_within(reader, topic, queue_id, agreed) for queue_id in queues}
+        table[name] = {one: min(offset, ends[one]) for one, offset in queues.items()}
+        if table[name] != queues:
+            _log.warning(
+                "consumer_offsets.set_back", topic=topic, group=group, before=queues,
+                after=table[name], agreed_physical_offset=agreed,
+                why="the log ends before what they count, or is another one from there on",
+            )  # fmt: skip
+        if group == TRANSACTION_GROUP and agreed is not None:
+            del table[name]  # what has ended may have ended in the other log
+    return loaded | {_TABLE: table, MARKS: [one for one in marks if one[1] <= (agreed or 0)]}
+
+
+def say_which_log(layout: StoreLayout, end: int, disk: Disk) -> None:
+    """Let the table say that it belongs to the log, which ends at `end`, before that is replaced.
+
+    A broker's does not; where that group is in a log's transactions says that log itself.
+    """
+    for name in (CONSUMER_OFFSETS_FILE, LMQ_CONSUMER_OFFSETS_FILE):
+        path = layout.config / name
+        loaded = read_with_backup(path, _decoded)
+        if loaded is not None:
+            rows = loaded[_TABLE].items()
+            rows = {key: one for key, one in rows if not key.endswith(f"@{TRANSACTION_GROUP}")}
+            marks = loaded.get(MARKS) or with_mark(layout, (), end)
+            content = dumps(loaded | {_TABLE: rows, MARKS: marks})
+            write_atomically(path, content.encode("utf-8"), disk=disk, decode=_decoded)
+
+
+def read_offsets(layout: StoreLayout, reader: Reader | None = None) -> ConsumerOffsets:
+    """Return the offsets that a store has at the moment; those for the log of `reader`, if given.
 
     Raises
     ------
     FormatError
         The file and its backup are broken.
     """
-    return _read(layout.config, _table) or ConsumerOffsets()
+    if reader is None:
+        return _read(layout.config, _table) or ConsumerOffsets()
+    found = _read(layout.config, _decoded) or {_TABLE: {}}
+    return ConsumerOffsets(offset_table=_settled(reader, found)[_TABLE])
 
 
 def _read(directory: Path, decode: Callable[[bytes], _T]) -> _T | None:

@@ -72,7 +72,7 @@ class MessageStore(BaseStore):
             self.transient_pool = TransientPoolService(parts, self._services)
             self.attached.append(self.transient_pool)
         self.consumer_offsets = ConsumerOffsetTable(
-            self.layout, parts.config, flush=self.flush, disk=parts.disk
+            self.layout, parts.config, flush=self.flush, disk=parts.disk, store=self
         )
         # First, so that it is stopped last: the other services may set offsets until they end.
         self.attached.append(self.consumer_offsets)

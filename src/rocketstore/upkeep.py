@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rocketstore.batch_queue import checking
 from rocketstore.config import StoreConfig
+from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, offset_tables_by_age
+from rocketstore.positions import agreed_end
 from rocketstore.storage.audit import repair
 from rocketstore.storage.audit.store_audit import (
     audit_store,
@@ -26,17 +28,21 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns
 from rocketstore.verification.batch_entries import queue_bounds
-from rocketstore.verification.findings import Severity, VerifyReport
+from rocketstore.verification.findings import Severity, VerifyReport, finding
 from rocketstore.verification.small_files import (
     positions,
     small_file_findings,
     standing_findings,
+    table_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rocketstore.storage.audit.repair_plan import RepairReport
+    from rocketstore.storage.layout import StoreLayout
+    from rocketstore.verification.findings import Finding
+    from rocketstore.verification.small_files import Content
 
 
 def verify_store(
@@ -112,8 +118,20 @@ def _look(
         *batches.compare(audit.log_files, audit.log, is_live=is_live, dispatched_to=reached),
         *small_file_findings(read, now_ms, latest_ms, was_aborted=was_aborted),
         *standing_findings(standing, bounds),
+        *_of_another_log(layout, read),
     ]
     return VerifyReport(findings, audit.counts), is_live
+
+
+def _of_another_log(layout: StoreLayout, read: Callable[[str], Content]) -> Iterator[Finding]:
+    """Yield the tables that count what stood in another log than the one at hand."""
+    consumers = offset_tables_by_age(changed_ns(layout.config))[0]
+    for name in (consumers, DELAY_OFFSETS_FILE):
+        table = table_of(read, name)
+        agreed = None if table is None else agreed_end(layout, table.log_marks or ())
+        if agreed is not None:
+            reason = f"it counts another log, which agrees with this one up to {agreed}"
+            yield finding("position-log", f"config/{name}", reason, physical_offset=agreed)
 
 
 def repair_store(

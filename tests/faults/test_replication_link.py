@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rocketstore.positions import known_start
 from rocketstore.replication.link import Link
 from rocketstore.replication.protocol import FRAME, PeerError, Trouble, Welcome
-from rocketstore.replication.settings import known_start
 from rocketstore.replication.slave_session import SlaveSession
 from support.simulated_link import FILE_BYTES, LIMITS, MemoryLog, Simulation, real_log
 
@@ -231,7 +231,7 @@ def test_two_sides_that_have_nothing_to_say_keep_each_other(master_of_4_9):
 def test_a_slave_that_is_ahead_of_a_master_of_4_9_hears_only_signs_of_life_and_says_so():
     log = log_of(real_log()[0])
     slave = SlaveSession(log, LIMITS, identity=7, from_last_file=False, now_ms=0)
-    sign = FRAME.pack(known_start(log), 0)
+    sign = FRAME.pack(known_start(log.read, log.file_size, log.end), 0)
     slave.receive(sign, 0)
     with pytest.raises(PeerError, match="the master sends nothing from") as refused:
         slave.receive(sign, 0)

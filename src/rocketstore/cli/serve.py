@@ -15,9 +15,10 @@ from rocketstore.config import BrokerRole
 from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.message_store import MessageStore
 from rocketstore.replication.master import MasterService
-from rocketstore.replication.protocol import NEEDS_NEW_LOG, PeerError
+from rocketstore.replication.protocol import NEEDS_NEW_LOG, PeerError, Trouble
 from rocketstore.replication.renewal import set_log_aside
 from rocketstore.replication.slave import SlaveService, ask_master
+from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.threads import Bell
 
@@ -91,16 +92,16 @@ def slave(
         raise ConfigError("a slave needs a master", key="haMasterAddress", hint="give --master")
     with _until_told() as told:
         while not told.is_told:
-            if not _follow(store, _sized(store, config), told, renew=renew):
-                break
-            for path in set_log_aside(StoreLayout.of(store, config)):
-                complain(f"kept as {path}")
+            end = _follow(store, config, told, renew=renew)
+            if end is not None:
+                for path in set_log_aside(StoreLayout.of(store, config), end):
+                    complain(f"kept as {path}")
     return 0
 
 
 def _sized(store: Path, config: StoreConfig) -> StoreConfig:
     """Return settings with the master's size of files where nothing else says it (K-H8)."""
-    is_new = not any(path.exists() for path in StoreLayout.of(store, config).log_directories)
+    is_new = not PreadFiles(StoreLayout.of(store, config).log_directories).files
     if is_new and config.mapped_file_size_commit_log is None:
         # A master of 4.9 does not say it, and one that is away will be asked by the slave.
         with contextlib.suppress(RocketStoreError, OSError):
@@ -109,22 +110,30 @@ def _sized(store: Path, config: StoreConfig) -> StoreConfig:
     return config
 
 
-def _follow(store: Path, config: StoreConfig, told: Told, *, renew: bool) -> bool:
-    """Follow until this process is told to end; with `renew` return True where logs do not fit."""
-    unfit: list[PeerError] = []
+def _follow(store: Path, config: StoreConfig, told: Told, *, renew: bool) -> int | None:
+    """Follow until this process is told to end, or the master turns out to have other files.
+
+    With `renew` also until the logs do not fit: this one's end is returned then.
+    """
+    troubles: set[Trouble] = set()
+    sized = _sized(store, config)
 
     def note(error: Exception) -> None:
-        if renew and isinstance(error, PeerError) and error.trouble in NEEDS_NEW_LOG:
-            unfit.append(error)
+        if isinstance(error, PeerError):
+            troubles.add(error.trouble)
             told.bell.ring()
 
-    with MessageStore.open(store, config) as opened:
+    with MessageStore.open(store, sized) as opened:
         assert isinstance(opened.replication, SlaveService)
         opened.replication.on_trouble = note
         print(f"{store} follows {config.ha_master_address}", flush=True)
-        while not told.is_told and not unfit:
+        while not told.is_told and not (renew and troubles & NEEDS_NEW_LOG):
             told.bell.wait()
-    return bool(unfit)
+            if Trouble.FILE_SIZE in troubles:
+                troubles.remove(Trouble.FILE_SIZE)
+                if _sized(store, config) != sized:  # its master was away, or is another one
+                    return None
+        return None if told.is_told else opened.replicated_log.end
 
 
 class Told:

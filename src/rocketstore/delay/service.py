@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from rocketstore.delay.copies import Saved, resume
 from rocketstore.delay.delivery import RETRY_MS, Delivery
 from rocketstore.delay.levels import levels_of
@@ -24,6 +26,7 @@ from rocketstore.format.metadata_json import (
     encode_table,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.positions import agreed_end, with_mark
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 from rocketstore.storage.running_flags import RunningFlag
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.store import BaseStore
 
 PAUSE_AFTER_ERROR_S: Final = 1.0
@@ -137,7 +141,7 @@ class DelayService:
     def _resume(self) -> None:
         """Find out what is delivered."""
         levels, end = levels_of(self._store), self._log_end_at_start
-        saved = load_delay_offsets(self._store.layout.root)
+        saved = load_delay_offsets(self._store.layout)
         is_over = self._thread.stopping.is_set
         found = resume(self._store, levels, saved, end, is_over)
         if is_over():
@@ -185,7 +189,9 @@ class DelayService:
 
     @system_errors("cannot save the offsets of delay levels")
     def _save(self, state: DelayOffsets) -> None:
-        content = encode_table(state).encode()
+        marks = with_mark(self._store.layout, (), self._store.flushed_physical_offset)
+        marked = msgspec.structs.replace(state, log_marks=marks or None)
+        content = encode_table(marked).encode()
         write_atomically(self._path, content, disk=self._disk, decode=_decode)
         self._saved = state
 
@@ -195,15 +201,25 @@ def delay_offsets_path(root: Path) -> Path:
     return root / "config" / DELAY_OFFSETS_FILE
 
 
-def load_delay_offsets(root: Path) -> Saved:
-    """Return the offsets of delay levels that were saved last; none where they are lost."""
-    path = delay_offsets_path(root)
+def load_delay_offsets(layout: StoreLayout) -> Saved:
+    """Return the offsets of delay levels that were saved last; none where they are lost.
+
+    None, too, where they count deliveries in another log than the one at hand: that says them.
+    """
+    path = delay_offsets_path(layout.root)
     try:
         table = read_with_backup(path, _decode)
     except FormatError as error:
         _log.error("delay.offsets_lost", path=str(path), error=str(error))
         table = None
     if table is None:
+        return Saved({}, None)
+    agreed = agreed_end(layout, table.log_marks or [])
+    if agreed is not None:
+        _log.warning(
+            "delay.offsets_of_another_log", path=str(path), agreed_physical_offset=agreed,
+            next="the log itself says what was delivered",
+        )  # fmt: skip
         return Saved({}, None)
     return Saved(table.offset_table, table.log_end)
 

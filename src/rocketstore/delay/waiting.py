@@ -32,7 +32,7 @@ class Waiting(NamedTuple):
 def waiting(store: ReadOnlyStore) -> list[tuple[Level, Iterator[Due]]]:
     """Return the levels, each with the entries that wait in it."""
     levels = levels_of(store)
-    saved = load_delay_offsets(store.layout.root)
+    saved = load_delay_offsets(store.layout)
     resume(store, levels, saved, store.max_physical_offset, lambda: False)
     return [(level, entries_of(store, level, level.offset)) for level in levels]
 

@@ -122,10 +122,12 @@ class ConsumerOffsets(_Bean):
     """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset.
 
     With ``enableLmq`` it is ``lmqConsumerOffset.json``, which has the groups named ``%LMQ%…`` in a
-    table without queue ids: of them it is queue 0.
+    table without queue ids: of them it is queue 0. `log_marks` are ours (`rocketstore.positions`):
+    which log they are of. 4.9 neither writes nor keeps them.
     """
 
     lmq_offset_table: dict[str, int] | None = None
+    log_marks: list[tuple[int, int, int]] | None = None
     offset_table: dict[str, dict[int, int]] = {}
 
     def by_name(self) -> dict[str, dict[int, int]]:
@@ -165,10 +167,12 @@ def offsets_key(topic: str, group: str) -> str:
 class DelayOffsets(_Bean):
     """``delayOffset.json``: delay level -> next entry of its queue.
 
-    `log_end` is ours: where the log ended then. 4.9 neither writes nor keeps it.
+    `log_end` and `log_marks` are ours: where the log ended then, and which log it was. 4.9 neither
+    writes nor keeps them.
     """
 
     log_end: int | None = None
+    log_marks: list[tuple[int, int, int]] | None = None
     offset_table: dict[int, int] = {}
 
 

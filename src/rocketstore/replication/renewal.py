@@ -1,35 +1,42 @@
 """A slave that cannot go on from where it is begins again; what it had is kept beside.
 
 Law: nothing is deleted and nothing is overwritten: each directory and file gets a second name, and
-where that is taken already nothing is done. Consumer offsets stay, they are of the same queues.
+where that is taken already nothing is done. What was delivered of delayed messages goes with the
+log; consumer offsets stay, and say which log they are of, so that groups go on where both agree.
 4.9 has nothing of the kind: such a slave hears heartbeats for ever (K-H2).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from rocketstore.consumer_offsets import say_which_log
 from rocketstore.errors import StoreError
+from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets, encode_table
+from rocketstore.positions import REPLACED
 from rocketstore.storage.checkpoint import KNOWN_ENDS_FILE_NAME
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
+from rocketstore.storage.files.whole_file import backup_path, replace_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.storage.layout import StoreLayout
 
-REPLACED: Final = ".replaced"
 
-
-def set_log_aside(layout: StoreLayout) -> list[Path]:
+def set_log_aside(layout: StoreLayout, end: int) -> list[Path]:
     """Rename log, queues, index and what is known of them; return the new names.
 
+    `end` is where the log ends.
     `StoreLockedError` says that somebody writes to the store, `StoreError` that something was set
     aside already, which nobody has looked at.
     """
-    known = (layout.checkpoint, layout.abort, layout.root / KNOWN_ENDS_FILE_NAME)
-    derived = (layout.consume_queue, layout.consume_queue_ext, layout.index)
+    delays = layout.config / DELAY_OFFSETS_FILE
+    known = [layout.checkpoint, layout.abort, layout.root / KNOWN_ENDS_FILE_NAME]
+    known += [delays, backup_path(delays)]
+    derived = [layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue]
+    derived.append(layout.index)
     # What is known goes first, and the log last: interrupted, the next opening builds the rest.
     paths = [path for path in (*known, *derived, *layout.commit_log_directories) if path.exists()]
     with StoreLock(layout.lock):
@@ -40,8 +47,12 @@ def set_log_aside(layout: StoreLayout) -> list[Path]:
                 f"the log cannot be set aside again: {taken[0]} is there from the last time",
                 hint="remove or move it once nothing in it is needed",
             )
+        disk = Disk()
+        say_which_log(layout, end, disk)
         for path, name in renamed.items():
             path.rename(name)
         for directory in {path.parent for path in renamed}:
-            Disk().fsync_directory(directory)
+            disk.fsync_directory(directory)
+        if delays in renamed:  # nothing is delivered of the log to come
+            replace_whole(delays, encode_table(DelayOffsets()).encode(), disk)
     return list(renamed.values())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.positions import known_start
 from rocketstore.replication.intake import Intake
 from rocketstore.replication.protocol import (
     FRAME,
@@ -26,7 +27,6 @@ from rocketstore.replication.protocol import (
     Trouble,
     Welcome,
 )
-from rocketstore.replication.settings import known_start
 
 if TYPE_CHECKING:
     from rocketstore.replication.protocol import Limits, TargetLog
@@ -62,7 +62,8 @@ class SlaveSession:
         self._part_size = 0
         self._is_empty = log.end == log.begin
         # Where the next byte belongs, -1 in an empty log that no master has begun.
-        self._next = -1 if self._is_empty else known_start(log)
+        start = None if self._is_empty else known_start(log.read, log.file_size, log.end)
+        self._next = -1 if start is None else start
         self._intake = self._intake_at(log.end)
         self._has_heard = False
         self._signs_without_bytes = 0

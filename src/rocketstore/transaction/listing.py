@@ -27,7 +27,7 @@ class OpenTransaction(NamedTuple):
 def open_transactions(reader: Reader) -> list[OpenTransaction]:
     """Return the transactions that are open, oldest copy first; changes nothing."""
     offsets = {(key.topic, group, key.queue_id): offset
-               for group, key, offset in read_offsets(reader.layout).rows()}  # fmt: skip
+               for group, key, offset in read_offsets(reader.layout, reader).rows()}  # fmt: skip
     _, halves = read_ledger(reader, lambda *place: offsets.get(place))
     return [
         OpenTransaction(

@@ -103,6 +103,9 @@ KINDS: Final = {
     "consumer-ahead": Kind(
         _W, "messages were lost, or the offset is wrong: reset it, or the group waits"
     ),
+    "position-log": Kind(
+        _W, "nothing to do: a master that opens the store goes back to where both agree"
+    ),
     "consumer-behind": Kind(_N, "nothing to do; messages before expired unread by this group"),
     "abort": Kind(_N, "the next opening recovers the store"),
 }

@@ -1,0 +1,106 @@
+"""Which log a table of positions belongs to: it has marks, and they say what stood in that log.
+
+A mark is [first byte, end, checksum] of a stretch of the log that was on the disk when the table
+was written; it holds a record's head, with a store time that another log does not have there. The
+newest comes first and ends after all that the table counts; of older ones fewer are kept the
+farther they are, so that a log which was cut, replaced or put back is known up to near its end.
+
+Law: a position counts nothing that the log at hand has not got, or has from elsewhere. A table
+without marks (4.9 knows none) is believed, as far as the queues go.
+"""
+
+from __future__ import annotations
+
+import zlib
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rocketstore.scan import kernels
+from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.units import KiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.reading.reader import Reader
+
+MARKS: Final = "logMarks"
+REPLACED: Final = ".replaced"
+"""End of the names of what a slave had before it began again."""
+
+COMPARED_BYTES: Final = 64 * KiB
+"""How much of a log, from its end back, a mark has, and a slave compares at each connection: what
+was lost in an accident of the master is newer than that, or it is not small either."""
+
+
+def known_start(read: Callable[[int, int], bytes | None], file_size: int, end: int) -> int:
+    """Return where a record begins, not far before the end of a log that is not empty.
+
+    It is never 0, which for a master of 4.9 means that there is nothing; so it is the end itself
+    where the log has one record.
+    """
+    back, base = COMPARED_BYTES, end - 1 - (end - 1) % file_size
+    while (start := max(base, end - back)) > base:
+        data = np.frombuffer(read(start, end - start) or b"", np.uint8)
+        found = int(kernels.resync(data, 0, len(data), start, base + file_size - start))
+        if found >= 0:
+            return start + found
+        back *= 4
+    return base or int.from_bytes(read(0, 4) or b"", "big")
+
+
+def with_mark(layout: StoreLayout, marks: Sequence[Sequence[int]], end: int) -> list[Sequence[int]]:
+    """Return marks with one more, up to `end`, where a record ends that is on the disk."""
+    files = PreadFiles(layout.log_directories)
+    file = files.find(end - 1)
+    if file is None:
+        return list(marks)
+    start = known_start(files.read, files.file_size, end)
+    start = file.base if start >= end else start  # the first record of the log
+    kept: list[Sequence[int]] = [[start, end, zlib.crc32(files.read(start, end - start) or b"")]]
+    for one, older in zip_longest(marks, marks[1:]):
+        # One goes where those beside it are enough.
+        if one[1] < end and (older is None or end - older[1] > 2 * (end - kept[-1][1])):
+            kept.append(one)
+    return kept
+
+
+def agreed_end(layout: StoreLayout, marks: Sequence[Sequence[int]]) -> int | None:
+    """Return up to where the log at hand is that of the marks; None: as far as they go."""
+    files = PreadFiles(layout.log_directories)
+    if not marks or _is_in(files, marks[0]):
+        return None
+    end = begin = max(files.min_offset, 0)
+    for one in marks[1:]:
+        if end == begin and one[1] > begin and _is_in(files, one):
+            end = one[1]
+    kept = PreadFiles([path.with_name(path.name + REPLACED) for path in layout.log_directories])
+    if _is_in(kept, marks[0]):
+        while (ours := files.read(end, COMPARED_BYTES)) and ours == kept.read(end, len(ours)):
+            end += len(ours)
+        pairs = zip(ours or b"", kept.read(end, COMPARED_BYTES) or b"", strict=False)
+        end += next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+    return end
+
+
+def _is_in(files: PreadFiles, mark: Sequence[int]) -> bool:
+    start, end, checksum = mark
+    read = files.read(start, end - start)
+    return read is not None and len(read) == end - start > 0 and zlib.crc32(read) == checksum
+
+
+def end_within(reader: Reader, topic: str, queue_id: int, physical_limit: int) -> int:
+    """Return the queue offset after the last message whose record ends before an offset."""
+    low, high = reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)
+    while low < high:
+        middle = (low + high) // 2
+        entries = reader.queue_entries(topic, queue_id, middle, high - middle)
+        at, entry = next(((at, one) for at, one in entries if one.is_message), (high, None))
+        if entry is None or entry.physical_offset + entry.record_size > physical_limit:
+            high = middle
+        else:
+            low = max(at, middle) + 1
+    return low

@@ -1,0 +1,270 @@
+"""Positions belong to a log: what consumers, delays and transactions count is true of it alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketstore import (
+    EndStatus,
+    Message,
+    MessageStore,
+    StoreConfig,
+    repair_store,
+    verify_store,
+)
+from rocketstore.config import BrokerRole
+from rocketstore.consumer_offsets import read_offsets
+from rocketstore.delay import waiting_messages
+from rocketstore.format.metadata_json import dumps, loads
+from rocketstore.positions import agreed_end, with_mark
+from rocketstore.replication.renewal import set_log_aside
+from rocketstore.storage.layout import StoreLayout
+from rocketstore.transaction.listing import open_transactions
+from support.replicas import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG = ("commitlog", "consumequeue", "batchconsumequeue", "index", "checkpoint", "known-ends")
+SETTINGS: dict[str, Any] = {"message_delay_level": "1s 1h", "transaction_time_out": 0}
+
+
+def opened(root: Path, *, hours_later: int = 0, **settings: Any) -> MessageStore:
+    config = StoreConfig.small(**{**SETTINGS, **settings})
+    ahead_ms = hours_later * 3_600_000
+    return MessageStore.open(root, config, clock=lambda: time.time_ns() // 1_000_000 + ahead_ms)
+
+
+def put(store: MessageStore, count: int, name: str, topic: str = "orders") -> None:
+    for number in range(count):
+        assert store.put(Message(topic=topic, body=f"{name}{number}".encode())).is_stored
+    store.wait_dispatched()
+
+
+def consumed(store: MessageStore, count: int | None = None, group: str = "billing") -> list[str]:
+    """Consume and acknowledge so many messages, None all there are; return their bodies."""
+    bodies: list[str] = []
+    with store.consume("orders", group, start="first") as consumer:
+        while len(bodies) != count and (message := consumer.poll()) is not None:
+            bodies.append(message.body.decode())
+            message.ack()
+    return bodies
+
+
+def use(store: MessageStore, name: str, count: int = 5) -> None:
+    """Deliver delayed messages, and end transactions."""
+    for number in range(count):
+        body = f"{name}{number}".encode()
+        store.put(Message(topic=f"late-{name}", body=body, properties={"DELAY": "1"}))
+        assert store.commit(store.begin(Message(topic="ends", body=body))).status.name
+    wait_until(lambda: store.max_offset(f"late-{name}", 0) == count, "they are delivered")
+
+
+def as_a_broker_writes(root: Path) -> None:
+    """Take out of the tables what 4.9 does not write."""
+    for path in (root / "config").glob("*Offset.json*"):
+        table = loads(path.read_bytes())
+        path.write_text(dumps({"offsetTable": table["offsetTable"]}))
+
+
+def end_of(root: Path) -> int:
+    with MessageStore.open(root, read_only=True) as store:
+        return store.max_physical_offset
+
+
+def give_log(source: Path, root: Path) -> None:
+    """Let a store have the log of another, as a slave gets it."""
+    shutil.copytree(source / "commitlog", root / "commitlog")
+
+
+def followed(root: Path, master: Path) -> None:
+    """Let the store at `root` begin again, as `serve slave` does, and follow to the end."""
+    set_log_aside(StoreLayout.of(root), end_of(root))
+    give_log(master, root)
+    with opened(root, broker_role=BrokerRole.SLAVE) as slave:
+        slave.wait_dispatched()
+
+
+@pytest.mark.parametrize("wrote", ["we", "a broker"])
+def test_a_former_master_that_follows_another_serves_all_of_that_log(
+    tmp_path: Path, wrote: str
+) -> None:
+    old, master = tmp_path / "old", tmp_path / "master"
+    with opened(old) as store:
+        put(store, 30, "old")
+        assert len(consumed(store)) == 30
+        use(store, "old")
+    with opened(master) as store:
+        put(store, 30, "new")
+        halves = [store.begin(Message(topic="ends", body=b"half")) for _ in range(5)]
+        for _ in range(5):
+            store.put(Message(topic="late", body=b"later", properties={"DELAY": "2"}))
+    if wrote == "a broker":
+        as_a_broker_writes(old)
+    followed(old, master)
+    with MessageStore.open(old, read_only=True) as reader:
+        assert len(open_transactions(reader)) == 5
+        assert len(list(waiting_messages(reader))) == 5
+    with opened(old, hours_later=2) as store:
+        wait_until(lambda: store.max_offset("late", 0) == 5, "they are delivered")
+        assert [store.commit(half).status for half in halves] == [EndStatus.COMMITTED] * 5
+        assert consumed(store) == [f"new{number}" for number in range(30)]
+    report = verify_store(old)
+    assert not report.is_damaged
+    assert not report.has_warnings
+    assert (old / "config" / "delayOffset.json.replaced").exists()
+
+
+@pytest.mark.parametrize("before", [0, 60, 100, 115])
+def test_a_group_goes_on_where_both_logs_agree(tmp_path: Path, before: int) -> None:
+    old, master = tmp_path / "old", tmp_path / "master"
+    with opened(master) as store:
+        put(store, 100, "both")
+    shutil.copytree(master, old)
+    with opened(old) as store:
+        put(store, 20, "lost")
+        assert len(consumed(store, before)) == before
+    with opened(master) as store:
+        put(store, 50, "kept")
+    followed(old, master)
+    expected = [f"both{number}" for number in range(100)] + [f"kept{n}" for n in range(50)]
+    with opened(old) as store:
+        assert consumed(store) == expected[min(before, 100) :]
+
+
+@pytest.mark.parametrize("wrote", ["we", "a broker"])
+def test_a_log_that_somebody_deleted_takes_its_positions_with_it(
+    tmp_path: Path, wrote: str
+) -> None:
+    root = tmp_path / "store"
+    with opened(root) as store:
+        put(store, 30, "old")
+        assert len(consumed(store)) == 30
+        use(store, "old")
+    if wrote == "a broker":
+        as_a_broker_writes(root)
+    for name in LOG:
+        path = root / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    with opened(root) as store:
+        half = store.begin(Message(topic="ends", body=b"half"))
+        put(store, 40, "new")
+        use(store, "new", 3)
+    with opened(root) as store:
+        assert consumed(store) == [f"new{number}" for number in range(40)]
+        assert store.commit(half).status is EndStatus.COMMITTED
+
+
+def test_a_log_of_another_store_is_consumed_from_its_beginning(tmp_path: Path) -> None:
+    root, other = tmp_path / "store", tmp_path / "other"
+    for path, name, count in ((root, "mine", 30), (other, "other", 50)):
+        with opened(path) as store:
+            put(store, count, name)
+            consumed(store, 30 if path == root else 0)
+            use(store, "late", 4)
+    for name in LOG:
+        path = root / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    give_log(other, root)
+    report = verify_store(root)
+    told = [found.file for found in report.findings if found.kind == "position-log"]
+    assert told == ["config/consumerOffset.json", "config/delayOffset.json"]
+    assert report.has_warnings
+    with opened(root) as store:
+        assert consumed(store) == [f"other{number}" for number in range(50)]
+    assert not [found for found in verify_store(root).findings if found.kind == "position-log"]
+
+
+def test_a_log_whose_end_was_cut_is_consumed_from_near_there(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with opened(root) as store:
+        for step in range(40):
+            put(store, 10, f"{step}-")
+            assert len(consumed(store)) == 10
+            store.consumer_offsets.save()
+        last = store.get("orders", 0, 395).messages[0].physical_offset
+    with next((root / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(last)
+        file.write(bytes(1000))
+    repair_store(root)
+    with opened(root) as store:
+        again = store.consumer_offsets.get("orders", "billing", 0)
+        assert again is not None
+        assert 300 <= again <= 395
+        put(store, 5, "new")
+        assert consumed(store)[-5:] == [f"new{number}" for number in range(5)]
+
+
+def test_what_a_broker_says_beyond_a_queue_s_end_is_set_to_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 10, "old")
+    table = {"offsetTable": {"orders@billing": {0: 50, 1: -1}, "gone@billing": {0: 7}}}
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config" / "consumerOffset.json").write_text(dumps(table))
+    with opened(tmp_path) as store:
+        put(store, 100, "new")
+        assert len(consumed(store)) == 100
+        assert store.consumer_offsets.get("gone", "billing", 0) == 0
+        assert store.consumer_offsets.get("orders", "billing", 1) is None
+
+
+def test_what_a_program_sets_stays(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 10, "old")
+        store.consumer_offsets.set("orders", "billing", 0, 15)
+    with opened(tmp_path) as store:
+        assert store.consumer_offsets.get("orders", "billing", 0) == 15
+
+
+def test_a_slave_changes_no_position(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with opened(root) as store:
+        put(store, 30, "old")
+        consumed(store)
+    before = (root / "config" / "consumerOffset.json").read_bytes()
+    set_log_aside(StoreLayout.of(root), end_of(root))
+    with opened(root, broker_role=BrokerRole.SLAVE) as slave:
+        assert slave.consumer_offsets.get("orders", "billing", 0) == 30
+        slave.consumer_offsets.set("orders", "another", 0, 3)
+    after = loads((root / "config" / "consumerOffset.json").read_bytes())
+    assert after["logMarks"] == loads(before)["logMarks"]
+    with opened(root) as store:
+        assert store.consumer_offsets.get("orders", "billing", 0) == 0
+
+
+def test_marks_are_few_and_near_any_place_where_a_log_may_end(tmp_path: Path) -> None:
+    marks: list[Any] = []
+    layout = StoreLayout.of(tmp_path)
+    ends = []
+    with opened(tmp_path) as store:
+        for _ in range(300):
+            put(store, 1, "x")
+            ends.append(store.max_physical_offset)
+            marks = with_mark(layout, marks, ends[-1])
+    assert marks[0][1] == ends[-1]
+    assert len(marks) < 20
+    places = sorted(mark[1] for mark in marks)
+    for at, following in itertools.pairwise(places):
+        assert following - at <= max(ends[-1] - following, 2 * (ends[-1] - ends[-2]))
+    assert agreed_end(layout, marks) is None
+    assert agreed_end(layout, [[0, ends[9], 1], *marks[-1:]]) == marks[-1][1]
+    assert json.loads(json.dumps(marks)) == marks
+
+
+def test_reading_commands_count_as_the_store_will(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, 10, "old")
+        consumed(store)
+    path = tmp_path / "config" / "consumerOffset.json"
+    table = loads(path.read_bytes())
+    path.write_text(dumps({**table, "logMarks": [[0, 50, 1]]}))
+    layout = StoreLayout.of(tmp_path)
+    with MessageStore.open(tmp_path, read_only=True) as reader:
+        assert [one for *_, one in read_offsets(layout).rows()] == [10]
+        assert [one for *_, one in read_offsets(layout, reader).rows()] == [0]
