@@ -20,13 +20,12 @@ from rocketstore import (
     StoreForkedError,
     StoreLockedError,
 )
-from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.units import QueueKey
+from support.public_calls import MESSAGE, USES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 LIMIT_S = 240
-MESSAGE = Message(topic="t", body=b"child", keys="k")
 
 
 def config_of(flush: FlushDiskType) -> StoreConfig:
@@ -64,48 +63,10 @@ def files_of(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-USES: list[Callable[[MessageStore], object]] = [
-    lambda store: store.put(MESSAGE),
-    lambda store: store.put_prepared(store.prepare(MESSAGE)),
-    lambda store: store.put_batch([MESSAGE]),
-    lambda store: store.put_client_batch("t", 0, encode_client_batch([(0, b"x", b"")])),
-    lambda store: store.get("t", 0, 0),
-    lambda store: store.get_raw("t", 0, 0),
-    lambda store: store.get_views("t", 0, 0),
-    lambda store: store.find("t", "k"),
-    lambda store: store.at_physical_offset(0),
-    lambda store: store.min_offset("t", 0),
-    lambda store: store.max_offset("t", 0),
-    lambda store: store.message_count("t", 0),
-    lambda store: store.queues(),
-    lambda store: store.topics(),
-    lambda store: list(store.queue_entries("t", 0)),
-    lambda store: store.offset_at("t", 0, 0),
-    lambda store: store.earliest_timestamp("t", 0),
-    lambda store: store.earliest_log_timestamp(),
-    lambda store: store.store_timestamp("t", 0, 0),
-    lambda store: store.wait_dispatched(),
-    lambda store: store.wait_for("t", 0, 0),
-    lambda store: store.add_listener(lambda _arrival: None),
-    lambda store: store.remove_listener(lambda _arrival: None),
-    lambda store: store.flush(),
-    lambda store: store.min_physical_offset,
-    lambda store: store.max_physical_offset,
-    lambda store: store.flushed_physical_offset,
-    lambda store: store.dispatched_physical_offset,
-    lambda store: store.dispatch_health,
-    lambda store: store.next_queue_offset("t", 0),
-    lambda store: store.delete_expired_files(),
-    lambda store: store.runtime_info(),
-    lambda store: store.statistics.runtime_info(),
-    lambda store: store.running_flags.bits,
-]
-
-
 def refuse_all(store: MessageStore) -> None:
-    for number, use in enumerate(USES):
+    for name, use in USES.items():
         with pytest.raises(StoreForkedError, match=f"opened by process {os.getppid()}"):
-            raise AssertionError(f"use {number} returned {use(store)!r}")
+            raise AssertionError(f"{name} returned {use(store)!r}")
     assert store.is_closed
     store.close()
     store.abandon()

@@ -10,6 +10,7 @@ How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
 
 from __future__ import annotations
 
+import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -90,6 +91,8 @@ class StoreServices:
             known_ends=parts.known_ends,
         )
         self.commit: Callable[[], object] = lambda: None
+        # Without threads whoever waits dispatches, and listeners that are called then may wait too.
+        self._dispatching = threading.RLock()
         self._made_ahead_of = -1
         self._queue_flush = Periodic(
             "rocketstore-queue-flush",
@@ -169,8 +172,9 @@ class StoreServices:
         self.queue_flusher.flush_all()
 
     def _catch_up(self) -> None:
-        while self._parts.dispatcher.run_once():
-            pass
+        with self._dispatching:
+            while self._parts.dispatcher.run_once():
+                pass
 
     # --- the end --------------------------------------------------------------------------------
 

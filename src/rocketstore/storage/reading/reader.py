@@ -70,6 +70,9 @@ class Gone:
         """Raise the error."""
         raise self.again()
 
+    # Python looks for these in the class.
+    __getitem__ = __contains__ = __iter__ = __len__ = __call__
+
     def again(self) -> StoreClosedError:
         """Return the error, without the traceback of an earlier time."""
         return type(self._gone_error)(self._gone_error.message, hint=self._gone_error.hint)
