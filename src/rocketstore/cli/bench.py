@@ -51,8 +51,6 @@ def put(
         Disk to measure; a temporary store is made below it and removed.
     settings
         For example --set flushDiskType=SYNC_FLUSH.
-    output
-        How to print.
     """
     with _temporary_store(directory, settings) as store:
         took, latencies = _fill(store, messages, body_size)
@@ -90,10 +88,6 @@ def get(
         Bytes of each body.
     directory
         Disk to measure; a temporary store is made below it and removed.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     with _temporary_store(directory, settings) as store:
         _fill(store, messages, body_size)

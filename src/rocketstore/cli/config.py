@@ -23,10 +23,6 @@ def show(
     ----------
     origin
         Say where each value comes from: default, broker.conf, environment or flag.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     import msgspec
 

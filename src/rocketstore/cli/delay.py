@@ -40,8 +40,6 @@ def list_delays(
 
     Parameters
     ----------
-    store
-        Directory of the store.
     level
         Only this level.
     messages
@@ -50,8 +48,6 @@ def list_delays(
         Most messages to print; without it all.
     settings
         Where settings come from: messageDelayLevel gives the levels.
-    output
-        How to print.
     """
     from rocketstore.cli.reading import open_for_reading
     from rocketstore.delay import waiting, waiting_messages

@@ -58,8 +58,6 @@ def get(
 
     Parameters
     ----------
-    store
-        Directory of the store.
     topic
         Topic to read.
     queue
@@ -70,12 +68,6 @@ def get(
         Most messages to print.
     tags
         Tag expression, for example ``created || paid``.
-    body
-        How to print bodies.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     from rocketstore.cli.bodies import show_body
     from rocketstore.cli.reading import open_for_reading, queues_of, read_queue, say_shown
@@ -136,20 +128,12 @@ def find(
 
     Parameters
     ----------
-    store
-        Directory of the store.
     topic
         Topic of the messages.
     key
         The key, compared exactly.
     max_
         Most messages to print; unset: 64, the setting maxMsgsNumBatch.
-    body
-        How to print bodies.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     from rocketstore.cli.bodies import show_body
     from rocketstore.cli.reading import open_for_reading, queues_of, say_shown
@@ -244,10 +228,6 @@ def tail(
         Go on until Ctrl-C.
     tags
         Tag expression, for example ``created || paid``.
-    body
-        How to print bodies.
-    settings
-        Where settings come from.
     output
         How to print; with --follow table or jsonl.
     """

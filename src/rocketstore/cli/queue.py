@@ -69,8 +69,6 @@ def show(
 
     Parameters
     ----------
-    store
-        Directory of the store.
     topic
         Topic of the queue.
     queue
@@ -79,10 +77,6 @@ def show(
         First queue offset; without it the first entry on disk, below the minimum offset too.
     max_
         Most entries; without it all.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     from rocketstore.cli.reading import open_for_reading, queues_of, say_shown
 
@@ -135,16 +129,10 @@ def lag(
 
     Parameters
     ----------
-    store
-        Directory of the store.
     group
         Only this consumer group.
     topic
         Only this topic.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     from rocketstore.cli.reading import not_found, open_for_reading
     from rocketstore.consumer_offsets import read_offsets

@@ -64,20 +64,12 @@ def scan(
 
     Parameters
     ----------
-    store
-        Directory of the store.
     begin_offset
         Only what starts at this physical offset or after it.
     end_offset
         Only what starts before this physical offset.
     damage_only
         Leave out intact records and blanks.
-    body
-        How to print bodies.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     from rocketstore.cli.bodies import show_body
     from rocketstore.cli.log_scan import LogScan
@@ -141,14 +133,8 @@ def scrub(
 
     Parameters
     ----------
-    store
-        Directory of the store.
     rate
         Bytes a second: 50M, 800K, 1G; 0 is as fast as it goes.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     from rocketstore.cli.progress import progress
     from rocketstore.cli.scrub import ColdCheck, parse_rate
@@ -179,16 +165,10 @@ def repair(
 
     Parameters
     ----------
-    store
-        Directory of the store.
     policy
         ``salvage`` keeps every intact record; ``compatible`` ends the log where 4.9.3 would.
     dry_run
         Say what would be done and change nothing.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     from rocketstore.cli.findings import print_repair
     from rocketstore.upkeep import repair_store
@@ -225,8 +205,6 @@ def import_(
         Tag of every message.
     key_pattern
         Regular expression; its groups (or its whole match) become the keys of a line.
-    settings
-        Where settings come from.
     """
     from rocketstore.cli.line_import import (
         ImportTarget,

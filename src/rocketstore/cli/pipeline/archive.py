@@ -45,8 +45,6 @@ def archive(
         Most MiB of the log that one task archives, to one file per day.
     settings
         Where settings come from, such as the directories of the log.
-    output
-        How to print.
     """
     from rocketstore import pipeline
 

@@ -31,18 +31,12 @@ def audit(
 
     Parameters
     ----------
-    store
-        Directory of the store, or its URI.
     out
         Directory to be made: findings and queues as Parquet, a summary as JSON.
     master
         Where Spark runs.
     split_mib
         Most MiB of the log that one task reads.
-    settings
-        Where settings come from.
-    output
-        How to print.
     """
     from rocketstore import pipeline
     from rocketstore.pipeline.jobs.audit.audit_plan import find_places

@@ -50,8 +50,6 @@ def rebuild(
         Most MiB of the log that one task reads.
     settings
         Where settings come from, such as the delay levels.
-    output
-        How to print.
     """
     from rocketstore import pipeline
 

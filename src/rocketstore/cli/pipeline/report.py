@@ -43,8 +43,6 @@ def report(
         Most MiB of the log that one task reads.
     settings
         Where settings come from, such as the delay levels.
-    output
-        How to print.
     """
     from rocketstore import pipeline
     from rocketstore.pipeline.jobs.report.report_job import plan_report, run_report

@@ -57,8 +57,6 @@ def restore(
         Where Spark runs.
     settings
         Where settings come from, such as the delay levels.
-    output
-        How to print.
     """
     from rocketstore import pipeline
 
