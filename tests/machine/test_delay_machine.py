@@ -1,7 +1,8 @@
 """Delayed messages through every order of puts, deliveries, refusals, kills and moves of the clock.
 
-The model knows what waits and since when it is due. Nothing is delivered before its time, twice or
-out of the order of its level, and what is due is delivered as soon as the store takes it.
+The model knows what waits and for how long it has. Nothing is delivered before it has waited for
+its delay, or twice. While the clock goes forth only, what is due is delivered at once and in order;
+after it went back, or a restart, when a level has had its delay twice.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ TURNS = 6
 
 
 class Waiting(NamedTuple):
-    """A delayed message of the model."""
+    """A delayed message of the model, and how far the clock had gone forth when it was put.
+
+    `is_steady`: the clock was not behind when it was put, nor went back since.
+    """
 
     level: int
     queue_id: int
     due_ms: int
-
-    def is_to_go(self, now_ms: int) -> bool:
-        """Whether it is due, or would wait longer than its level, as the clock went back."""
-        return not now_ms < self.due_ms <= now_ms + DELAYS_MS[self.level]
+    put_ms: int
+    is_steady: bool
 
 
 class DelayMachine(RuleBasedStateMachine):
@@ -53,6 +55,8 @@ class DelayMachine(RuleBasedStateMachine):
         self.clock = Clock()
         self.put_count = 0
         self.waiting: dict[bytes, Waiting] = {}
+        self.gone_ms = 0
+        self.rounds: dict[int, tuple[int, int, int]] = {}
         self.delivered: list[list[bytes]] = [[] for _ in range(QUEUES)]
         self.open()
 
@@ -80,11 +84,18 @@ class DelayMachine(RuleBasedStateMachine):
             return
         level = min(level, len(DELAYS_MS))
         due_ms = result.store_timestamp_ms + DELAYS_MS[level]
-        self.waiting[body] = Waiting(level, queue_id, due_ms)
+        is_steady = result.store_timestamp_ms == self.clock.now_ms
+        self.waiting[body] = Waiting(level, queue_id, due_ms, self.gone_ms, is_steady)
 
-    @rule(ms=st.sampled_from([1, 400, 1_000, 2_500, 3_000, 60_000, -1, -700, -10_000]))
+    @rule(ms=st.sampled_from([1, 400, 1_000, 2_500, 3_000, 60_000, -1, -700, -10_000, -3_600_000]))
     def clock_moves(self, ms: int) -> None:
         self.clock.now_ms += ms
+        self.gone_ms += max(ms, 0)
+        if ms < 0:
+            self.rounds.clear()
+            self.waiting = {
+                body: one._replace(is_steady=False) for body, one in self.waiting.items()
+            }
 
     @rule(refused=st.none() | st.integers(0, 2), raises=st.booleans())
     def deliver(self, refused: int | None, *, raises: bool) -> None:
@@ -108,6 +119,7 @@ class DelayMachine(RuleBasedStateMachine):
             self.store.abandon()
         else:
             self.store.close()
+        self.rounds.clear()
         self.open()
 
     # --- what is always true --------------------------------------------------------------------
@@ -121,20 +133,31 @@ class DelayMachine(RuleBasedStateMachine):
             for body in found[len(known) :]:
                 one = self.waiting.pop(body)
                 assert one.queue_id == queue_id
-                assert one.is_to_go(now_ms), (body, one, now_ms)
+                assert self.gone_ms - one.put_ms >= DELAYS_MS[one.level], (body, one)
                 self.in_order(body, one)
             self.delivered[queue_id] = found
         if all_due:
-            # A level waits for its first message, whatever the clock was when the next ones came.
             for level in DELAYS_MS:
                 of_level = [one for one in self.waiting.values() if one.level == level]
-                assert not of_level or not of_level[0].is_to_go(now_ms), of_level
+                if all(one.is_steady for one in of_level):
+                    assert not of_level or of_level[0].due_ms > now_ms, of_level
+                self.not_for_ever(level, of_level)
+
+    def not_for_ever(self, level: int, of_level: list[Waiting]) -> None:
+        """One that waits by its own time may be first, and the others be seen after it only."""
+        begun_ms, since_ms, count = self.rounds.get(level, (self.gone_ms, self.gone_ms, 0))
+        if self.gone_ms - since_ms >= DELAYS_MS[level] + 1_000:
+            since_ms, count = self.gone_ms, count + 1
+        assert count < 2 or all(one.put_ms > begun_ms for one in of_level), of_level
+        self.rounds[level] = begun_ms, since_ms, count
+        if count == 2:  # again, for those put since
+            del self.rounds[level]
 
     def in_order(self, body: bytes, one: Waiting) -> None:
         older = [
             other for other, waiting in self.waiting.items()
             if waiting.level == one.level and waiting.queue_id == one.queue_id
-            and int(other) < int(body)
+            and int(other) < int(body) and waiting.is_steady and one.is_steady
         ]  # fmt: skip
         assert not older, f"{body!r} before {older}"
 

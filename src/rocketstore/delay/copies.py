@@ -9,16 +9,17 @@ queues. The first of equal ones counts.
 
 Law: a message with a copy in the log is not delivered again, one without is delivered.
 
-Without ``logEnd`` (the file is of a Java broker, or lost) the log is looked through from the time
-at which the first waiting message was due. A clock that was set back in between hides copies then.
+Without ``logEnd`` (the file is of a Java broker, or lost) the log is looked through from the first
+message on that waits.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from rocketstore.delay.levels import Level, destination_of, entries_of, message_of
+from rocketstore.delay.levels import MOST_HELD, Level, destination_of, entries_of, message_of
 from rocketstore.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.scan.scanner import scan_window
@@ -28,18 +29,19 @@ from rocketstore.storage.files.pread_files import PreadFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rocketstore.delay.levels import Due
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.reading.reader import Reader
 
-LOOKAHEAD: Final = 1_000
+LOOKAHEAD: Final = MOST_HELD + 1_000
 """Most waiting messages of a level that a copy is compared with: deliveries are in order, so it is
-one of the first, unless some before it could not be delivered."""
+one of the first, unless some before it are held or could not be delivered."""
 
 _CHANGED: Final = (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT)
 """Properties of a message for several queues that its delivery may change."""
 
-Mark: TypeAlias = "tuple[int, int, int, int, int, int, dict[str, str]]"
+Mark: TypeAlias = "tuple[int, int, int, int, int, int, frozenset[tuple[str, str]]]"
 
 
 class Saved(NamedTuple):
@@ -65,14 +67,14 @@ def resume(
         last = store.max_offset(DELAY_TOPIC, level.queue_id)
         level.offset = max(first, min(offsets.get(level.number, 0), last))
         level.delivered.clear()
-    start = _first_due(store, levels) if looked_at is None else (looked_at, 0)
+    start = _first_waiting(store, levels) if looked_at is None else looked_at
     if start is None or all(
         next(entries_of(store, one, one.offset), None) is None for one in levels
     ):
         return 0
     sources = {level.number: _Sources(store, level) for level in levels}
     found = 0
-    for message in _copies(store, *start, log_end):
+    for message in _copies(store, start, log_end):
         if is_over():
             break
         level_sources = sources.get(int(message.properties["DELAY"]))
@@ -86,7 +88,8 @@ class _Sources:
 
     def __init__(self, store: Reader, level: Level) -> None:
         self._level = level
-        self._window: deque[tuple[int, Mark]] = deque()
+        self._window: dict[Mark, deque[int]] = defaultdict(deque)
+        self._room = LOOKAHEAD
         self._further = self._marks(store, level, level.offset)
 
     def _marks(self, store: Reader, level: Level, offset: int) -> Iterator[tuple[int, Mark]]:
@@ -97,24 +100,16 @@ class _Sources:
 
     def take(self, wanted: Mark) -> bool:
         """Note that the source of a copy is delivered; False where there is none."""
-        for at, (offset, mark) in enumerate(self._window):
-            if mark == wanted:
-                del self._window[at]
-                return self._note(offset)
-        while len(self._window) < LOOKAHEAD:
-            offset, mark = next(self._further, (-1, wanted))
+        while wanted not in self._window:
+            offset, mark = next(self._further, (-1, wanted)) if self._room else (-1, wanted)
             if offset < 0:
                 return False
-            if mark == wanted:
-                return self._note(offset)
-            self._window.append((offset, mark))
-        return False
-
-    def _note(self, offset: int) -> bool:
-        if offset == self._level.offset:
-            self._level.pass_over(offset)
-        else:
-            self._level.delivered.add(offset)
+            self._window[mark].append(offset)
+            self._room -= 1
+        self._level.note(self._window[wanted].popleft())
+        self._room += 1
+        if not self._window[wanted]:
+            del self._window[wanted]
         return True
 
 
@@ -127,44 +122,35 @@ def _mark_of(message: StoredMessage) -> Mark:
         message.flag,
         message.sys_flag,
         message.reconsume_times,
-        {
-            name: value
+        frozenset(
+            (name, value)
             for name, value in [("", message.born_host), *message.properties.items()]
             if name not in _CHANGED
-        },
+        ),
     )
 
 
-def _first_due(store: Reader, levels: Sequence[Level]) -> tuple[int, int] | None:
-    """Return where the log has to be looked through from, and from which store time on."""
+def _first_waiting(store: Reader, levels: Sequence[Level]) -> int | None:
+    """Return where the first record stands that waits: a copy of it can only follow."""
     heads = [entry for one in levels for entry in _head(store, one)]
-    if not heads:
-        return None
-    return min(entry[0] for entry in heads), min(entry[1] for entry in heads)
+    return min((entry.physical_offset for entry in heads), default=None)
 
 
-def _head(store: Reader, level: Level) -> Iterator[tuple[int, int]]:
-    for entry in entries_of(store, level, level.offset):
-        if entry.size:
-            yield entry.physical_offset, entry.due_ms
-            return
+def _head(store: Reader, level: Level) -> Iterator[Due]:
+    whole = (entry for entry in entries_of(store, level, level.offset) if entry.size)
+    yield from itertools.islice(whole, 1)
 
 
-def _copies(store: Reader, start: int, since_ms: int, stop: int) -> Iterator[StoredMessage]:
-    """Yield the deliveries in a stretch of the log, without files that are older than a time."""
+def _copies(store: Reader, start: int, stop: int) -> Iterator[StoredMessage]:
+    """Yield the deliveries in a stretch of the log."""
     size = store.config.mapped_file_size_commit_log
     files = PreadFiles(store.layout.log_directories, file_size=size).files
     files = [file for file in files if file.base < stop and file.range.stop > start]
     for file in files:
-        following = store.at_physical_offset(file.range.stop)
-        if following is None or following.store_timestamp_ms >= since_ms:
-            for offset in _delayed_records(file, start, stop):
-                message = store.at_physical_offset(offset)
-                if message is not None and destination_of(message) == (
-                    message.topic,
-                    message.queue_id,
-                ):
-                    yield message
+        for offset in _delayed_records(file, start, stop):
+            message = store.at_physical_offset(offset)
+            if message is not None and destination_of(message) == (message.topic, message.queue_id):
+                yield message
 
 
 def _delayed_records(file: LogFile, start: int, stop: int) -> Iterator[int]:

@@ -1,8 +1,10 @@
 """Deliver what is due: read a level's entries in order, put a copy of each where it belongs.
 
-Law: a level's entries are dealt with in order, each exactly once. A put that the store does not
-take now is tried again and never skipped; only what can never be delivered is passed over, with a
-line in the log: its record is gone or damaged, it names no place, or no store could take it.
+Law: a level's entries are dealt with in order of their times, each exactly once, and not before
+the time in the entry. What a clock gave that was ahead waits for its delay from when that was seen.
+A put that the store does not take now is tried again and never skipped; only what can never be
+delivered is passed over, with a line in the log: its record is gone or damaged, it names no place,
+or no store could take it.
 
 How derived: ScheduleMessageService.DeliverDelayedMessageTimerTask of 4.9 (spec B18). The copy keeps
 the text of all properties, DELAY, REAL_TOPIC and REAL_QID included; its put looks at none of them.
@@ -10,9 +12,11 @@ the text of all properties, DELAY, REAL_TOPIC and REAL_QID included; its put loo
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.delay.levels import (
+    MOST_HELD,
     Destination,
     Due,
     Level,
@@ -23,7 +27,7 @@ from rocketstore.delay.levels import (
 from rocketstore.errors import RefusedMessageError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
-from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.format.queue_entry import DELAY_TOPIC, is_due_time
 from rocketstore.native.log_end import Record
 from rocketstore.storage.results import PutMessageStatus
 
@@ -39,6 +43,9 @@ RETRY_MS: Final = 100
 LOOK_MS: Final = 1_000
 """Longest sleep: after it a message put meanwhile or a clock that was set is seen. The shortest
 usual delay, so that no message is late by it; 4.9 looks every 100 ms."""
+
+LEVEL_UNIT_MS: Final = 1_000
+"""Delays are whole seconds; a time that many ms beyond the delay is still the level's own."""
 
 BATCH_ENTRIES: Final = 1_000
 """Entries of a level dealt with before the other levels have their turn: about 20 ms."""
@@ -58,12 +65,64 @@ class Delivery:
         self._store = store
         self._look_ms = max(RETRY_MS, min([LOOK_MS, *(level.delay_ms for level in levels)]))
         self._blocked: set[int] = set()
+        self._last_ms = 0
+        for level in levels:
+            level.begin_at(level.offset)
 
     def run_once(self, now_ms: int) -> int:
         """Deliver what is due; return after how many ms to look again."""
+        if now_ms < self._last_ms:  # what is held was judged by a clock that was ahead
+            for level in self.levels:
+                level.begin_at(level.offset)
+        self._last_ms = now_ms
         return min([self._look_ms, *(self._run_level(level, now_ms) for level in self.levels)])
 
     def _run_level(self, level: Level, now_ms: int) -> int:
+        self._skip_lost(level)
+        while level.held and level.held[0][0] <= now_ms:
+            if not self._deal_with(level, level.held[0][1]):
+                return RETRY_MS
+            level.note(heappop(level.held)[1].offset)
+        pause_ms = level.held[0][0] - now_ms if level.held else LOOK_MS
+        stop = self._store.max_offset(DELAY_TOPIC, level.queue_id)
+        start = max(level.looked_at, level.offset)
+        if start >= stop:
+            # Stored, but not dispatched yet: it is waited for, as its time may be near.
+            is_ahead = self._store.next_queue_offset(DELAY_TOPIC, level.queue_id) > start
+            return min(pause_ms, RETRY_MS if is_ahead else LOOK_MS)
+        last = min(stop, start + BATCH_ENTRIES)
+        for entry in entries_of(self._store, level, start, last - start):
+            if len(level.held) >= MOST_HELD:
+                return pause_ms
+            level.look_on(entry.offset)
+            wait_ms = entry.due_ms - now_ms
+            if 0 < wait_ms < level.delay_ms + LEVEL_UNIT_MS:
+                return min(pause_ms, wait_ms)
+            if wait_ms > 0 and (until_ms := self._held_until(level, entry, now_ms)) > now_ms:
+                heappush(level.held, (until_ms, entry))
+                level.looked_at = entry.offset + 1
+            elif not self._deal_with(level, entry):
+                return RETRY_MS
+            else:
+                level.look_on(entry.offset + 1)
+        level.look_on(last)  # fillers at the end
+        return 0
+
+    def _held_until(self, level: Level, entry: Due, now_ms: int) -> int:
+        """Return when a message is due that waits for longer than its level says today."""
+        message = message_of(self._store, level, entry)
+        if message is None or not is_due_time(entry.due_ms, message.store_timestamp_ms):
+            return now_ms  # damage: no level gave this time
+        stored_ms = message.store_timestamp_ms
+        if stored_ms <= now_ms:
+            return entry.due_ms  # of a level that was longer, or is gone (K-S6)
+        # Stored in the future: the clock was ahead, and how long ago that was nobody knows.
+        if entry.offset >= level.seen[0] or level.seen[1] > now_ms:
+            level.seen = self._store.max_offset(DELAY_TOPIC, level.queue_id), now_ms
+        delay_ms = max(level.delay_ms, entry.due_ms - stored_ms)
+        return min(entry.due_ms, level.seen[1] + delay_ms)
+
+    def _skip_lost(self, level: Level) -> None:
         first = self._store.min_offset(DELAY_TOPIC, level.queue_id)
         if (lost := first - level.offset) > 0:
             self.undeliverable += lost
@@ -74,25 +133,7 @@ class Delivery:
                 count=lost,
                 why="retention deleted the log files that had their records",
             )
-            level.delivered = {offset for offset in level.delivered if offset >= first}
-            level.pass_over(first - 1)
-        stop = self._store.max_offset(DELAY_TOPIC, level.queue_id)
-        if level.offset >= stop:
-            # Stored, but not dispatched yet: it is waited for, as its time may be near.
-            is_ahead = self._store.next_queue_offset(DELAY_TOPIC, level.queue_id) > level.offset
-            return RETRY_MS if is_ahead else LOOK_MS
-        most = min(stop - level.offset, BATCH_ENTRIES)
-        # A time beyond the delay was given by a clock that has gone back since (correction).
-        latest_ms = now_ms + level.delay_ms
-        last = level.offset + most
-        for entry in entries_of(self._store, level, level.offset, most):
-            if now_ms < entry.due_ms <= latest_ms:
-                return entry.due_ms - now_ms
-            if not self._deal_with(level, entry):
-                return RETRY_MS
-            level.pass_over(entry.offset)
-        level.pass_over(max(level.offset, last) - 1)  # fillers at the end
-        return 0
+            level.begin_at(first)
 
     def _deal_with(self, level: Level, entry: Due) -> bool:
         """Deliver the message of an entry; False where that has to be tried again."""

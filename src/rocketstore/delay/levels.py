@@ -1,7 +1,7 @@
 """The queues of the delay topic: one per level, with entries that say when a message is due.
 
 Law: a level is a queue. Messages of a queue without a level in the settings (these were shortened)
-are delivered all the same; the last level's delay counts for them.
+are delivered all the same, when their entry says.
 
 How derived: ScheduleMessageService.delayLevel2QueueId and parseDelayLevel of 4.9 (spec B18, F5).
 """
@@ -9,13 +9,13 @@ How derived: ScheduleMessageService.delayLevel2QueueId and parseDelayLevel of 4.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import parse_delay_levels
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.native.row import NO_LEVEL_DELAY_MS
-from rocketstore.verification.waiting import HALF_TOPIC
+from rocketstore.verification.waiting import UNDELIVERABLE_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,30 +23,51 @@ if TYPE_CHECKING:
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.reading.reader import Reader
 
+MOST_HELD: Final = 10_000
+"""Messages of a level that wait for longer than it says and let later ones pass."""
+
 
 @dataclass(slots=True)
 class Level:
     """One level, and how far its queue is delivered.
 
-    Every entry before `offset` is dealt with, and those in `delivered`, which are beyond it.
+    Every entry before `offset` is dealt with, and those in `delivered`, which are beyond it. Before
+    `looked_at` the others are `held`, a heap of what waits for longer than the level says. `seen`:
+    until when and where entries were seen that a clock gave which was ahead.
     """
 
     number: int
     delay_ms: int
     offset: int = 0
     delivered: set[int] = field(default_factory=set)
+    looked_at: int = 0
+    held: list[tuple[int, Due]] = field(default_factory=list)
+    seen: tuple[int, int] = (0, 0)
 
     @property
     def queue_id(self) -> int:
         """Queue of the delay topic."""
         return self.number - 1
 
-    def pass_over(self, offset: int) -> None:
-        """Note that an entry is dealt with, and those that follow it and were before."""
-        self.offset = offset + 1
+    def note(self, offset: int) -> None:
+        """Note that an entry is dealt with."""
+        if offset >= self.offset:
+            self.delivered.add(offset)
         while self.offset in self.delivered:
             self.delivered.remove(self.offset)
             self.offset += 1
+
+    def look_on(self, offset: int) -> None:
+        """Note that what stands between `looked_at` and an offset is dealt with, or a filler."""
+        for passed in range(self.looked_at, offset):
+            self.note(passed)
+        self.looked_at = offset
+
+    def begin_at(self, offset: int) -> None:
+        """Look at all again that is left from an offset on."""
+        self.delivered = {one for one in self.delivered if one >= offset}
+        self.offset = self.looked_at = offset
+        self.held = []
 
 
 class Due(NamedTuple):
@@ -109,7 +130,6 @@ def destination_of(message: StoredMessage) -> Destination | None:
     """Return where a delayed message belongs; None where it does not say, or says a wrong place."""
     properties = message.properties
     topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
-    # Nothing is delivered to the half topic: a half message is never delayed (TopicValidator).
-    if not topic or topic in (DELAY_TOPIC, HALF_TOPIC) or not queue_id.isdecimal():
+    if not topic or topic in UNDELIVERABLE_TOPICS or not queue_id.isdecimal():
         return None
     return Destination(topic, int(queue_id))

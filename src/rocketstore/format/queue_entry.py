@@ -12,7 +12,7 @@ Source: rocketmq-all-4.9.8, ConsumeQueue.putMessagePositionInfo and ConsumeQueue
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,9 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 
 MAX_EXT_ADDRESS: Final = -(2**31) - 1
 """Largest number that is an extension address and not a tags code (ConsumeQueueExt.MAX_ADDR)."""
+
+MAX_HASH: Final = 2**31 - 1
+"""Largest hash of tags; a deliver time is larger from 1970-01-25 on."""
 
 MAX_QUEUE_OFFSET: Final = (1 << 62) // ENTRY_SIZE_BYTES
 """No file can have larger ones; only a damaged header states them."""
@@ -90,6 +93,15 @@ KEPT_PLACE: Final = QueueEntry(2**63 - 1, 0, 0)
 
 4.9 has no such thing, and takes it for the queue's end, as it takes zeros (`is_written`)."""
 KEPT_PLACE_BYTES: Final = ENTRY_STRUCT.pack(*KEPT_PLACE)
+
+
+def is_due_time(tags_code: Any, store_timestamp_ms: Any) -> Any:
+    """Whether a tags code (or each of an array) is a time at which a delayed message is due.
+
+    Levels are whole seconds, so it is some of them away from the store time, which no flipped bit
+    leaves so. A hash in its place, which is smaller, has the message delivered at once (K-S1).
+    """
+    return (tags_code > MAX_HASH) & ((tags_code - store_timestamp_ms) % 1_000 == 0)
 
 
 def decode_entry(view: Buffer, position: int = 0) -> QueueEntry:

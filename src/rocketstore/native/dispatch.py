@@ -80,7 +80,8 @@ class RowDispatch:
 
     `decisions` (``EntryDecisions``) answers what is rare. `delays_ms` has the delay of each level
     from index 1 on, none when it is shorter than two. `cursor` is the row that is being
-    dispatched, of `count` rows of its batch.
+    dispatched, of `count` rows of its batch. A delay counts from the store time, and from `now_ms`
+    where that is earlier: store times never go back, and so may be ahead of the clock.
     """
 
     count: int
@@ -94,6 +95,7 @@ class RowDispatch:
         self.records = self.entries_written = self.entries_repeated = self.without_entry = 0
         self.index_items = self.last_store_timestamp_ms = self.cursor = 0
         self.tables_kept: Any = None
+        self.now_ms = (1 << 63) - 1
 
     def dispatch(self, buffer: Bytes, cols: Numbers) -> None:
         """Dispatch all rows of `cols`, whose bytes are in `buffer`; ``cursor`` says how many were.
@@ -195,6 +197,9 @@ class RowDispatch:
         physical = row[Column.PHYSICAL_OFFSET]
         size = row[Column.SIZE]
         code = entry_code(row, self.delays_ms, self.delay_count)
+        if row[Column.CALLS_FOR] & CallsFor.DUE_TIME and self.delay_count > 1:
+            ahead_ms = max(row[Column.STORE_TIMESTAMP] - self.now_ms, 0)
+            code -= ahead_ms - ahead_ms % 1000
         if queue[QueueColumn.IS_EXTENDED]:
             with cython.gil:
                 code = self.decisions.extended_code(self.cursor, code)

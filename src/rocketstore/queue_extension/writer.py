@@ -23,7 +23,7 @@ import numpy as np
 from rocketstore.config.files import LOOKED_AT_QUEUES, commonest
 from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.events import get_logger
-from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
+from rocketstore.format.queue_entry import MAX_EXT_ADDRESS, MAX_HASH, is_due_time
 from rocketstore.format.queue_extension import (
     END_MARK,
     MAX_POSITION,
@@ -114,7 +114,11 @@ class QueueExtension(UnitReader):
         unit = self.unit_at(old.tags_code)
         if position is None or unit is None:
             return False
-        if (unit.tags_code, unit.store_timestamp_ms) != (entry.tags_code, store_timestamp_ms):
+        is_equal = unit.tags_code == entry.tags_code or (
+            min(unit.tags_code, entry.tags_code) > MAX_HASH
+            and is_due_time(unit.tags_code, store_timestamp_ms)  # by other levels (K-S6)
+        )
+        if not is_equal or unit.store_timestamp_ms != store_timestamp_ms:
             return False
         stop, end = position + unit.size, self._end
         if end is None or position in (end, self._next_file(end)):

@@ -48,6 +48,7 @@ from rocketstore.verification.waiting import (
     OP_TOPIC,
     PRODUCER_GROUP,
     TRANSACTION_GROUP,
+    UNDELIVERABLE_TOPICS,
     Half,
     half_of,
 )
@@ -103,9 +104,9 @@ def half_record(
     Source: TransactionalMessageBridge.parseHalfMessageInner. Compatible: WAIT stays in the text.
     """
     topic, queue_id = check_topic(message.topic), check_queue_id(queue_id)
-    if topic in (HALF.topic, OP.topic, DISCARDED.topic):
+    if topic in (*UNDELIVERABLE_TOPICS, OP.topic, DISCARDED.topic):
         raise InvalidNameError(
-            f"topic {topic} is where transactions are kept, and no message's own",
+            f"topic {topic} is where the store keeps what waits, and no message's own",
             hint="name the topic in which consumers shall find it",
         )
     asked = message.properties or {}
@@ -157,7 +158,8 @@ def real_queue(half: StoredMessage) -> QueueKey | None:
     """Return the queue a half message is meant for; None where it names none that can be."""
     properties = half.properties
     try:
-        topic = check_topic(properties.get(REAL_TOPIC))
+        if (topic := check_topic(properties.get(REAL_TOPIC))) in UNDELIVERABLE_TOPICS:
+            return None
         return QueueKey(topic, check_queue_id(int(properties.get(REAL_QID, ""))))
     except (InvalidNameError, ValueError):
         return None

@@ -20,6 +20,7 @@ from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
     MAX_EXT_ADDRESS,
     MAX_QUEUE_OFFSET,
+    is_due_time,
 )
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
@@ -57,7 +58,7 @@ and the last record, and of the agreeing record before it in its part (else -1).
 
 EXPLAINED: Final = {
     "extension": "the tags code stands in an extension file (enableConsumeQueueExt)",
-    "delay-levels": "deliver times by other delay levels than the settings have",
+    "delay-levels": "deliver times by other delay levels, or by a clock behind the store time",
     "multi-dispatch": "entries in extra queues of other records (enableMultiDispatch)",
 }
 """Reasons for which an entry of a record is another than dispatch would write today."""
@@ -113,14 +114,12 @@ def compare(
     is_extended = agrees & (tags_code <= MAX_EXT_ADDRESS)
     if is_extended.any():
         tags_code = np.where(is_extended, tags_codes(tags_code.astype(np.int64)), tags_code)
-    # A deliver time follows the levels set when it was dispatched: any of whole seconds, which no
-    # flipped bit leaves whole. A hash in its place, which is smaller, has the message delivered at
-    # once (K-S1).
+    # A deliver time follows the levels, and a clock behind the store time, of when it was
+    # dispatched.
     is_equal = tags_code == entries["tags_code"]
-    is_later = (expected.deliver_from_ms >= 0) & (tags_code >= expected.deliver_from_ms)
-    is_later &= (tags_code - expected.deliver_from_ms) % 1_000 == 0
-    agrees &= is_equal | is_later
-    differs = (is_extended & agrees, agrees & is_later & ~is_equal, agrees & expected.is_extra)
+    is_due = is_due_time(tags_code, expected.deliver_from_ms) & (expected.deliver_from_ms >= 0)
+    agrees &= is_equal | is_due
+    differs = (is_extended & agrees, agrees & is_due & ~is_equal, agrees & expected.is_extra)
     explained = tuple(int(one.sum()) for one in differs)
     own = np.flatnonzero(~expected.is_extra)
     offsets, own_agrees = expected.queue_offset[own], agrees[own]

@@ -149,9 +149,15 @@ def test_a_delivery_waits_for_no_flush(tmp_path, clock):
         assert not (tmp_path / "config/delayOffset.json").exists()
 
 
-def test_a_clock_that_goes_back_delivers_what_would_wait_longer_than_its_level(store, clock):
+def test_a_clock_that_goes_back_lets_a_message_wait_for_its_delay_once_more(store, clock):
+    """Nobody knows how long ago it was put: never early, and at most one delay late."""
     put(store, b"far")
     clock.now_ms -= 3_600_000
+    turns(store)
+    clock.now_ms += 999
+    turns(store)
+    assert bodies(store) == []
+    clock.now_ms += 1
     turns(store)
     assert bodies(store) == [b"far"]
 
@@ -291,6 +297,24 @@ def test_a_message_whose_file_retention_deleted_is_passed_over(store, clock):
     [line] = [line for line in said if line["event"] == "delay.undeliverable"]
     assert (line["queue_offset"], line["count"]) == (0, 1)
     assert store.runtime_info()["scheduleMessagesUndeliverable"] == "1"
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "%RETRY%g", "%DLQ%g", "TBW102",
+     "%LMQ%x", "OFFSET_MOVED_EVENT", "t" * 127, "batch"],
+)  # fmt: skip
+def test_a_put_that_is_taken_can_be_delivered_whatever_kind_of_topic_it_names(
+    tmp_path, clock, topic
+):
+    """A memory topic refuses it at the put, as nothing of it may wait on the disk."""
+    with open_small(tmp_path, clock) as store:
+        store.batch_topics.create("batch")
+        put(store, b"x", topic=topic)
+        clock.now_ms += 1000
+        turns(store)
+        assert bodies(store, topic) == [b"x"]
+        assert store.runtime_info()["scheduleMessagesUndeliverable"] == "0"
 
 
 def test_an_error_does_not_end_the_thread(tmp_path, monkeypatch):

@@ -449,10 +449,13 @@ def test_a_delay_that_is_no_number_is_refused(store, level):
     assert store.max_physical_offset == 0
 
 
-def test_a_message_of_the_delay_topic_itself_cannot_be_delayed(store):
-    message = Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x", properties={"DELAY": "1"})
-    with pytest.raises(RefusedMessageError, match="cannot ask for a delay"):
-        store.put(message)
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_a_delayed_message_for_a_topic_that_nothing_is_delivered_to_is_refused(store, topic):
+    """4.9 takes it, and drops it when it is due."""
+    message = Message(topic=topic, body=b"x", properties={"DELAY": "1"})
+    for put in (store.put, lambda one: store.put_prepared(store.prepare(one))):
+        with pytest.raises(RefusedMessageError, match=f"put to {topic} itself cannot ask for"):
+            put(message)
     assert store.max_physical_offset == 0
 
 

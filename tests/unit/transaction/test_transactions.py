@@ -17,8 +17,10 @@ from rocketstore import (
     PutMessageStatus,
     RefusedMessageError,
 )
+from rocketstore.format.host import encode_host
 from rocketstore.format.metadata_json import loads
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.native.log_end import Record
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import read_ledger
 from rocketstore.transaction.listing import open_transactions
@@ -47,6 +49,24 @@ def stores() -> Iterator[TransactionStores]:
         opened = TransactionStores(root)
         yield opened
         opened.store.abandon()
+
+
+@pytest.mark.parametrize("topic", [DELAY_TOPIC, HALF.topic])
+@pytest.mark.parametrize("properties", [None, {"DELAY": "1"}])
+def test_a_topic_that_nothing_is_delivered_to_is_no_message_s_own(
+    stores: TransactionStores, topic: str, properties: dict[str, str] | None
+) -> None:
+    """Also where a half message names it already: it harms no other one."""
+    store = stores.store
+    with pytest.raises(InvalidNameError, match=topic):
+        store.begin(Message(topic=topic, body=b"x", properties=properties))
+    named = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x010\x02PGROUP\x01billing\x02DELAY\x011"
+    put = store.put_record(*HALF, Record(b"x", named.encode(), encode_host("127.0.0.1:1")))
+    half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
+    assert store.commit(half).status is EndStatus.COMMITTED
+    end = store.end_transaction("billing", put.queue_offset, put.physical_offset, commits=True)
+    assert end.status is EndStatus.NOT_A_HALF_MESSAGE
+    assert [one.body for one in all_of(store, ORDERS)] == [MESSAGE.body]
 
 
 def test_a_half_message_is_hidden_until_it_is_committed(stores: TransactionStores) -> None:

@@ -63,8 +63,8 @@ LEAST_AHEAD_BYTES: Final = 64 * MiB
 """Shorter stretches, such as the tail read after a clean stop, and as much after every break are
 walked where they are dispatched: rows that stay in one core's cache cost no more up to there."""
 
-_NOWHERE: Final = 1 << 63
-"""Beyond every log."""
+_NOWHERE: Final = (1 << 63) - 1
+"""Beyond every log and every time."""
 
 _LISTED_DAMAGE: Final = 1000
 """Ranges that a running dispatcher lists; a forced pass lists all of them."""
@@ -241,7 +241,7 @@ class Dispatcher:
     `readable_limit` returns the physical offset up to which records may be dispatched. The delays
     of the delay topic's levels are known before recovery dispatches (K-S1). `lmq` says whether
     there are light queues; `forged` has the physical offsets of records whose queue offset a repair
-    found to be impossible.
+    found to be impossible. Without a `clock` no store time is ahead of it.
 
     Everything before `dispatched_offset` is dispatched; `stepped_over` has the first ranges that
     could not be read, the counts have all of them.
@@ -250,14 +250,14 @@ class Dispatcher:
     def __init__(  # noqa: PLR0913 - the parts it joins, and two settings by name
         self, log_files: MappedFileQueue, table: ConsumeQueueTable, index: IndexService, *,
         readable_limit: Callable[[], int], delays_ms: Mapping[int, int], lmq: bool = False,
-        forged: frozenset[int] = frozenset(),
+        forged: frozenset[int] = frozenset(), clock: Callable[[], int] = lambda: _NOWHERE,
     ) -> None:  # fmt: skip
         self.board = ArrivalBoard()
         self.dispatched_offset = 0
         self.stepped_over: list[SteppedOver] = []
         self._files = log_files
         self._table = table
-        self._readable_limit = readable_limit
+        self._readable_limit, self._clock = readable_limit, clock
         self._cols = new_columns(BATCH_RECORDS)
         self._check_crc = False
         self._ahead_from = _NOWHERE
@@ -341,6 +341,7 @@ class Dispatcher:
         return DispatchCounts._make(map(sub, self.counts, before))
 
     def _dispatch_to(self, limit: int) -> None:
+        self._loop.now_ms = self._clock()  # later than every put before the limit
         while (position := self.dispatched_offset) < limit:
             file = self._files.find(position)
             if file is None:

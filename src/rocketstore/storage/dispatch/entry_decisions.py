@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from rocketstore.events import get_logger
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, MAX_QUEUE_OFFSET, QueueEntry
+from rocketstore.format.queue_entry import (
+    ENTRY_SIZE_BYTES,
+    MAX_QUEUE_OFFSET,
+    QueueEntry,
+    is_due_time,
+)
 from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
@@ -122,14 +127,17 @@ class EntryDecisions:
 
         It stays when it points at an intact record of this queue and number that lies before this
         one. So a queue ends up as if built from nothing, where the first record of a number gets
-        it.
+        it. The time at which a record is due stays as it was first entered, whatever levels and
+        clock say now (K-S6).
         """
-        if self.forced_range is None:
-            self.entries[PutEntry.REFUSED] += 1
-            return False
         queue = self._queue_of(number)
         offset = int(self.columns.queue_offset[number])
         old = queue.entry(offset)
+        if self._keeps_due_time(number, old):
+            return False
+        if self.forced_range is None:
+            self.entries[PutEntry.REFUSED] += 1
+            return False
         if (
             old is not None
             and old.physical_offset < self.columns.physical_offset[number]
@@ -138,6 +146,15 @@ class EntryDecisions:
         ):
             return self._refuse(number, "an earlier record has its place")
         return True
+
+    def _keeps_due_time(self, number: int, old: QueueEntry | None) -> bool:
+        row = self.columns.cols[number].tolist()
+        places = (row[Column.PHYSICAL_OFFSET], row[Column.SIZE])
+        if old is None or old[:2] != places or not row[Column.CALLS_FOR] & CallsFor.DUE_TIME:
+            return False
+        is_kept = bool(is_due_time(old.tags_code, row[Column.STORE_TIMESTAMP]))
+        self.entries[PutEntry.REPEATED] += is_kept
+        return is_kept
 
     def extended_code(self, number: int, tags_code: int) -> int:
         """Return what the entry of a record keeps in a queue with an extension (spec F7)."""

@@ -23,7 +23,6 @@ from rocketstore.format.properties import (
     message_properties,
     storable_properties,
 )
-from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.refusals import (
     delay_level,
     encoded_born_host,
@@ -32,6 +31,7 @@ from rocketstore.format.refusals import (
 )
 from rocketstore.message import DEFAULT_HOST, INNER_BATCH, Message
 from rocketstore.native.log_end import Record
+from rocketstore.verification.waiting import UNDELIVERABLE_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,8 +129,11 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
     properties = _asked(record.properties) if record.offset_count else {}
     if (level := min(delay_level(properties), last)) <= 0:
         return 0, record
-    if topic == DELAY_TOPIC:
-        raise RefusedMessageError(f"a message put to {topic} itself cannot ask for a delay")
+    if topic in UNDELIVERABLE_TOPICS:
+        raise RefusedMessageError(
+            f"a message put to {topic} itself cannot ask for a delay: nothing is delivered there",
+            hint="put it without DELAY, or to the topic that it is meant for",
+        )
     properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue_id)}
     copy = record.with_body(record.body)
     born = None if record.is_born_now else record.born

@@ -125,6 +125,7 @@ class RecoveryParts:
             delays_ms=parse_delay_levels(config.message_delay_level),
             lmq=has_light_queues(config),
             forged=forged,
+            clock=clock,
         )
 
     def promise_nothing(self) -> None:
