@@ -16,7 +16,6 @@ from support.line_process import LineProcess
 from support.spark_home import SHORT_LIVED_JVM
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java5"
-CLASS_PATH = PROJECT / "target" / "class-path"
 LIST_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 OPEN = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -30,18 +29,18 @@ PAGE = 32
 """Records that one read asks for."""
 
 
-def class_path() -> str:
+def class_path(project: Path = PROJECT) -> str:
     """Return the jars' paths; asks Maven if a jar is missing or the list older than the project."""
     java_tool("java")
-    CLASS_PATH.parent.mkdir(exist_ok=True)
-    with (CLASS_PATH.parent / "lock").open("w") as lock:
+    kept = project / "target" / "class-path"
+    kept.parent.mkdir(exist_ok=True)
+    with (kept.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # test processes run side by side
-        listed = CLASS_PATH.read_text() if CLASS_PATH.exists() else ""
-        project_time = (PROJECT / "pom.xml").stat().st_mtime
-        is_old = not listed or CLASS_PATH.stat().st_mtime < project_time
+        listed = kept.read_text() if kept.exists() else ""
+        is_old = not listed or kept.stat().st_mtime < (project / "pom.xml").stat().st_mtime
         if is_old or not all(Path(jar).exists() for jar in listed.split(":")):
-            run_maven(PROJECT, LIST_JARS, f"-Dmdep.outputFile={CLASS_PATH}")
-        return CLASS_PATH.read_text()
+            run_maven(project, LIST_JARS, f"-Dmdep.outputFile={kept}")
+        return kept.read_text()
 
 
 class JavaBatchStore:
