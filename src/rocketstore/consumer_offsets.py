@@ -39,6 +39,7 @@ from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.positions import MARKS, agreed_end, end_within, with_mark
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.threads import Periodic
+from rocketstore.verification.newer import refuse_rocksdb_tables
 from rocketstore.verification.waiting import TRANSACTION_GROUP
 
 if TYPE_CHECKING:
@@ -255,7 +256,9 @@ def read_offsets(layout: StoreLayout, reader: Reader | None = None) -> ConsumerO
 
 def _read(directory: Path, decode: Callable[[bytes], _T]) -> _T | None:
     """Return what the file that counts has; None without one."""
-    for name in offset_tables_by_age(changed_ns(directory)):
+    changed = changed_ns(directory)
+    refuse_rocksdb_tables(directory, changed)
+    for name in offset_tables_by_age(changed):
         found = read_with_backup(directory / name, decode)
         if found is not None:
             return found

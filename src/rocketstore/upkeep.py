@@ -22,11 +22,11 @@ from rocketstore.storage.audit.store_audit import (
     audit_store,
     find_kinds,
     find_layout,
-    small_files,
 )
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import may_have_writer
-from rocketstore.storage.files.whole_file import changed_ns
+from rocketstore.storage.files.whole_file import changed_ns, small_files
+from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.verification.batch_entries import queue_bounds
 from rocketstore.verification.findings import Severity, VerifyReport, finding
 from rocketstore.verification.small_files import (
@@ -117,6 +117,7 @@ def _look(
         *audit.findings(is_live=is_live, dispatched_to=reached),
         *batches.compare(audit.log_files, audit.log, is_live=is_live, dispatched_to=reached),
         *small_file_findings(read, now_ms, latest_ms, was_aborted=was_aborted),
+        *newer_in(layout),
         *standing_findings(standing, bounds),
         *_of_another_log(layout, read),
     ]

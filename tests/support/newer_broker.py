@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from support.java_batch_store import OPEN, PROJECT, class_path
 from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, java_tool
-from support.line_process import LineProcess
+from support.line_process import CommandFailedError, LineProcess
 from support.spark_home import SHORT_LIVED_JVM
 
 if TYPE_CHECKING:
@@ -61,7 +61,14 @@ class NewerBroker:
 
     def open(self, path: Path, **settings: object) -> None:
         """Start a broker with the store at `path`."""
-        self.ask("open", path=str(path), config={**SETTINGS, **settings})
+        arguments = {"path": str(path), "config": {**SETTINGS, **settings}}
+        try:
+            self.ask("open", **arguments)
+        except CommandFailedError as failed:
+            if "BindException" not in str(failed):
+                raise
+            self.close()  # somebody took the port before the broker did
+            self.ask("open", **arguments)
 
     def put(
         self, topic: str, body: bytes, queue_id: int = 0, *, cmd: str = "put",
@@ -189,7 +196,9 @@ def _popped(broker: NewerBroker, path: Path) -> Callable[[], bool]:
     topic = broker.ask("offset", topic=ORDERS, group=GROUP)["reviveTopic"]
 
     def has_come() -> bool:
-        found: int = broker.ask("offset", topic=topic, group="CID_RMQ_SYS_REVIVE_GROUP")["maxOffset"]
+        found: int = broker.ask("offset", topic=topic, group="CID_RMQ_SYS_REVIVE_GROUP")[
+            "maxOffset"
+        ]
         return found > 0
 
     return has_come
@@ -197,7 +206,9 @@ def _popped(broker: NewerBroker, path: Path) -> Callable[[], bool]:
 
 def pops(broker: NewerBroker, path: Path) -> dict[str, Any]:
     """Three messages that a client of POP took and did not acknowledge."""
-    broker.wait(_popped(broker, path))
+    has_come = _popped(broker, path)
+    broker.ask("stopReviving")
+    broker.wait(has_come)
     broker.close()
     return {}
 
@@ -276,7 +287,6 @@ def main(archive: Path) -> None:
         with NewerBroker() as broker:
             for name, make in MAKERS.items():
                 told[name] = make(broker, root / name)
-                print(name, file=sys.stderr)
         (root / "manifest.json").write_text(json.dumps(told, indent=1))
         command = ["tar", "--sparse", "--create", "--xz", "--file", archive, "newer"]
         subprocess.run(command, cwd=directory, check=True)

@@ -10,7 +10,8 @@ How derived: ScheduleMessageService of 4.9 (spec B18): one thread here instead o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,7 +24,8 @@ from rocketstore.format.metadata_json import (
     DELAY_OFFSETS_FILE,
     DelayOffsets,
     decode_table,
-    encode_table,
+    dumps,
+    loads,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.positions import agreed_end, with_mark
@@ -191,7 +193,10 @@ class DelayService:
     def _save(self, state: DelayOffsets) -> None:
         marks = with_mark(self._store.layout, (), self._store.flushed_physical_offset)
         marked = msgspec.structs.replace(state, log_marks=marks or None)
-        content = encode_table(marked).encode()
+        former: dict[str, Any] = {}
+        with contextlib.suppress(FormatError):  # what a newer broker keeps there stays
+            former = read_with_backup(self._path, loads) or {}
+        content = dumps({**former, **msgspec.to_builtins(marked)}).encode()
         write_atomically(self._path, content, disk=self._disk, decode=_decode)
         self._saved = state
 

@@ -40,6 +40,7 @@ from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlac
 from rocketstore.pipeline.stores import Segment, StorePlace, find_stores, offset_files
 from rocketstore.queue_extension.tags_codes import resolved
 from rocketstore.units import QueueKey
+from rocketstore.verification.newer import ROCKSDB_MARK, rocksdb_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -282,9 +283,12 @@ def unit_reader(
 def list_queues(location: str, directory: str = CONSUME_QUEUE_DIRECTORY) -> list[QueueKey]:
     """Return the queues that have a directory, by topic and number."""
     files, root = files_at(location)
+    topics = files.list(f"{root}/{directory}")
+    if any(one.name == ROCKSDB_MARK and not one.is_directory for one in topics):
+        raise rocksdb_queues(f"{location}/{directory}")
     return sorted(
         QueueKey(topic.name, queue_id)
-        for topic in files.list(f"{root}/{directory}")
+        for topic in topics
         if topic.is_directory
         for entry in files.list(topic.path)
         if entry.is_directory and (queue_id := parse_queue_id(entry.name)) is not None

@@ -55,6 +55,7 @@ from rocketstore.verification.damage_map import (
     decode_damage_map,
 )
 from rocketstore.verification.leftovers import RECORD_MAGICS
+from rocketstore.verification.newer import refuse_rocksdb_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -376,7 +377,9 @@ def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:
     """Return where each group goes on."""
     files, root = files_at(store.location)
     listed = files.list(f"{root}/{CONFIG_DIRECTORY}")
-    for name in offset_tables_by_age({entry.name: entry.changed_ns for entry in listed}):
+    changed = {entry.name: entry.changed_ns for entry in listed}
+    refuse_rocksdb_tables(f"{store.location}/{CONFIG_DIRECTORY}", changed)
+    for name in offset_tables_by_age(changed):
         table = read_metadata(store, name, ConsumerOffsets)
         if table is not None:
             return table

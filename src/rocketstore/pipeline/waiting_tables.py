@@ -179,9 +179,9 @@ class _Open:
         if self.halves.is_open(half.queue_offset):
             self.rows[half.queue_offset] = half, topic, row
 
-    def end(self, queue_offset: int | None) -> None:
+    def end(self, queue_offset: int) -> None:
         # An op record that stands before what it names would end one that was still to come.
-        if queue_offset is not None and queue_offset < self.halves.stop:
+        if queue_offset < self.halves.stop:
             self.rows.pop(self.halves.end(queue_offset), None)
 
     def commit(self, columns: RecordColumns) -> None:
@@ -233,7 +233,8 @@ def _take(
     for row, (topic, pairs) in enumerate(zip(topics, maps.to_pylist(), strict=True)):
         queue, properties = queues[int(columns.queue_id[row])], dict(pairs)
         if topic == OP_TOPIC:
-            queue.end(waiting.ended_by(properties.get(TAGS), columns.body(row)))
+            for ended in waiting.ended_by(properties.get(TAGS), columns.body(row)):
+                queue.end(ended)
             continue
         place = int(columns.queue_offset[row]), int(columns.physical_offset[row])
         said = int(columns.born_timestamp[row]), int(columns.body_crc[row]), properties

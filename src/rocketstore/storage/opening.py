@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.config import resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes, commonest
-from rocketstore.errors import NotAStoreError
+from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
@@ -35,6 +35,7 @@ from rocketstore.storage.files.pread_files import file_lengths
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
+from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
 from rocketstore.storage.recovery.recover import RecoveryParts, recover
 from rocketstore.storage.retention import Retention
@@ -73,6 +74,8 @@ class StoreParts:
         self.lock.acquire()
         with system_errors(f"cannot open the store {layout.root}"):
             self.sizes = resolve_sizes(config, observed_sizes(layout, config))
+            for part in newer_in(layout):
+                raise StoreError(f"{layout.root}/{part.file}: {part.reason}", hint=part.action)
             self.config = self.sizes.fill_in(config)
             self._load()
             self._recover(policy)

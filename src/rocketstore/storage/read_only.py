@@ -17,12 +17,14 @@ import msgspec
 from rocketstore.config import StoreConfig, resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError, StoreReadOnlyError
+from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.index.pread_index import PreadIndex, listed_index_files
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.reading.reader import Reader
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.pread_files import LogFile, PreadFiles
     from rocketstore.units import ByteRange
     from rocketstore.verification.file_rules import FileFinding
+
+_log: Final = get_logger(__name__)
 
 POLL_INTERVAL_S: Final = 0.02
 """How often `ReadOnlyStore.wait_for` looks, because no writer tells a reader of another process."""
@@ -88,6 +92,8 @@ class ReadOnlyStore(Reader):
             mapped_file_size_consume_queue=sizes.consume_queue_file_bytes,
         )
         super().__init__(layout, config, log, log.queues, self._pread_index)
+        for part in newer_in(layout):
+            _log.warning("store.newer_part", file=str(layout.root / part.file), what=part.reason)
 
     @classmethod
     def open(cls, path: str | Path, config: StoreConfig | None = None, **options: Any) -> Self:

@@ -28,7 +28,7 @@ from rocketstore.units import QueueKey
 from rocketstore.verification.waiting import Half, Halves, ended_by, is_final_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
@@ -68,7 +68,7 @@ class Ledger(Halves):
         self._copies.pop(half.identity, None)
 
     def note_op(self, op_offset: int, queue_offset: int | None) -> None:
-        """Take down which half message an op message names; None for one that names nothing."""
+        """Take down the last half message that an op message names; None where it names none."""
         if op_offset >= self.op_base:
             self._ops[op_offset] = -1 if queue_offset is None else queue_offset
 
@@ -128,8 +128,8 @@ def read_ledger(
         if message.topic == OP.topic:
             named = _named(message, ledger.stop)
             _take_op(ledger, offset, named)
-            if named is not None:
-                halves.pop(ledger.end(named), None)
+            for one in named:
+                halves.pop(ledger.end(one), None)
             continue
         for lost in range(ledger.stop, offset):
             ledger.end(lost)
@@ -145,26 +145,25 @@ def read_ledger(
 def read_ops(reader: Reader, ledger: Ledger) -> None:
     """Take down every op message that the ledger has not seen."""
     for op in messages_of(reader, OP, ledger.next_op()):
-        named = _named(op, reader.max_offset(*HALF))
-        if named is not None and named >= ledger.base:
-            entry = next(reader.queue_entries(*HALF, named, 1), None)
-            if entry is None or entry[1].physical_offset > op.physical_offset:
-                named = None
+        named = []
+        for one in _named(op, reader.max_offset(*HALF)):
+            entry = next(reader.queue_entries(*HALF, one, 1), None) if one >= ledger.base else None
+            if one < ledger.base or (entry and entry[1].physical_offset <= op.physical_offset):
+                named.append(one)
         _take_op(ledger, op.queue_offset, named)
-        if named is not None:
-            ledger.end(named)
+        for one in named:
+            ledger.end(one)
 
 
-def _named(op: StoredMessage, stop: int) -> int | None:
-    """Return which half message an op message ends; not one that was still to come."""
-    named = ended_by(op.tags, op.raw_body)
-    return named if named is not None and named < stop else None
+def _named(op: StoredMessage, stop: int) -> list[int]:
+    """Return which half messages an op message ends; not those that were still to come."""
+    return [named for named in ended_by(op.tags, op.raw_body) if named < stop]
 
 
-def _take_op(ledger: Ledger, offset: int, named: int | None) -> None:
+def _take_op(ledger: Ledger, offset: int, named: Sequence[int]) -> None:
     for lost in range(ledger.op_read, offset):
         ledger.note_op(lost, None)
-    ledger.note_op(offset, named)
+    ledger.note_op(offset, max(named, default=None))
     ledger.op_read = offset + 1
 
 

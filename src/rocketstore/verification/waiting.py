@@ -88,9 +88,13 @@ def identity_of(born_ms: int, body_crc: int, properties: Mapping[str, str]) -> I
     return Identity(properties.get(UNIQ_KEY), born_ms, body_crc, properties.get(PRODUCER_GROUP))
 
 
-def ended_by(tags: str | None, body: bytes) -> int | None:
-    """Return the half message that an op record of this tag and body ends, else None."""
-    return decimal_number(body[:32].decode("ascii", "replace")) if tags == ENDED_TAG else None
+def ended_by(tags: str | None, body: bytes) -> list[int]:
+    """Return the half messages that an op record of this tag and body ends.
+
+    One for 4.9, several for 5.x, which has a comma after each.
+    """
+    texts = body.decode("ascii", "replace").split(",") if tags == ENDED_TAG else []
+    return [number for text in texts if (number := decimal_number(text)) is not None]
 
 
 def is_final_of(

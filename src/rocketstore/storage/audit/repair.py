@@ -30,7 +30,6 @@ from rocketstore.storage.audit.store_audit import (
     audit_store,
     find_kinds,
     find_layout,
-    small_files,
 )
 from rocketstore.storage.checkpoint import (
     StoreCheckpoint,
@@ -40,7 +39,7 @@ from rocketstore.storage.checkpoint import (
 )
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
-from rocketstore.storage.files.whole_file import grow_file
+from rocketstore.storage.files.whole_file import grow_file, small_files
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end

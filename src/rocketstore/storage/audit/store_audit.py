@@ -15,7 +15,6 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -53,6 +52,7 @@ from rocketstore.verification.queue_rules import QueueView, entries_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -84,20 +84,6 @@ def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     index = listed_index_files(layout.index, []).items()
     log = file_lengths(layout.log_directories)
     return layout, resolve_sizes(config, observed_in(config, log, file_lengths(queues), index))
-
-
-def small_files(layout: StoreLayout) -> Callable[[str], Content]:
-    """Return what reads a small file by its name below the store."""
-
-    def read(name: str) -> Content:
-        try:
-            return Path(layout.root, name).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return str(error.strerror)
-
-    return read
 
 
 def find_kinds(layout: StoreLayout, content_of: Callable[[str], Content]) -> QueueKinds:

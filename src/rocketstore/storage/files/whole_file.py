@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.layout import StoreLayout
+    from rocketstore.verification.small_files import Content
 
 _ZEROS: Final = bytes(MiB)
 """How much of a file is looked at at a time."""
@@ -159,6 +161,20 @@ def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
     if broken is not None:
         raise broken
     return None
+
+
+def small_files(layout: StoreLayout) -> Callable[[str], Content]:
+    """Return what reads a small file by its name below the store."""
+
+    def read(name: str) -> Content:
+        try:
+            return (layout.root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return str(error.strerror)
+
+    return read
 
 
 def changed_ns(directory: Path) -> dict[str, int]:

@@ -13,6 +13,7 @@ How derived: ConsumeQueue.recover, correctMinOffset and getIndexBuffer of 4.9 (s
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,14 +28,22 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
+from rocketstore.storage.files.whole_file import small_files
 from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch, listed_queues
 from rocketstore.units import QueueKey
+from rocketstore.verification.newer import newer_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import Any
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from rocketstore.storage.layout import StoreLayout
     from rocketstore.verification.file_rules import FileFinding
+    from rocketstore.verification.findings import Finding
 
 
 class _LostEntries(NamedTuple):
@@ -167,6 +176,22 @@ class PreadQueue(QueueSearch):
         if first is not None:
             self._lost = _LostEntries(first[0], end, first[1])
         return found
+
+
+def newer_in(layout: StoreLayout) -> Iterator[Finding]:
+    """Yield the parts of a store that only a newer broker works with."""
+    root, open_files = layout.consume_queue, OpenFiles()
+
+    def codes_from(key: QueueKey, start: int) -> Iterator[npt.NDArray[np.int64]]:
+        limits: Any = {"log_min_offset": lambda: 0, "log_end_before": lambda _: None}
+        queue = PreadQueue(root / key.topic / str(key.queue_id), open_files, **limits)
+        start, stop = max(start, queue.first_offset), queue.written_end
+        while start < stop and (entries := queue.entries(start, stop - start)).size:
+            yield entries["tags_code"]
+            start += entries.size
+
+    with contextlib.closing(open_files):
+        yield from newer_findings(small_files(layout), lambda: listed_queues(root), codes_from)
 
 
 class PreadQueues:

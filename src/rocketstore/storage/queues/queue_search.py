@@ -30,6 +30,7 @@ from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.pread_files import first_from
 from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.units import KiB, QueueKey
+from rocketstore.verification.newer import ROCKSDB_MARK, rocksdb_queues
 from rocketstore.verification.queue_kinds import compare_kinds
 
 if TYPE_CHECKING:
@@ -224,7 +225,12 @@ def batch_topics_in(layout: StoreLayout) -> frozenset[str]:
 
 @system_errors("cannot list the queues of the store")
 def listed_queues(root: Path) -> list[QueueKey]:
-    """Return the queues that have a directory, in order; as in 4.9, a name must be a number."""
+    """Return the queues that have a directory, in order; as in 4.9, a name must be a number.
+
+    Raises `StoreError` where they are in RocksDB.
+    """
+    if (root / ROCKSDB_MARK).is_file():
+        raise rocksdb_queues(root)
     return sorted(
         QueueKey(topic, queue_id)
         for topic in _subdirectories(root)

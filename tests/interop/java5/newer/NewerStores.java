@@ -8,6 +8,7 @@ import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.net.BindException;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.nio.ByteBuffer;
@@ -130,8 +131,8 @@ public final class NewerStores {
             case "controller":
                 controller(command);
                 break;
-            case "halt":
-                Runtime.getRuntime().halt(1);
+            case "stopReviving":
+                broker.getAckMessageProcessor().setPopReviveServiceStatus(false);
                 break;
             default:
                 if (broker != null) {
@@ -164,9 +165,16 @@ public final class NewerStores {
         store = broker.getMessageStore();
     }
 
+    /** A port that is free, as is the one two below it, where a broker listens too. */
     private static int freePort() throws Exception {
-        try (ServerSocket socket = new ServerSocket(0)) {
-            return socket.getLocalPort();
+        while (true) {
+            try (ServerSocket one = new ServerSocket(0)) {
+                try (ServerSocket below = new ServerSocket(one.getLocalPort() - 2)) {
+                    return below.getLocalPort() + 2;
+                } catch (BindException taken) {
+                    continue;
+                }
+            }
         }
     }
 

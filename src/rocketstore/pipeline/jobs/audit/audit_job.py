@@ -32,6 +32,7 @@ from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_fa
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken
 from rocketstore.pipeline.jobs.rebuild.log_scan import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
+from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
 from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
 from rocketstore.units import QueueKey
 from rocketstore.verification import small_files
@@ -44,6 +45,7 @@ from rocketstore.verification.findings import (
 )
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import LogView, Stretch, log_findings
+from rocketstore.verification.newer import newer_findings
 from rocketstore.verification.queue_kinds import queue_kinds
 from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
 
@@ -304,6 +306,7 @@ class _Audit(NamedTuple):
         log = [*self._log_findings(view, sums["used"]), *self.of_kinds]
         log += self._queue_file_findings()
         rest = [*self._item_findings(judged, index, view), *self._small_findings(view)]
+        rest += self._newer_findings()
         report = AuditReport(
             [*log, *of_queues, *rest, *of_consumers],
             view.counts(
@@ -357,6 +360,13 @@ class _Audit(NamedTuple):
             partial(_store_time, self.places, view),
             is_live=self.places.is_live,
         )
+
+    def _newer_findings(self) -> Iterator[Finding]:
+        def codes_from(key: QueueKey, start: int) -> Iterator[Any]:
+            entries = QueueFiles(self.places.location, key).messages(start, ALL_OFFSETS.stop)
+            return (found["tags_code"] for _, found in entries)
+
+        return newer_findings(self.small.get, lambda: self.places.queues, codes_from)
 
     def _small_findings(self, view: LogView) -> Iterator[Finding]:
         is_live = self.places.is_live

@@ -51,11 +51,12 @@ from rocketstore.verification.expectation import delay_array
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.verification.newer import NEWER_FILES
 from rocketstore.verification.queue_kinds import queue_kinds
 from rocketstore.verification.small_files import SMALL_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -227,11 +228,12 @@ def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEnt
 
 
 def small_contents(
-    places: StorePlaces, names: Container[str] = SMALL_FILES
+    places: StorePlaces, names: Collection[str] = (*SMALL_FILES, *NEWER_FILES)
 ) -> tuple[dict[str, bytes], dict[str, int]]:
     """Return small files by their names below the store; and when files were changed last."""
     found, changed = {}, {}
-    for directory in (places.root, f"{places.root}/{CONFIG_DIRECTORY}"):
+    directories = {places.root, *(f"{places.root}/{one}".rpartition("/")[0] for one in names)}
+    for directory in sorted(directories):
         for entry in places.files.list(directory):
             name = places.below_root(entry.path)
             changed[entry.name] = entry.changed_ns

@@ -1,0 +1,115 @@
+"""What brokers of 5.x keep in a store beside the files of 4.9, and this version does not work with.
+
+Law: a store with such a part is read, each part is a finding, and nothing is written to it: what is
+stored would be lost when that broker comes back, or what waits there would never be delivered.
+
+How derived: BrokerController, RocksDBConsumeQueueStore, ConfigStorage, EpochFileCache, TimerWheel,
+PopReviveService, PopConsumerService, CompactionPositionMgr of 5.3.3 (decision 0037).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rocketstore.errors import StoreError
+from rocketstore.format.java_hash import tags_code
+from rocketstore.format.metadata_json import CONSUMER_OFFSETS_FILE, LMQ_CONSUMER_OFFSETS_FILE
+from rocketstore.units import QueueKey
+from rocketstore.verification.findings import Finding, finding
+from rocketstore.verification.small_files import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator
+    from typing import Any
+
+    from rocketstore.verification.small_files import Content
+
+ROCKSDB_MARK: Final = "CURRENT"
+"""A file of every RocksDB."""
+
+_TIMERS: Final = QueueKey("rmq_sys_wheel_timer", 0)
+_SLOT: Final = np.dtype("i8, i8, i8, i4, i4").newbyteorder(">")
+"""When (f0), where in ``timerlog``, and of how many messages (f3)."""
+
+_REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+_TABLES: Final = (
+    "topics, groups and offsets are in a RocksDB of 5.x: without them consumers begin again",
+    "write them as JSON tables (mqadmin rocksDBConfigToJson of 5.x), and move it out of the store",
+)
+_ROLE: Final = (
+    "a controller of 5.x elects who writes this log: the next master has all else cut off",
+    "write through that broker; to leave its group for good, move both files out of the store",
+)
+_POPS: Final = "consumers of 5.x (POP) took messages that are neither acknowledged nor put again"
+_UNTIL: Final = "let that broker run until none is left; to give them up, "
+_PARTS: Final = {
+    "config/rdb/CURRENT": _TABLES,
+    "config/consumerOffsets/CURRENT": _TABLES,
+    "brokerIdentity": _ROLE,
+    "epochFileCheckpoint": _ROLE,
+    "kvStore/CURRENT": (f"{_POPS}, if any", f"{_UNTIL}move kvStore out of the store"),
+}
+NEWER_FILES: Final = (
+    *_PARTS, "config/timercheck", "timerwheel", "compaction/position-checkpoint",
+)  # fmt: skip
+"""Every file that tells of such a part, by its name below the store."""
+
+
+def rocksdb_queues(directory: object) -> StoreError:
+    """Return what is said where queues are asked of a store that has them in RocksDB."""
+    return StoreError(
+        f"{directory} is a RocksDB: a broker of 5.x keeps the queues there (defaultRocksDB)",
+        hint="store scan and Spark's table commitlog read the log; to work with it here, copy "
+        "commitlog alone into a new store: queues and index are made from it",
+    )
+
+
+def refuse_rocksdb_tables(directory: object, names: Container[str]) -> None:
+    """Refuse to take the offsets of a store for none where they are in RocksDB."""
+    if "rdb" in names or "consumerOffsets" in names:
+        raise StoreError(f"{directory}: {_TABLES[0]}", hint=_TABLES[1])
+
+
+def newer_findings(
+    content_of: Callable[[str], Content],
+    queues: Callable[[], Iterable[QueueKey]],
+    codes_from: Callable[[QueueKey, int], Iterable[Any]],
+) -> Iterator[Finding]:
+    """Yield a finding for each part; `codes_from` reads the tags codes of a queue's entries."""
+    for name, (what, action) in _PARTS.items():
+        if isinstance(content_of(name), bytes):
+            yield finding("newer", name, what, action=action)
+    name = "compaction/position-checkpoint"
+    compacted = content_of(name)
+    if isinstance(compacted, bytes) and b"_" in compacted:  # of "topic_queue", of any
+        what = "topics of 5.x have the last message of a key here, and maybe no more in the log"
+        action = "read them through that broker, store them anew, and move compaction out of here"
+        yield finding("newer", name, what, action=action)
+    checkpoint, wheel = content_of("config/timercheck"), content_of("timerwheel")
+    if not isinstance(checkpoint, bytes):
+        return
+    keys = frozenset(queues())
+    read_ms, _, taken = struct.unpack_from(">qqq", checkpoint.ljust(24, b"\0"))
+    slots = np.frombuffer(wheel if isinstance(wheel, bytes) else b"", _SLOT)
+    slots = slots[slots["f3"] > 0]
+    # Their unit, timerPrecisionMs, stands nowhere; all slots are of the same two weeks.
+    unit = round(read_ms / int(slots["f0"].max())) if len(slots) else 1
+    count = int(slots["f3"][slots["f0"] * unit >= read_ms].sum())
+    count += sum(map(len, codes_from(_TIMERS, taken))) if _TIMERS in keys else 0
+    if count:
+        what = f"{count} messages wait for a time of their own, which only brokers of 5.x keep"
+        action = f"{_UNTIL}move timerwheel and config/timercheck out of the store"
+        yield finding("newer", "timerwheel", what, action=action)
+    tables = (CONSUMER_OFFSETS_FILE, LMQ_CONSUMER_OFFSETS_FILE)
+    known = [table.by_name() for name in tables if (table := table_of(content_of, name))]
+    for key in sorted(one for one in keys if one.topic.startswith("rmq_sys_REVIVE_LOG_")):
+        offsets = (one.get(f"{key.topic}@{_REVIVE_GROUP}", {}) for one in known)
+        start = 1 + max((one.get(key.queue_id, -1) for one in offsets), default=-1)
+        count = sum(int((one == tags_code("ck")).sum()) for one in codes_from(key, start))
+        if count:
+            what = f"{count} times {_POPS}, and their groups' offsets have passed them"
+            action = f"{_UNTIL}set the offset of {_REVIVE_GROUP} to the end of this queue"
+            yield finding("newer", f"consumequeue/{key.topic}/{key.queue_id}", what, action=action)
