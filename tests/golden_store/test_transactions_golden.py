@@ -87,8 +87,7 @@ def test_committed_messages_and_op_messages_are_those_of_a_broker() -> None:
         ops = list(messages_of(store, OP, 0))
         assert len(ops) == 12
         for op in ops:
-            offset = ended_by(op.tags, op.raw_body)
-            assert offset is not None
+            (offset,) = ended_by(op.tags, op.raw_body)
             is_of(op_record(offset, op.store_host), op)
             assert op.born_host == op.store_host
 

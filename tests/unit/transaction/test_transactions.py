@@ -24,7 +24,7 @@ from rocketstore.native.log_end import Record
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import read_ledger
 from rocketstore.transaction.listing import open_transactions
-from rocketstore.transaction.records import HALF, OP
+from rocketstore.transaction.records import GROUP, HALF, OP, op_record
 from rocketstore.units import QueueKey
 from support.memory import memory_directory
 from support.small_store import CONFIG, START_MS
@@ -411,3 +411,25 @@ def test_a_message_with_a_delay_waits_after_its_commit(
     assert final.sys_flag & 0xC == 0x8
     assert not all_of(store, ORDERS)
     assert ended(store) == [b"0"]
+
+
+def test_an_op_message_counts_until_the_last_one_that_it_names_has_ended(tmp_path: Path) -> None:
+    """As brokers of 5.x write them: one for several half messages."""
+    table = tmp_path / "config" / "consumerOffset.json"
+
+    def offsets() -> list[int]:
+        saved = loads(table.read_bytes())["offsetTable"]
+        return [saved[f"{queue.topic}@{GROUP}"][0] for queue in (HALF, OP)]
+
+    with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
+        halves = [store.begin(Message(topic="T", body=b"%d" % one), 0) for one in range(4)]
+        one = op_record(0, store.config.store_host)
+        several = Record(b"0,2,", one.properties, one.born_host)
+        assert store.put_record(*OP, several).is_stored
+        for ended in (halves[0], halves[2]):
+            assert store.rollback(ended).status is EndStatus.ENDED_ALREADY
+    assert offsets() == [1, 0]
+    with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
+        assert store.rollback(halves[2]).status is EndStatus.ENDED_ALREADY
+        assert store.rollback(halves[1]).status is EndStatus.ROLLED_BACK
+    assert offsets() == [3, 2]

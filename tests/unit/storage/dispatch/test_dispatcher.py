@@ -526,7 +526,9 @@ def test_listeners_hear_of_extra_queues(parts):
 
 
 @pytest.mark.parametrize(
-    "offsets", [b"0", b"x,0", b"9999999999999999999,0"], ids=["too few", "no number", "too large"]
+    "offsets",
+    [b"0", b"x,0", b",0", b"9999999999999999999,0"],
+    ids=["too few", "no number", "left out by 5.3", "too large"],
 )
 def test_listeners_hear_of_no_extra_queue_that_got_no_entry(parts, offsets):
     heard = []
