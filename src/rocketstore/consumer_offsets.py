@@ -8,6 +8,9 @@ Law: what the file says was consumed is on the disk, and so is what was put to c
 save flushes the store first. What this version does not know in the file stays there. A file that
 is broken, with its backup, is an error when an offset is asked for, and nobody writes over it.
 
+Law: an offset belongs to a queue. A memory topic's queues are gone with the process, so its offsets
+are in no file, and those that the file has of a topic of that name are of its queues on the disk.
+
 With ``enableLmq`` the file is ``lmqConsumerOffset.json``. 4.9 begins with no offset, or with old
 ones, when that is switched; here everybody begins with the file that was changed last.
 
@@ -38,12 +41,13 @@ from rocketstore.format.metadata_json import (
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.positions import MARKS, agreed_end, end_within, with_mark
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
 from rocketstore.verification.newer import refuse_rocksdb_tables
 from rocketstore.verification.waiting import TRANSACTION_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Container
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
@@ -72,6 +76,8 @@ class ConsumerOffsetTable:
         store: BaseStore | None = None,
     ) -> None:  # fmt: skip
         self._layout = layout
+        self._kinds = TopicKinds() if store is None else store.kinds
+        self._check: Callable[[], object] = tuple if store is None else store.check_held
         # A slave's log is still to come: it is looked at when that is a master's.
         self._store = None if config.broker_role is BrokerRole.SLAVE else store
         self._is_settled = False
@@ -81,6 +87,7 @@ class ConsumerOffsetTable:
         self._interval_s = config.flush_consumer_offset_interval / 1000
         self._flush = flush
         self._disk = disk
+        self._in_memory: dict[str, dict[int, int]] = {}
         self._loaded: dict[str, Any] | None = None
         self._is_changed = self._may_run = False
         self._saving = threading.Lock()
@@ -95,25 +102,21 @@ class ConsumerOffsetTable:
         FormatError
             The file and its backup are broken.
         """
-        offset = self._offsets().get(offsets_key(topic, group), {}).get(queue_id, -1)
+        offset = self._table_of(topic).get(offsets_key(topic, group), {}).get(queue_id, -1)
         return offset if offset >= 0 else None  # 4.9 takes and keeps a -1
 
     def set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Let a group go on with a queue offset, also with an earlier one than before."""
-        queues = self._offsets().setdefault(offsets_key(topic, group), {})
+        self._check()
+        queues = self._table_of(topic).setdefault(offsets_key(topic, group), {})
         if queues.get(queue_id) == offset:
             return
         queues[queue_id] = offset
+        if topic in self._kinds.memory:
+            return
         self._is_changed = True
         if self._thread is None and self._may_run:
             self._run()
-
-    def forget(self, topics: Collection[str]) -> None:
-        """Drop all offsets of topics whose queues begin at 0 again."""
-        offsets = self._offsets()
-        for name in [name for name in offsets if name.partition("@")[0] in topics]:
-            del offsets[name]
-            self._is_changed = True
 
     def save(self) -> None:
         """Write the file if an offset changed since the last time.
@@ -146,7 +149,7 @@ class ConsumerOffsetTable:
         if self._store is not None:
             with contextlib.suppress(FormatError):  # whoever asks for an offset gets it
                 former = {_TABLE: self._offsets()}
-                self._loaded = _settled(self._store, self._loaded or former)
+                self._loaded = _settled(self._store, self._loaded or former, self._kinds.memory)
                 self._is_changed |= self._loaded[_TABLE] != former[_TABLE]
                 self._is_settled = True
 
@@ -167,6 +170,9 @@ class ConsumerOffsetTable:
                 thread.start()
                 self._thread = thread
 
+    def _table_of(self, topic: str) -> dict[str, dict[int, int]]:
+        return self._in_memory if topic in self._kinds.memory else self._offsets()
+
     def _offsets(self) -> dict[str, dict[int, int]]:
         if self._loaded is None:
             with self._loading:
@@ -179,7 +185,7 @@ class ConsumerOffsetTable:
 
     def _tables(self) -> dict[str, Any]:
         """Return what the file has of the offsets: those of light groups without a queue id."""
-        offsets = self.snapshot()
+        offsets = _copied(self._offsets())
         if not self._lmq:
             return {_TABLE: offsets}
         light = {
@@ -192,22 +198,34 @@ class ConsumerOffsetTable:
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy by ``topic@group`` and queue id, while others may change the table.
 
-        Each is copied by one call into C. Raises `FormatError` as `get`.
+        Raises `FormatError` as `get`.
         """
-        return {
-            name: dict(sorted(dict(queues).items()))
-            for name, queues in list(self._offsets().items())
-        }
+        memory, on_disk = self._kinds.memory, _copied(self._offsets()).items()
+        own = {name: one for name, one in on_disk if name.partition("@")[0] not in memory}
+        return own | _copied(self._in_memory)
 
 
-def _settled(reader: Reader, loaded: dict[str, Any]) -> dict[str, Any]:
-    """Return a table whose offsets count nothing that the log of a reader has not got."""
+def _copied(offsets: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    # Each is copied by one call into C: others change them.
+    return {name: dict(sorted(dict(queues).items())) for name, queues in list(offsets.items())}
+
+
+def _settled(
+    reader: Reader, loaded: dict[str, Any], in_memory: Container[str] = ()
+) -> dict[str, Any]:
+    """Return a table whose offsets count nothing that the log of a reader has not got.
+
+    Of topics whose queues on the disk are not to be seen now, because they are `in_memory`, stays
+    what there is.
+    """
     marks, table = loaded.get(MARKS) or [], dict(loaded[_TABLE])
     agreed = agreed_end(reader.layout, marks)
     if agreed is None and marks:
         return loaded
     for name, queues in loaded[_TABLE].items():
         topic, _, group = name.partition("@")
+        if topic in in_memory:
+            continue
         if agreed is None:
             ends = {queue_id: reader.max_offset(topic, queue_id) for queue_id in queues}
         else:

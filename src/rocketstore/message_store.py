@@ -82,12 +82,10 @@ class MessageStore(BaseStore):
             from rocketstore.memory import MemoryTopics  # noqa: PLC0415 - few need it
 
             # Before the services, which then see those topics like any other.
-            self._memory = MemoryTopics(self, self._topics, clock=parts.clock)
+            self._memory = MemoryTopics(self, parts, self._topics)
             self._memory.attach()
-            if self._memory.names:
-                self.consumer_offsets.forget(self._memory.names)
         self._batch_topics: BatchTopics | None = None
-        if parts.queues.batch_topics:
+        if parts.kinds.batch or parts.config.broker_role is BrokerRole.SLAVE:  # it may learn of one
             _ = self.batch_topics
         self._filters: ConsumerFilters | None = None
         if (extensions := parts.queues.make_extension) is not None:

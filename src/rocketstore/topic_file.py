@@ -2,27 +2,20 @@
 
 Law: whatever else stands there stays, of topics, of a broker, and of those who marked a topic
 before; so the file is read again before each change, and one thread of a store changes it at a
-time.
+time: the one that holds the append lock (`StoreParts.becoming`).
 
 How derived: TopicConfigManager.updateTopicConfig of 4.9 (spec F13).
 """
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rocketstore.format.metadata_json import (
-    TOPICS_FILE,
-    TopicConfig,
-    TopicTable,
-    decode_table,
-    dumps,
-    loads,
-)
-from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, dumps
+from rocketstore.storage.files.whole_file import write_atomically
+from rocketstore.storage.queues.topic_kinds import TOPIC_TABLE, decoded_topics, topic_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,28 +23,15 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
 
-_TABLE: Final = "topicConfigTable"
-
-
-def topics_of(layout: StoreLayout) -> dict[str, dict[str, Any]]:
-    """Return what is said of each topic; raises `FormatError` where the file is broken."""
-    topics: dict[str, dict[str, Any]] = _table_of(layout).get(_TABLE, {})
-    return topics
-
 
 class TopicFile:
-    """The file of an open store; a caller that looks before it marks a topic holds `changing`."""
+    """The file of an open store."""
 
     def __init__(self, layout: StoreLayout, *, clock: Callable[[], int], disk: Disk) -> None:
         self.path = layout.config / TOPICS_FILE
-        self.changing = threading.RLock()
         self._layout = layout
         self._clock = clock
         self._disk = disk
-
-    def topics(self) -> dict[str, dict[str, Any]]:
-        """Return what is said of each topic; raises `FormatError` where the file is broken."""
-        return topics_of(self._layout)
 
     def mark(
         self,
@@ -63,28 +43,16 @@ class TopicFile:
 
         `marks` gets what is said of it, nothing of a new one, and returns what is to be said.
         """
-        with self.changing:
-            table = _table_of(self._layout)
-            topics = table.get(_TABLE, {})
-            known = topics.get(topic) or {}
-            more = marks(known)
-            fresh = TopicConfig(
-                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
-            )
-            entry = dict(sorted({**(known or msgspec.to_builtins(fresh)), **more}.items()))
-            version = table.get("dataVersion") or {}
-            counter, now_ms = version.get("counter", 0) + 1, self._clock()
-            version = {**version, "counter": counter, "timestamp": now_ms}
-            table = {**table, "dataVersion": version, _TABLE: {**topics, topic: entry}}
-            write_atomically(self.path, dumps(table).encode(), disk=self._disk, decode=_decoded)
-
-
-def _table_of(layout: StoreLayout) -> dict[str, Any]:
-    return read_with_backup(layout.config / TOPICS_FILE, _decoded) or {}
-
-
-def _decoded(content: bytes) -> dict[str, Any]:
-    """Return everything that stands in the file; raises `FormatError`."""
-    decode_table(content, TopicTable)  # judges the types
-    loaded: dict[str, Any] = loads(content)
-    return loaded
+        table = topic_table(self._layout)
+        topics = table.get(TOPIC_TABLE, {})
+        known = topics.get(topic) or {}
+        more = marks(known)
+        fresh = TopicConfig(
+            topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
+        )
+        entry = dict(sorted({**(known or msgspec.to_builtins(fresh)), **more}.items()))
+        version = table.get("dataVersion") or {}
+        counter, now_ms = version.get("counter", 0) + 1, self._clock()
+        version = {**version, "counter": counter, "timestamp": now_ms}
+        table = {**table, "dataVersion": version, TOPIC_TABLE: {**topics, topic: entry}}
+        write_atomically(self.path, dumps(table).encode(), disk=self._disk, decode=decoded_topics)

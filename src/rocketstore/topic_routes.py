@@ -35,12 +35,15 @@ _READS: Final = (
 
 
 class TopicRoutes(ABC):
-    """What the rooms share; `names` are the room's topics, and may be replaced."""
-
-    names: frozenset[str]
+    """What the rooms share."""
 
     def __init__(self, store: Any) -> None:
         self._routed_store = store
+
+    @property
+    @abstractmethod
+    def names(self) -> frozenset[str]:
+        """The room's topics at the moment."""
 
     @abstractmethod
     def _page(
@@ -75,7 +78,6 @@ class TopicRoutes(ABC):
     def attach_puts(self) -> None:
         """Let calls that put come here, and no message of another topic."""
         store = self._routed_store
-        store.extra_queues.rooms.append(self)
         self._route("put", "message", _topic_of)
         self._route("put_prepared", "prepared", _topic_of)
         self._route("put_record")

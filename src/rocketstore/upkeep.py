@@ -27,7 +27,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
-from rocketstore.verification.batch_entries import queue_bounds
+from rocketstore.verification.batch_entries import UNREACHABLE, queue_bounds
 from rocketstore.verification.findings import Severity, VerifyReport, finding
 from rocketstore.verification.small_files import (
     positions,
@@ -180,7 +180,7 @@ def repair_store(
     return report._replace(
         findings=report.findings + found,
         actions=report.actions + done,
-        remaining=report.remaining + ([] if done else found),
+        remaining=report.remaining + [one for one in found if not done or one.kind == UNREACHABLE],
         evidence=report.evidence or evidence,
     )
 

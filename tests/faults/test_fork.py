@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,11 +19,10 @@ from rocketstore import (
     StoreLockedError,
 )
 from rocketstore.units import QueueKey
+from support.forked import LIMIT_S, files_of, in_child
 from support.public_calls import MESSAGE, USES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
-LIMIT_S = 240
 
 
 def config_of(flush: FlushDiskType) -> StoreConfig:
@@ -36,31 +33,6 @@ def config_of(flush: FlushDiskType) -> StoreConfig:
         max_index_num=200,
         flush_disk_type=flush,
     )
-
-
-def in_child(work: Callable[[], object]) -> None:
-    """Fork, work in the child, and assert that it ended well and in time."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(LIMIT_S)  # ends the child by a signal if it hangs
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001 - told to the parent
-            os.write(write_end, traceback.format_exc().encode()[-60_000:])
-        finally:
-            os._exit(status)
-    os.close(write_end)
-    with os.fdopen(read_end) as pipe:
-        said = pipe.read()
-    _, ended = os.waitpid(pid, 0)
-    assert ended == 0, said or f"the child ended with {ended}"
-
-
-def files_of(root: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def refuse_all(store: MessageStore) -> None:

@@ -16,8 +16,10 @@ from support.golden_stores import golden_store
 from support.replicas import wait_until
 
 
-def table_at(root, *, flush=lambda: None):
-    return ConsumerOffsetTable(StoreLayout.of(root), StoreConfig(), flush=flush, disk=Disk())
+def table_at(root, *, flush=lambda: None, memory=()):
+    table = ConsumerOffsetTable(StoreLayout.of(root), StoreConfig(), flush=flush, disk=Disk())
+    table._kinds.memory = frozenset(memory)
+    return table
 
 
 def saved(root):
@@ -85,6 +87,25 @@ def test_a_broken_table_is_read_from_its_backup_and_never_written_over_without_o
         broken.set("T", "g", 0, 7)
     broken.save()
     assert path.read_bytes() == b'{"offsetTable":{"T@g"'
+
+
+def test_offsets_of_a_memory_topic_are_in_no_file_and_leave_those_of_the_disk_alone(tmp_path):
+    table = table_at(tmp_path)
+    table.set("T", "g", 0, 7)
+    table.save()
+    table = table_at(tmp_path, memory=["T"])
+    assert table.get("T", "g", 0) is None
+    assert table.snapshot() == {}  # those of its queues on the disk are not of the queue in memory
+    table.set("T", "g", 0, 100)
+    table.set("T", "h", 1, 100)
+    table.set("U", "g", 0, 1)
+    assert table.get("T", "g", 0) == 100
+    assert table.snapshot() == {"T@g": {0: 100}, "T@h": {1: 100}, "U@g": {0: 1}}
+    table.save()
+    assert decode_table(saved(tmp_path), ConsumerOffsets).offset_table == {
+        "T@g": {0: 7}, "U@g": {0: 1}
+    }  # fmt: skip
+    assert table_at(tmp_path).get("T", "g", 0) == 7
 
 
 def test_messages_are_flushed_before_offsets_and_a_save_that_failed_is_tried_again(tmp_path):

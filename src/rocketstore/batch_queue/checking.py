@@ -30,8 +30,9 @@ from rocketstore.storage.store import BaseStore
 from rocketstore.topic_file import TopicFile
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import (
+    UNREACHABLE,
     entries_called_for,
-    queue_finding,
+    queue_findings,
     stored_entries,
 )
 from rocketstore.verification.findings import file_finding
@@ -92,10 +93,9 @@ class StoredQueues:
         found, none = self._file_findings.copy(), stored_entries(b"")
         for key in sorted({*self.entries, *called}):
             stored, due = self.entries.get(key, none), stored_entries(called[key])
-            one = queue_finding(
+            found += queue_findings(
                 key, stored, due, log.start, is_live=is_live, dispatched_to=dispatched_to
             )
-            found += [] if one is None else [one]
         return found
 
 
@@ -116,7 +116,8 @@ def repair_batch_queues(
     files = [ReadLogFile(file, log_files.file_size) for file in log_files.files]
     log = survey_log(files, now_ms=now_ms, data_stop=ReadLogFile.data_stop)
     findings = StoredQueues(layout, kinds.batch_topics).compare(files, log)
-    topics = sorted({one.topic for one in findings if one.topic and not kinds.unsaid})
+    mended = [one for one in findings if one.kind != UNREACHABLE and not kinds.unsaid]
+    topics = sorted({one.topic for one in mended if one.topic})
     evidence = Evidence(layout, disk, now_ms)
     if topics and not dry_run:
         size = file_size(layout, config, sizes)

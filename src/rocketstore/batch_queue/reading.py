@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rocketstore.format.batch_queue_entry import BatchEntry
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.log.commit_log import CommitLog
+    from rocketstore.storage.queues.topic_kinds import TopicKinds
     from rocketstore.storage.reading.pread_log import PreadLog
     from rocketstore.storage.reading.reader import Reader
 
@@ -35,22 +36,27 @@ LOOKED_AT: Final = 347
 
 
 class BatchReads(TopicRoutes):
-    """The batch queues of a store that is read; `queues` may grow, `names` are their topics."""
+    """The batch queues of a store that is read; `queues` may grow, and so may `kinds`."""
 
     def __init__(
         self,
         reader: Reader,
         log: CommitLog | PreadLog,
         queues: Mapping[QueueKey, BatchEntries],
-        names: frozenset[str],
+        kinds: TopicKinds,
     ) -> None:
         super().__init__(reader)
         self._reader = reader
         self._log = log
         self.queues = queues
-        self.names = names
+        self.kinds = kinds
         self._limits = PageLimits.from_config(reader.config)
         self._unwrapped: tuple[int, list[StoredMessage]] = (-1, [])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The batch topics at the moment."""
+        return self.kinds.batch
 
     # --- pages ----------------------------------------------------------------------------------
 

@@ -20,13 +20,14 @@ import msgspec
 
 from rocketstore.batch_queue.mapped_queue import MappedBatchQueue
 from rocketstore.batch_queue.reading import BatchReads
+from rocketstore.config import BrokerRole
 from rocketstore.config.files import commonest
 from rocketstore.errors import FormatError, RefusedMessageError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BATCH_ENTRY_SIZE_BYTES
 from rocketstore.format.client_batch import decode_client_batch, encode_client_batch
 from rocketstore.format.file_name import is_directory_name
-from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE
+from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE, TopicConfig
 from rocketstore.format.properties import (
     INNER_BASE,
     INNER_MULTI_DISPATCH,
@@ -53,7 +54,7 @@ from rocketstore.storage.log.prepared import (
     record_of,
     storable_block,
 )
-from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import entry_of
@@ -85,7 +86,7 @@ class BatchTopics(BatchReads):
         self._root = parts.layout.batch_consume_queue
         self._file_size = file_size(parts.layout, parts.config, parts.sizes)
         self._mapped: dict[QueueKey, MappedBatchQueue] = {}
-        super().__init__(store, parts.log, self._mapped, parts.queues.batch_topics)
+        super().__init__(store, parts.log, self._mapped, parts.kinds)
         self._load()
         self._attach()
 
@@ -101,10 +102,14 @@ class BatchTopics(BatchReads):
             parts.problems += queue.load(after_crash=not parts.was_clean)
             lost = queue.settle(report.end if parts.was_clean else report.start)
             start = start if lost is None else min(start, lost)
+        self._said = batch_topics_in(parts.layout)
+        for topic in self.names - self._said:  # as the log told
+            self._say(topic)
         new = [name for name in self.names if not (self._root / name).is_dir()]
         if new:
             start = 0
         self._table.enter_batch = self.enter
+        parts.kinds.enters_batches = True
         if self.names:  # else there is nothing to enter, and the store may be running
             self._enter_all(max(start, parts.log.min_offset), report.end)
         for name in new:
@@ -144,7 +149,14 @@ class BatchTopics(BatchReads):
                 queue=str(key), physical_offset=int(columns.physical_offset[number]),
             )  # fmt: skip
             return PutEntry.REFUSED
+        if key.topic not in self._said:
+            self._say(key.topic)
         return (self._mapped.get(key) or self._take_in(key)).put(entry)
+
+    def _say(self, topic: str) -> None:
+        """Say in the table what a record told; no other thread writes it now or in a slave."""
+        self._file.mark(topic, TopicConfig(topic_name=topic).read_queue_nums, _marked)
+        self._said |= {topic}
 
     # --- making a topic -------------------------------------------------------------------------
 
@@ -161,34 +173,33 @@ class BatchTopics(BatchReads):
         Raises
         ------
         StoreError
-            The topic has messages, or stands in the table as one of another kind.
+            The topic has messages, or stands in the table as one of another kind; or the store is
+            a slave, of whose topics its master's log tells.
+        StoreClosedError
+            The store was closed, or is that of the process that forked this one.
         """
+        self._store.check_open()
         check_topic(topic)
         check_queue_id(queue_count)
-        with self._file.changing:
-            if topic in self.names:
-                return
-            counters = self._parts.log.counters
-            queues = [*self._table.keys(), *(k for k, v in list(counters.items()) if v.next_offset)]
-            if any(key[0] == topic for key in queues):
+        if self._store.config.broker_role is BrokerRole.SLAVE:
+            raise StoreError(
+                f"{topic} cannot be made a batch topic of a slave", hint="make it in the master"
+            )
+        if topic in self.names:
+            return
+
+        def marks(known: Mapping[str, Any]) -> Mapping[str, Any]:
+            if (known.get("attributes") or {}).get(QUEUE_TYPE) or known.get("memory"):
                 raise StoreError(
-                    f"{topic} cannot become a batch topic: it has messages",
-                    hint="choose another name; what a topic's queues hold cannot be changed",
+                    f"{topic} cannot become a batch topic: {self._file.path} says another kind"
                 )
-            if topic.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_", "%RETRY%", "%DLQ%", "%LMQ%")):
-                raise StoreError(f"{topic} cannot be a batch topic: the store itself puts there")
+            self._make_directory(topic)
+            return _marked(known)
 
-            def marks(known: Mapping[str, Any]) -> Mapping[str, Any]:
-                attributes = known.get("attributes") or {}
-                if attributes.get(QUEUE_TYPE) or known.get("memory"):
-                    raise StoreError(
-                        f"{topic} cannot become a batch topic: {self._file.path} says another kind"
-                    )
-                self._make_directory(topic)
-                return {"attributes": {**attributes, QUEUE_TYPE: BATCH_QUEUES}}
-
+        with self._parts.becoming(topic, "batch"):
+            self.kinds.batch |= {topic}
             self._file.mark(topic, queue_count, marks)
-            self.names = self._table.batch_topics = self._table.batch_topics | {topic}
+            self._said |= {topic}
 
     # --- puts -----------------------------------------------------------------------------------
 
@@ -320,6 +331,11 @@ class BatchTopics(BatchReads):
         self._put_record: Callable[..., PutResult] = store.put_record
         self.attach_reads(lambda: self.queues)
         self.attach_puts()
+
+
+def _marked(known: Mapping[str, Any]) -> Mapping[str, Any]:
+    attributes = known.get("attributes") or {}
+    return {"attributes": {**attributes, QUEUE_TYPE: BATCH_QUEUES}}
 
 
 def file_size(layout: StoreLayout, config: StoreConfig, sizes: StoreSizes) -> int:

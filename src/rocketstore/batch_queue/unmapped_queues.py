@@ -16,6 +16,7 @@ from rocketstore.batch_queue.reading import BatchReads
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE, written_count
 
@@ -92,5 +93,5 @@ def with_batches(store: ReadOnlyStore) -> ReadOnlyStore:
             for queue in queues.values()
             if (entry := queue.at(queue.stop_place - 1)) is not None
         )
-        BatchReads(store, log, queues, names).attach_reads(lambda: queues)
+        BatchReads(store, log, queues, TopicKinds(names)).attach_reads(lambda: queues)
     return store

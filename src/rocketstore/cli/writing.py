@@ -13,8 +13,9 @@ import msgspec
 
 from rocketstore.cli.options import StoreSettings
 from rocketstore.config import BrokerRole
-from rocketstore.errors import ConfigError
+from rocketstore.errors import RefusedMessageError
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.store import BaseStore
 
 if TYPE_CHECKING:
@@ -28,20 +29,15 @@ def open_for_writing(
 
     Raises
     ------
-    ConfigError
-        It is a memory topic: what a command put there would be gone when it ends.
+    RefusedMessageError
+        It is a memory topic, whose messages would be gone when the command ends, or a batch topic.
     """
     config = msgspec.structs.replace((settings or StoreSettings()).load(), retention=False)
     if config.broker_role is BrokerRole.SYNC_MASTER:
         # No slave can be connected: each gets what was written when the store is served again.
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
-    if topic is not None and config.memory_topic_enable:
-        from rocketstore.memory.memory_topics import memory_topics_of
-
-        if topic in memory_topics_of(StoreLayout.of(path, config)):
-            raise ConfigError(
-                f"{topic} is a memory topic of {path}: only the program that keeps it puts there",
-                key="memoryTopicEnable",
-                hint="choose another topic",
-            )
+    if topic is not None:
+        why = TopicKinds().read(StoreLayout.of(path, config), config).refusal(topic)
+        if why is not None:
+            raise RefusedMessageError(f"{why}, of {path}", hint="choose another topic")
     return BaseStore.open(path, config)

@@ -225,7 +225,7 @@ def loads(text: str | bytes | bytearray | memoryview) -> Any:
         decoded = text if isinstance(text, str) else bytes(text).decode("utf-8")
         quoted = _STRING_OR_KEY.sub(
             lambda match: f'{match[1]}"{_BARE_KEY_MARK}{match[2]}"' if match[2] else match[0],
-            decoded,
+            _refuse_blank(decoded.removeprefix("\ufeff")),  # an editor's mark
         )
         return json.loads(quoted, object_pairs_hook=_with_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -235,12 +235,15 @@ def loads(text: str | bytes | bytearray | memoryview) -> Any:
 def decode_table(text: str | bytes, table: type[Table]) -> Table:
     """Decode one of the tables above, for example ``decode_table(text, TopicTable)``.
 
-    Raises `FormatError` where it is no JSON object, `FieldRangeError` where a field has a wrong
-    type.
+    Raises `FormatError` where it is no JSON object, or one of another kind, without the member that
+    every broker writes; `FieldRangeError` where a field has a wrong type.
     """
     loaded = loads(text)
     if not isinstance(loaded, dict):
         raise FormatError("not a JSON table of RocketMQ", expected="an object", found=type(loaded))
+    if (member := table.__struct_encode_fields__[-1]) not in loaded:
+        found = ", ".join(map(str, loaded))[:80] or "nothing"
+        raise FormatError(f"not a {table.__name__}", expected=f"a member {member}", found=found)
     try:
         return msgspec.convert(loaded, table, str_keys=True)
     except msgspec.ValidationError as error:
@@ -268,6 +271,12 @@ def dumps(value: Any) -> str:
 
 def _with_keys(pairs: list[tuple[str, Any]]) -> dict[str | int, Any]:
     return {int(key[1:]) if _MARKED_KEY.fullmatch(key) else key: value for key, value in pairs}
+
+
+def _refuse_blank(text: str) -> str:
+    if not text.strip("\0 \t\r\n"):
+        raise ValueError("it is empty, or nothing but zeros")
+    return text
 
 
 def _refuse_constant(name: str) -> Any:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from rocketstore.errors import RefusedMessageError, StoreError
-from rocketstore.events import get_logger
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE
 from rocketstore.format.properties import decode_properties
@@ -37,17 +36,16 @@ from rocketstore.storage.log.prepared import (
     record_of,
     storable_block,
 )
-from rocketstore.topic_file import topics_of
 from rocketstore.topic_routes import TopicRoutes
 from rocketstore.units import QueueKey
 from rocketstore.verification.extra_queues import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rocketstore.message import Message
-    from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.log.prepared import PreparedMessage
+    from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.store import BaseStore
     from rocketstore.topic_file import TopicFile
@@ -57,8 +55,6 @@ AVAILABLE_SHARE: Final = 0.75
 
 _CGROUP: Final = Path("/proc/self/cgroup")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
-
-_log: Final = get_logger(__name__)
 
 
 def available_bytes() -> int:
@@ -77,14 +73,19 @@ def available_bytes() -> int:
 class MemoryTopics(TopicRoutes):
     """The memory topics of an open store, and their messages."""
 
-    def __init__(self, store: BaseStore, file: TopicFile, *, clock: Callable[[], int]) -> None:
+    def __init__(self, store: BaseStore, parts: StoreParts, file: TopicFile) -> None:
         super().__init__(store)
         config = store.config
         limit = config.memory_topic_max_bytes or int(available_bytes() * AVAILABLE_SHARE)
-        self.messages = MemoryStore(config, limit_bytes=limit, clock=clock)
+        self.messages = MemoryStore(config, limit_bytes=limit, clock=parts.clock)
         self._store = store
+        self._parts = parts
         self._file = file
-        self.names = _marked(file.topics())
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The memory topics at the moment."""
+        return self._parts.kinds.memory
 
     def create(self, topic: str, queue_count: int = 1) -> None:
         """Make a topic a memory topic, also for later opens: ``topics.json`` says so.
@@ -92,17 +93,14 @@ class MemoryTopics(TopicRoutes):
         Raises
         ------
         StoreError
-            The topic has messages on the disk, is a batch topic, or one of the store's own.
+            The topic has messages on the disk, dispatched or not, is a batch topic, or one of the
+            store's own.
+        StoreClosedError
+            The store was closed, or is that of the process that forked this one.
         """
+        self._store.check_open()
         check_topic(topic)
         check_queue_id(queue_count)
-        if not _is_fit(topic):
-            raise StoreError(f"{topic} cannot be a memory topic: the store itself puts there")
-        if any(key.topic == topic for key in self._disk_queues()):
-            raise StoreError(
-                f"{topic} cannot become a memory topic: it has messages on the disk",
-                hint="choose another name; those messages could not be read any more",
-            )
 
         def marks(known: Mapping[str, Any]) -> Mapping[str, Any]:
             if (known.get("attributes") or {}).get(QUEUE_TYPE) == BATCH_QUEUES:
@@ -113,12 +111,10 @@ class MemoryTopics(TopicRoutes):
                 )
             return {"memory": True}
 
-        with self._file.changing:
+        kinds = self._parts.kinds
+        with self._parts.becoming(topic, "memory"):
+            kinds.memory |= {topic}
             self._file.mark(topic, queue_count, marks)
-            self.names |= {topic}
-
-    def _disk_queues(self) -> list[QueueKey]:
-        return type(self._store).queues(self._store)
 
     def runtime_info(self) -> dict[str, int]:
         """Return the memory topics' part of the runtime information."""
@@ -171,7 +167,10 @@ class MemoryTopics(TopicRoutes):
     ) -> PutResult:
         """Keep a record as it is; there is no flush to wait for."""
         del wait_flush
-        return self._append(topic, queue_id, [record])
+        result = self._append(topic, queue_id, [record])
+        own = QueueKey(topic, queue_id)
+        self._store.put_apart(own, record, result, is_own_in_memory=True)
+        return result
 
     def _add(self, topic: str, queue_id: int, records: list[Record]) -> PutResult:
         for record in records:
@@ -193,6 +192,7 @@ class MemoryTopics(TopicRoutes):
         return self._append(topic, queue_id, records)
 
     def _append(self, topic: str, queue_id: int, records: list[Record]) -> PutResult:
+        self._store.check_held()
         result = self.messages.append(topic, check_queue_id(queue_id), records)
         self._store.look_again()
         return result
@@ -266,20 +266,3 @@ class MemoryTopics(TopicRoutes):
         store.acknowledged = lambda result: (
             result if result.physical_offset >= FIRST_ADDRESS else acknowledged(result)
         )
-
-
-def _is_fit(name: str) -> bool:
-    if "%" in name or name.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_")):
-        _log.warning("memory.topic_ignored", topic=name, why="the store itself puts there")
-        return False
-    return True
-
-
-def _marked(topics: dict[str, Any]) -> frozenset[str]:
-    marked = [name for name, one in topics.items() if one.get("memory") is True]
-    return frozenset(filter(_is_fit, marked))
-
-
-def memory_topics_of(layout: StoreLayout) -> frozenset[str]:
-    """Return the memory topics of a store; raises `FormatError` where ``topics.json`` is broken."""
-    return _marked(topics_of(layout))

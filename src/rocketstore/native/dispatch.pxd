@@ -9,6 +9,7 @@ from rocketstore.native.walk cimport walk_rows
 cdef enum:
     _ENTRY_SIZE = 20
     _FILLER_SIZE = 0x7FFFFFFF
+    _INNER_BATCH = 0x80
 
 cdef long long _MAX_QUEUE_OFFSET
 
@@ -40,7 +41,9 @@ cdef class RowDispatch:
     cdef let_go(self)
     cdef int dispatch_rows(self) except -1 nogil
     cdef void prefetch_text(self, Py_ssize_t number) noexcept nogil
-    @cython.locals(gives_way=cython.bint, code=cython.longlong, ahead_ms=cython.longlong, found=int)
+    @cython.locals(
+        gives_way=cython.bint, is_entered=cython.bint, code=cython.longlong, ahead_ms=cython.longlong, found=int
+    )
     cdef int enter(self, Numbers row) except -1 nogil
     @cython.locals(is_answered=cython.bint, number=cython.longlong)
     cdef long long ready_queue(self, Numbers row) except -2 nogil

@@ -26,6 +26,7 @@ except ImportError:
 if not cython.compiled:
     from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES as _ENTRY_SIZE
     from rocketstore.format.queue_entry import FILLER_SIZE as _FILLER_SIZE
+    from rocketstore.message import INNER_BATCH as _INNER_BATCH
     from rocketstore.native import view
     from rocketstore.native.columns import entry_code, find_queue, next_key
     from rocketstore.native.index import key_hash_of, put_item
@@ -189,6 +190,11 @@ class RowDispatch:
         if row[Column.CALLS_FOR] & CallsFor.ENTRY == 0:
             self.without_entry += 1
             return 0
+        if row[Column.SYS_FLAG] & _INNER_BATCH:
+            with cython.gil:
+                is_entered = self.decisions.enter_batch(self.cursor)
+            if is_entered:
+                return 0
         number = self.ready_queue(row)
         if number < 0:
             return 0

@@ -111,7 +111,7 @@ class PlainPuts:
         return began_ns // 1_000_000 if self.clock is None else self.clock()
 
     def counter_of(self, topic: Any, queue_id: Any) -> QueueCounter | None:
-        """Return the counter of a queue that got a message before."""
+        """Return the counter of a queue that got a message before; a first one is looked at."""
         if type(topic) is not str or type(queue_id) is not int:
             return None
         # By topic, then by queue id: a key of both takes a twelfth of a put to make and compare.
@@ -121,7 +121,7 @@ class PlainPuts:
             counter = self.counters.get((topic, queue_id))
             if counter is not None:
                 self.queues.setdefault(topic, {})[queue_id] = counter
-        return counter
+        return None if counter is None or counter.next_offset == 0 else counter
 
     def host_of(self, host: Any) -> bytes | None:
         """Return a born host that is known."""

@@ -26,7 +26,6 @@ from rocketstore.errors import (
     ConfigError,
     FormatError,
     NotAStoreError,
-    StoreDamagedError,
     StoreError,
 )
 from rocketstore.format.file_name import (
@@ -40,7 +39,6 @@ from rocketstore.format.file_name import (
     parse_file_name,
 )
 from rocketstore.format.metadata_json import (
-    BACKUP_SUFFIX,
     ConsumerOffsets,
     Table,
     decode_table,
@@ -56,12 +54,14 @@ from rocketstore.verification.damage_map import (
 )
 from rocketstore.verification.leftovers import RECORD_MAGICS
 from rocketstore.verification.newer import refuse_rocksdb_tables
+from rocketstore.verification.small_files import NO_FILE, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rocketstore.pipeline.files import FileEntry, Files
     from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.verification.small_files import Content
 
 _SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an empty ``commitlog``
     CHECKPOINT_FILE_NAME, LOCK_FILE_NAME, ABORT_FILE_NAME,
@@ -351,26 +351,22 @@ def offset_files(entries: Iterable[FileEntry]) -> list[tuple[int, FileEntry]]:
 def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | None:
     """Return a table of a store's ``config``, None where there is neither it nor its backup.
 
-    ``ConfigManager.load`` of 4.9: a table that is missing, empty or cannot be parsed is read from
-    ``<name>.bak``. A broker that replaces the file leaves a moment without it; the backup is there.
+    A broker that replaces the file leaves a moment without it; the backup is there. Raises
+    `FormatError` as `read_table`.
     """
     files, root = files_at(store.location)
     directory = f"{root}/{CONFIG_DIRECTORY}"
-    sizes = {entry.name: entry.size for entry in files.list(directory)}
-    problems = []
-    for wanted in (name, name + BACKUP_SUFFIX):
-        if not sizes.get(wanted):
-            continue
-        raw = read_part(store.location, f"{directory}/{wanted}", 0, sizes[wanted])
-        try:
-            return decode_table(raw, table)
-        except FormatError as error:
-            problems.append(f"{directory}/{wanted} cannot be read: {error}")
-    if problems:
-        raise StoreDamagedError(
-            "; ".join(problems), hint="bring back the table from a replica or an older copy"
-        )
-    return None
+    listed = {f"{directory}/{entry.name}": entry for entry in files.list(directory)}
+
+    def content_of(path: str) -> Content:
+        entry = listed.get(path)
+        if entry is None:
+            return None
+        if entry.is_directory:
+            return NO_FILE
+        return read_part(store.location, path, 0, entry.size) if entry.size else b""
+
+    return read_table(f"{directory}/{name}", content_of, lambda raw: decode_table(raw, table))
 
 
 def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:

@@ -12,12 +12,13 @@ before the services start, not after, so that no crash in between looks like an 
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.config import resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes, commonest
-from rocketstore.errors import NotAStoreError, StoreError
+from rocketstore.errors import FormatError, NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
@@ -36,13 +37,15 @@ from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.pread_queue import newer_in
-from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
+from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.queues.topic_kinds import TopicKinds, is_own_topic
+from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.recover import RecoveryParts, recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -57,12 +60,13 @@ _log: Final = get_logger(__name__)
 class StoreParts:
     """What an open store consists of, locked, loaded, recovered; `to_drop` lets go of all of it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name, most with what a store is made of
         self, layout: StoreLayout, config: StoreConfig, *, disk: Disk, clock: Callable[[], int],
         to_drop: ExitStack, policy: RecoveryPolicy | None = None,
+        learnt: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.layout, self.disk, self.clock = layout, disk, clock
-        self.flags = RunningFlags()
+        self.flags, self._learnt = RunningFlags(), learnt
         with system_errors(f"cannot make {layout.root}"):
             if layout.root.is_file():
                 raise NotAStoreError(
@@ -77,6 +81,7 @@ class StoreParts:
             for part in newer_in(layout):
                 raise StoreError(f"{layout.root}/{part.file}: {part.reason}", hint=part.action)
             self.config = self.sizes.fill_in(config)
+            self._find_kinds()
             self._load()
             self._recover(policy)
             self._make_writable()
@@ -84,6 +89,37 @@ class StoreParts:
     def drop(self) -> None:
         """Let go of the files that are loaded, and of the lock, whatever one of them cannot do."""
         self._to_drop.close()
+
+    @contextmanager
+    def becoming(self, topic: str, kind: str) -> Iterator[None]:
+        """Let a topic become one of another kind by what is done within; nothing is put meanwhile.
+
+        The topic is in `kinds` before the table says so, and after an error as the table says.
+
+        Raises
+        ------
+        StoreError
+            A message was put to it, dispatched or not, or the store itself puts there.
+        StoreClosedError
+            The store closes.
+        """
+        if is_own_topic(topic):
+            raise StoreError(f"{topic} cannot be a {kind} topic: the store itself puts there")
+        if topic in self.kinds.batch:
+            raise StoreError(f"{topic} cannot become a {kind} topic: it is a batch topic")
+        with self.log.held():
+            given = (key for key, one in self.log.counters.items() if one.next_offset)
+            if any(key[0] == topic for key in (*given, *self.queues.keys())):
+                raise StoreError(
+                    f"{topic} cannot become a {kind} topic: it has messages on the disk",
+                    hint="choose another name; those messages could not be read any more",
+                )
+            try:
+                yield
+            except BaseException:
+                with suppress(StoreError, FormatError):  # else it stays of that kind
+                    self.kinds.read(self.layout, self.config)
+                raise
 
     def _load(self) -> None:
         """Load the files as they lie on the disk, and make what writes to them."""
@@ -97,7 +133,7 @@ class StoreParts:
             disk=disk,
             clock=self.clock,
             drop_later=self._to_drop.callback,
-            batch_topics=batch_topics_in(layout),
+            kinds=self.kinds,
             after_crash=not self.was_clean,
             readable_limit=lambda: self.log.readable_limit,
             checkpoint=read_checkpoint(layout.checkpoint),
@@ -142,9 +178,26 @@ class StoreParts:
             store_host=encode_host(config.store_host),
             sync_flush=config.is_sync_flush,
             touch_ahead=self.touch_ahead,
+            kinds=self.kinds,
         )
         self._to_drop.callback(self.log.drop)
         self._to_drop.callback(self.preallocator.close)
+
+    def _find_kinds(self) -> None:
+        """Find what the topics are; of a batch topic with other queues take all away, and keep it.
+
+        A broker of 4.9, which knows no kinds, made these of records of the log, or a slave did
+        before a record told it the kind. The right ones are built from the log.
+        """
+        self.kinds = TopicKinds().read(self.layout, self.config)
+        self.kinds.batch |= self._learnt
+        self.kinds.learns = True
+        layout, evidence = self.layout, Evidence(self.layout, self.disk, self.clock())
+        queues = listed_queues(layout.consume_queue) if self.kinds.batch else []
+        for topic in self.kinds.batch.intersection(key.topic for key in queues):
+            _log.warning("queue.kind", topic=topic, next="its batch queues are built again")
+            evidence.take_tree(layout.batch_consume_queue / topic)
+            evidence.take_tree(layout.consume_queue / topic)
 
     def _recover(self, policy: RecoveryPolicy | None) -> None:
         """Bring the files into agreement, and make durable what the last writer left."""
@@ -170,7 +223,9 @@ class StoreParts:
             for directory in (*own, *layout.commit_log_directories, *topics):
                 if directory.is_dir():
                     self.disk.fsync_directory(directory)
-        self.log.seed(report.queue_offsets, last_store_timestamp_ms=report.last_store_timestamp_ms)
+        # What is put to a memory topic meets no counter, and so what refuses it.
+        given = {k: v for k, v in report.queue_offsets.items() if k.topic not in self.kinds.memory}
+        self.log.seed(given, last_store_timestamp_ms=report.last_store_timestamp_ms)
 
     def _make_writable(self) -> None:
         """Make what a writer needs, and mark the store as being written."""
@@ -188,6 +243,21 @@ class StoreParts:
         )
         self.known_ends.write(self.known_ends.take())
         mark_in_use(self.layout.abort, self.disk)
+
+
+def open_parts(
+    layout: StoreLayout, config: StoreConfig, *, to_drop: ExitStack, **more: Any
+) -> StoreParts:
+    """Make the parts of a store; twice where recovery met a record that says its topic's kind.
+
+    The topic has queues of the other kind then, which the second opening takes away.
+    """
+    parts = StoreParts(layout, config, to_drop=to_drop, **more)
+    learnt = parts.kinds.batch.intersection(parts.queues.topics())
+    if learnt:
+        to_drop.close()
+        parts = StoreParts(layout, config, to_drop=to_drop, learnt=learnt, **more)
+    return parts
 
 
 def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from rocketstore.errors import StoreError
+from rocketstore.errors import StoreError, StoreForkedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,8 @@ class ReplicatedLog:
 
         They are of one file, and `store_time_ms` is that of the last record.
         """
+        if (forked := self._services.writer.forked) is not None:
+            raise StoreForkedError(forked.message, hint=forked.hint)
         if not self._log.files.files:
             self._dispatcher.start_at(offset)
         self._log.append_replicated(offset, records, store_time_ms)

@@ -26,7 +26,7 @@ from rocketstore.scan.kernels import note_missing
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
-from rocketstore.storage.opening import StoreParts
+from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Gone, Reader
 from rocketstore.storage.replicated_log import ReplicatedLog
@@ -74,8 +74,8 @@ class BaseStore(Reader):
         The log as master and slave see it.
     attached
         Services that a class above adds when it is made.
-    extra_queues
-        Which queues a message may name besides its own.
+    extra_queues, kinds
+        Which queues a message may name besides its own; which topics are not like others.
     """
 
     is_read_only: Final = False
@@ -94,6 +94,7 @@ class BaseStore(Reader):
         self._services = services = StoreServices(parts, threads=threads)
         self._writer = services.writer
         self.extra_queues = services.writer.extra_queues
+        self.kinds = parts.kinds
         self._put_at_once = services.writer.put_at_once
         self._put_prepared_at_once = services.writer.put_prepared_at_once
         self.statistics = services.statistics
@@ -167,7 +168,7 @@ class BaseStore(Reader):
             return cls._open_read_only(path, config)
         to_drop = ExitStack()
         try:
-            parts = StoreParts(
+            parts = open_parts(
                 StoreLayout.of(path, config), config, disk=Disk() if disk is None else disk,
                 clock=clock, to_drop=to_drop, policy=policy,
             )  # fmt: skip
@@ -268,10 +269,19 @@ class BaseStore(Reader):
     ) -> PutResult:
         """Store a record as it is, whatever its properties and transaction bits ask for.
 
-        Only its offsets in extra queues are filled in. For services that deliver, commit or give
-        back what a store holds; otherwise as `put`.
+        Only its offsets in extra queues are filled in; one whose topic became of another kind since
+        gets a copy. For services that deliver, commit or give back; otherwise as `put`.
         """
-        return self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
+        result = self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
+        self.put_apart(QueueKey(topic, queue_id), record, result)
+        return result
+
+    def put_apart(self, own: QueueKey, record: Record, result: PutResult, **how: bool) -> None:
+        """Put copies of a stored record to further queues that cannot point at it (`apart`)."""
+        for queue, copy in self.extra_queues.apart(record, own, **how) if result.is_stored else ():
+            found = self.put_record(*queue, copy)
+            if not found.is_stored:
+                _log.error("put.further_queue_lost", queue=str(queue), why=str(found.detail))
 
     def acknowledged(self, result: PutResult) -> PutResult:
         """Return what a put with ``wait_flush=False`` would have returned had it waited.
@@ -332,8 +342,7 @@ class BaseStore(Reader):
         FlushFailedError
             Not everything is there, and this store takes no message any more.
         """
-        if self._is_let_go:  # a service flushes while the store closes
-            raise self._gone.again()
+        self.check_held()
         self._services.flush()
 
     # --- about the store ------------------------------------------------------------------------
@@ -465,6 +474,11 @@ class BaseStore(Reader):
     def check_open(self) -> None:
         """Raise `StoreClosedError`, in a forked child `StoreForkedError`, where no use is left."""
         if self._is_closed:
+            raise self._gone.again()
+
+    def check_held(self) -> None:
+        """Raise as `check_open` does, but not yet while the store closes: services go on then."""
+        if self._is_let_go:
             raise self._gone.again()
 
     def _go_on_in_child(self) -> None:

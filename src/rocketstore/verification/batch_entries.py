@@ -44,6 +44,10 @@ BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
 )
 
 
+UNREACHABLE: Final = "queue-impossible"
+"""Kind of finding of records that no queue can have."""
+
+
 # --- what a record says -------------------------------------------------------------------------
 
 
@@ -63,12 +67,17 @@ def inner_place(sys_flag: int, queue_offset: int, properties: Mapping[str, str])
 
 def entry_of(columns: RecordColumns, number: int) -> BatchEntry | None:
     """Return the entry that a record of a batch topic calls for; None where its header lies."""
+    entry = _stated_entry(columns, number)
+    return entry if entry.is_written else None
+
+
+def _stated_entry(columns: RecordColumns, number: int) -> BatchEntry:
     row = columns.cols[number].tolist()
     properties = {}
     if row[Column.SYS_FLAG] & INNER_BATCH:
         properties = decode_properties(columns.properties(number))
     base, count = inner_place(row[Column.SYS_FLAG], row[Column.QUEUE_OFFSET], properties)
-    entry = BatchEntry(
+    return BatchEntry(
         row[Column.PHYSICAL_OFFSET],
         row[Column.SIZE],
         row[Column.TAGS_CODE],
@@ -76,7 +85,6 @@ def entry_of(columns: RecordColumns, number: int) -> BatchEntry | None:
         base,
         count,
     )
-    return entry if entry.is_written else None
 
 
 def queue_stops(columns: RecordColumns) -> Int64Array:
@@ -92,15 +100,16 @@ def queue_stops(columns: RecordColumns) -> Int64Array:
 def entries_called_for(
     columns: RecordColumns, numbers: QueueNumbers
 ) -> Iterator[tuple[QueueKey, bytes]]:
-    """Yield queue and entry of each record of a batch topic, as dispatch would enter it."""
+    """Yield queue and entry of each record of a batch topic, as dispatch would enter it.
+
+    One that dispatch refuses, because its header lies, is no written entry.
+    """
     if not numbers.batch_topics:
         return
     queues = numbers.of(columns)
     is_batch = numbers.batch_mask(queues) & columns.call_for(CallsFor.ENTRY)
     for row in np.flatnonzero(is_batch & (columns.queue_id >= 0)).tolist():
-        entry = entry_of(columns, row)
-        if entry is not None:
-            yield numbers.key(int(queues[row])), encode_batch_entry(entry)
+        yield numbers.key(int(queues[row])), encode_batch_entry(_stated_entry(columns, row))
 
 
 def batch_may_follow(base_offset: Any, queue_stop: Any, physical_offset: Any) -> Any:
@@ -147,7 +156,7 @@ def queue_bounds(stored: BatchEntryArray, log_min: int) -> tuple[int, int]:
     return (int(left[0]) if len(left) else stop), stop
 
 
-def queue_finding(
+def queue_findings(
     key: QueueKey,
     stored: BatchEntryArray,
     called: BatchEntryArray,
@@ -155,8 +164,8 @@ def queue_finding(
     *,
     is_live: bool,
     dispatched_to: int | None = None,
-) -> Finding | None:
-    """Return what is wrong with the entries of a queue, None where they are those of its records.
+) -> Iterator[Finding]:
+    """Yield what is wrong with the entries of a queue, and which of its records can have none.
 
     Parameters
     ----------
@@ -167,17 +176,30 @@ def queue_finding(
     is_live
         A writer works on the store: one of the two may have been read before the other.
     dispatched_to
-        As `queue_findings` has it.
+        As `queue_rules.queue_findings` has it.
     """
     stored = stored[stored["physical_offset"] >= log_min]
     if is_live and len(stored):  # retention may have been faster
         called = called[called["physical_offset"] >= stored["physical_offset"][0]]
-    called = _followed(called)
+    taken = _followed(called)
+    where = f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
+    if len(taken) < len(called):
+        lost = np.setdiff1d(called["physical_offset"], taken["physical_offset"])
+        yield finding(
+            UNREACHABLE,
+            where,
+            f"{len(lost)} of {len(called)} records state queue offsets that cannot come after "
+            "those before them",
+            topic=key.topic,
+            queue_id=key.queue_id,
+            physical_offset=int(lost[0]),
+        )
+    called = taken
     shorter = min(len(stored), len(called))
     differs = np.flatnonzero(stored[:shorter] != called[:shorter])
     same = int(differs[0]) if differs.size else shorter
     if same == max(len(stored), len(called)) or (is_live and same == shorter):
-        return None
+        return
     kind = "queue-wrong"
     if same == len(stored):
         kind = "queue-missing"
@@ -186,7 +208,7 @@ def queue_finding(
     entry = (stored if same == len(called) else called)[same]
     found = finding(
         kind,
-        f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}",
+        where,
         f"{len(stored)} entries of {len(called)} records, of which the first {same} agree",
         action="repair builds the queue again",
         topic=key.topic,
@@ -194,7 +216,7 @@ def queue_finding(
         queue_offset=int(entry["base_offset"]),
         physical_offset=int(entry["physical_offset"]),
     )
-    return entered_at_opening(found, dispatched_to) if kind == "queue-missing" else found
+    yield entered_at_opening(found, dispatched_to) if kind == "queue-missing" else found
 
 
 def _followed(called: BatchEntryArray) -> BatchEntryArray:

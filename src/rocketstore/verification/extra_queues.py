@@ -35,13 +35,23 @@ from rocketstore.units import QueueKey
 from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import QueueCounter, Record
 
 _KEPT_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")
 _OF_ONE_GROUP: Final = ("%RETRY%", "%DLQ%")
+
+_EXTRA: Final = INNER_MULTI_DISPATCH.encode() + b"\x01"
 
 _NUMBER_BYTES: Final = 20
 """Most that a number takes, with its comma."""
@@ -57,14 +67,6 @@ class Settings(Protocol):
     @property
     def enable_lmq(self) -> bool:
         """Whether there are light ones."""
-
-
-class Room(Protocol):
-    """What keeps topics of a kind of its own above the store."""
-
-    @property
-    def names(self) -> Container[str]:
-        """Its topics at the moment."""
 
 
 def has_light_queues(settings: Settings) -> bool:
@@ -155,7 +157,7 @@ def offset_in(message: StoredMessage, queue: QueueKey) -> int | None:
 
 
 def _fault(
-    queue: QueueKey, own: QueueKey, others: Container[QueueKey], *, is_roomed: bool
+    queue: QueueKey, own: QueueKey, others: Container[QueueKey], *, is_special: bool
 ) -> str | None:
     try:
         check_topic(queue.topic)
@@ -163,7 +165,7 @@ def _fault(
         return error.message
     if not goes_on(queue.topic):
         return "the store keeps messages there until they are put elsewhere"
-    if is_roomed:
+    if is_special:
         return "a memory topic or batch topic takes no message of another topic"
     if queue == own:
         return "it is the message's own queue"
@@ -209,7 +211,7 @@ class ExtraQueues:
     queue's end (K-L2), and an append advances it only when its record is in the log.
 
     `known` are the queues there are, `counter` returns the counter of one; `light` are the light
-    ones; a topic of one of the `rooms` has queues of another kind. Source:
+    ones; topics in `special` have queues of another kind, or none. Source:
     MultiDispatch.wrapMultiDispatch and updateMultiQueueOffset of 4.9.8.
     """
 
@@ -218,9 +220,9 @@ class ExtraQueues:
         known: Iterable[tuple[str, int]],
         counter: Callable[[QueueKey], QueueCounter],
         settings: Settings,
+        special: Container[str] = (),
     ) -> None:
-        self._counter, self._settings = counter, settings
-        self.rooms: list[Room] = []
+        self._counter, self._settings, self._special = counter, settings, special
         self.light = self._light_of(known)
 
     def _light_of(self, keys: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -243,8 +245,7 @@ class ExtraQueues:
         queues: dict[QueueKey, None] = {}
         for name in names:
             queue = extra_queue(name, own.queue_id, lmq=has_light_queues(settings))
-            is_roomed = any(name in room.names for room in self.rooms)
-            fault = _fault(queue, own, queues, is_roomed=is_roomed)
+            fault = _fault(queue, own, queues, is_special=name in self._special)
             if fault is None:
                 queues[queue] = None
             elif refuses:
@@ -259,6 +260,28 @@ class ExtraQueues:
         queues = self.asked(decode_properties(record.properties), own, refuses=refuses)
         is_on_its_way = goes_on(own.topic) and record.offset_count > 0
         return _described(record, without_numbers(record.properties)), queues * is_on_its_way
+
+    def apart(
+        self, record: Record, own: QueueKey, *, is_own_in_memory: bool = False
+    ) -> Iterator[tuple[QueueKey, Record]]:
+        """Yield the queues that a record cannot get a number in, each with a copy to put there.
+
+        A message that waited may name a topic that became of another kind meanwhile, or belong to
+        one in memory: it reaches each queue all the same, as a message by itself.
+        """
+        if _EXTRA not in record.properties or not goes_on(own.topic):
+            return
+        values = decode_properties(record.properties)
+        lmq = has_light_queues(self._settings)
+        queues = {extra_queue(name, own.queue_id, lmq=lmq) for name in named(values)}
+        if not is_own_in_memory:
+            queues.difference_update(self.asked(values, own, refuses=False))
+        del values[INNER_MULTI_DISPATCH]
+        values.pop(INNER_MULTI_QUEUE_OFFSET, None)
+        block = storable_properties(joined_properties(values.items()).encode())
+        for queue in sorted(queues):
+            if _fault(queue, own, (), is_special=False) is None:
+                yield queue, _described(record, block)
 
     def numbered(
         self, record: Record, queues: list[QueueKey], limit: int | None

@@ -68,7 +68,8 @@ KINDS: Final = {
     "queue-conflict": Kind(_W, "the entries stay"),
     "queue-gap": Kind(_W, "repair puts fillers there"),
     "queue-kind": Kind(
-        _D, "repair moves the directory to repair/; until then the store does not open"
+        _D,
+        "the next opening, or repair, moves the directory to repair/ and builds its batch queues",
     ),
     "topic-kind": Kind(
         _D,

@@ -6,9 +6,10 @@ beginning has lost some.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import FormatError
+from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, decode_checkpoint
 from rocketstore.format.file_name import ABORT_FILE_NAME, CHECKPOINT_FILE_NAME, CONFIG_DIRECTORY
 from rocketstore.format.metadata_json import (
@@ -52,6 +53,12 @@ SMALL_FILES: Final = (
 """Every small file, by its name below the store."""
 
 _MISSING: Final = "missing"
+
+NO_FILE: Final = "something that is no file"
+"""Why a directory cannot be read as a table."""
+
+_log: Final = get_logger(__name__)
+_T = TypeVar("_T")
 
 Content = bytes | str | None
 """A file's content; why it cannot be read; None where there is no file."""
@@ -124,6 +131,40 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
                 severity=Severity.DAMAGE,
                 action="bring the table back; the broker starts without it",
             )
+
+
+def read_table(
+    path: str, content_of: Callable[[str], Content], decode: Callable[[bytes], _T]
+) -> _T | None:
+    """Return a table, or its backup where it is not there or cannot be used; None without either.
+
+    Every reader of tables comes here: see docs/decisions/0036-broken-tables.md.
+
+    Raises
+    ------
+    FormatError
+        Neither can be used; it names both and what is wrong with each.
+    """
+    wrong: list[str] = []
+    for name in (path, path + BACKUP_SUFFIX):
+        content = content_of(name)
+        if isinstance(content, str):
+            wrong.append(f"{name}: {content}")
+        elif content is not None:
+            try:
+                table = decode(content)
+            except FormatError as error:
+                wrong.append(f"{name}: {error.message}")
+                continue
+            for reason in wrong:
+                _log.warning("table.broken", why=reason, read_instead=name)
+            return table
+    if not wrong:
+        return None
+    raise FormatError(
+        "; ".join(wrong),
+        hint="bring the table back from a copy or a replica, or move it away to go on without it",
+    )
 
 
 def table_of(content_of: Callable[[str], Content], name: str) -> Any:

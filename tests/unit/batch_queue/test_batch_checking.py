@@ -19,6 +19,7 @@ from rocketstore.format.batch_queue_entry import (
 )
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.storage.audit.repair import rebuild_store
+from rocketstore.units import QueueKey
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
 from support.memory import memory_directory
@@ -227,9 +228,8 @@ def test_queues_that_a_broker_of_4_made_of_a_batch_topic_are_found_and_moved_awa
     (found,) = verify_store(root, now_ms=START_MS).findings
     assert (found.kind, found.severity) == ("queue-kind", Severity.DAMAGE)
     assert (found.file, found.topic) == (name, BATCHES)
-    assert found.action.startswith("repair moves the directory")
+    assert "repair, moves the directory" in found.action
     assert audited(root, now_ms=START_MS).findings == [found]
-    check_refused(root, name)
     said = repair_store(root, now_ms=START_MS, policy=policy, dry_run=True)
     assert (queues / BATCHES).is_dir()
     done = repair_store(root, now_ms=START_MS, policy=policy)
@@ -237,6 +237,45 @@ def test_queues_that_a_broker_of_4_made_of_a_batch_topic_are_found_and_moved_awa
     assert done.actions[0] == f"{name}: move it to repair/"
     assert said.remaining == done.remaining == []
     (kept,) = (root / done.evidence / name).rglob("0*0")
+    assert kept.read_bytes() == content
+    check_whole(root)
+
+
+def test_records_that_no_queue_has_are_counted_and_stay_so_after_a_repair(root):
+    """As those that a program put there which knew no kinds, or one whose header lies."""
+    with open_batches(root) as store:
+        counter = store._parts.log.counters[QueueKey(BATCHES, 0)]
+        counter.next_offset = 3
+        store.put(Message(topic=BATCHES, body=b"hidden"))
+        store.put(Message(topic=BATCHES, body=b"hidden too"))
+        place = store.put(Message(topic=BATCHES, body=b"and this")).physical_offset
+        store.wait_dispatched()
+        assert store.max_offset(BATCHES, 0) == counter.first_offset
+        counter.next_offset = counter.first_offset
+        put(store, "next")
+    (found,) = verify_store(root, now_ms=START_MS).findings
+    assert (found.kind, found.severity) == ("queue-impossible", Severity.DAMAGE)
+    assert found.reason.startswith("3 of 24 records state queue offsets")
+    assert found.physical_offset is not None
+    assert found.physical_offset < place
+    assert audited(root, now_ms=START_MS).findings == [found]
+    HARMS["wrong"][2](root)
+    done = repair_store(root, now_ms=START_MS)
+    assert {one.kind for one in done.findings} == {"queue-impossible", "queue-wrong"}
+    assert done.remaining == [found] == verify_store(root, now_ms=START_MS).findings
+    assert repair_store(root, now_ms=START_MS).actions == []
+
+
+def test_an_opening_moves_queues_of_the_other_kind_away_and_builds_the_right_ones(root):
+    queues = root / "consumequeue"
+    content = next((queues / PLAIN / "0").iterdir()).read_bytes()
+    shutil.copytree(queues / PLAIN, queues / BATCHES)
+    next((root / "batchconsumequeue" / BATCHES / "0").iterdir()).write_bytes(b"")
+    with MessageStore.open(root, read_only=True) as store:
+        assert BATCHES in store.topics()  # a reader goes on meanwhile
+    with open_batches(root) as store:
+        assert store.max_offset(BATCHES, 0) == 40
+    (kept,) = (root / "repair").rglob(f"consumequeue/{BATCHES}/0/0*0")
     assert kept.read_bytes() == content
     check_whole(root)
 

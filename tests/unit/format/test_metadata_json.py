@@ -198,7 +198,9 @@ def test_text_that_looks_like_a_bare_key_inside_a_string_is_left_alone():
         "9" * 5000,
         b"\xff",
         b'{"a":"\xc0"}',
-        b"\xef\xbb\xbf{}",
+        b"\xef\xbb\xbf",
+        b"\0" * 100,
+        " \r\n",
     ],
 )
 def test_other_text_is_a_typed_error(text):
@@ -216,11 +218,33 @@ def test_other_text_is_a_typed_error(text):
         ('{"topicConfigTable":{"T":{"perm":6}}}', TopicTable),
         ('{"topicConfigTable":{"T":[]}}', TopicTable),
         ('{"topicConfigTable":{"T":{"topicName":{"a":1}}}}', TopicTable),
-        ('{"dataVersion":{"counter":1.5}}', TopicTable),
+        ('{"dataVersion":{"counter":1.5},"topicConfigTable":{}}', TopicTable),
     ],
 )
 def test_field_of_the_wrong_type_is_named(text, table):
     with pytest.raises(FieldRangeError, match=table.__name__):
+        decode_table(text, table)
+
+
+def test_the_byte_order_mark_of_an_editor_is_passed_over():
+    assert loads(b"\xef\xbb\xbf" + b'{"T@g":{0:1}}') == {"T@g": {0: 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("{}", ConsumerOffsets),
+        ('{"topicConfigTable":{}}', ConsumerOffsets),
+        ('{"offsetTable":{"T@g":{0:1}}}', DelayOffsets),
+        ('{"offsetTable":{1:5}}', ConsumerOffsets),
+        ('{"offsetTable":{}}', TopicTable),
+        ('{"subscriptionGroupTable":{}}', TopicTable),
+        ('{"topicConfigTable":{}}', SubscriptionGroupTable),
+        ('{"topicConfigTable":{}}', ConsumerFilterTable),
+    ],
+)
+def test_a_table_of_another_kind_is_refused(text, table):
+    with pytest.raises(FormatError, match=table.__name__):
         decode_table(text, table)
 
 

@@ -187,6 +187,10 @@ class _Commit:
         root, store, disk = self._options.root, self.store, self._disk
         job = staging_root(root) / intent.job
         check_staged(job, intent.files)
+        if store.kinds.batch or store.kinds.memory:
+            for topic in sorted({one[2].topic for one in self._missing(intent)}):
+                if why := store.kinds.refusal(topic):
+                    raise errors.RefusedMessageError(f"{intent}: {why}; nothing was appended")
         # What the intent calls present, and all before it, stays whatever is lost after this.
         store.flush()
         self._now_ms = max(self._clock(), store.last_store_timestamp_ms)

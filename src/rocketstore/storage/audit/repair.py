@@ -40,6 +40,7 @@ from rocketstore.storage.checkpoint import (
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.whole_file import grow_file, small_files
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
@@ -275,7 +276,7 @@ class _Repair:
                 disk=self.disk,
                 clock=lambda: self.now_ms,
                 drop_later=stack.callback,
-                batch_topics=audit.kinds.batch_topics,
+                kinds=TopicKinds(audit.kinds.batch_topics),
                 forged=forged,
                 evidence=self.evidence,
             )

@@ -28,7 +28,9 @@ from rocketstore.format.queue_entry import (
 from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
+from rocketstore.storage.queues.topic_kinds import is_own_topic
 from rocketstore.units import QueueKey
+from rocketstore.verification.batch_entries import entry_of
 from rocketstore.verification.extra_queues import extra_queue_offsets
 from rocketstore.verification.queue_numbers import is_continued, is_likely_beginning, may_follow
 
@@ -79,12 +81,27 @@ class EntryDecisions:
         self.forced_range: tuple[int, int] | None = None
         self.entries: Counter[PutEntry] = Counter()
 
+    def enter_batch(self, number: int) -> bool:
+        """Enter a record that holds a batch, if its topic is a batch topic.
+
+        It is one, too, where the table does not say so and the record tells what only those take:
+        a slave gets the log alone.
+        """
+        topic, kinds = self.columns.topic(number), self._table.kinds
+        if topic not in kinds.batch:
+            if not kinds.learns or is_own_topic(topic) or entry_of(self.columns, number) is None:
+                return False
+            _log.info("topic.is_batch", topic=topic, why="a record of it holds a batch")
+            kinds.batch |= {topic}
+        self.entries[self._table.enter_batch(self.columns, number)] += 1
+        return True
+
     # --- what the loop asks; False: it writes no entry ------------------------------------------
 
     def take_in_queue(self, number: int) -> bool:
         """Take in the queue of a record; that of a batch topic gets its entry here."""
         key = self.key_of(number)
-        if key.topic in self._table.batch_topics:
+        if key.topic in self._table.kinds.batch:
             self.entries[self._table.enter_batch(self.columns, number)] += 1
             return False
         queue = self._table.get_or_create(key)

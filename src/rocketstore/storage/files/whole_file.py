@@ -16,16 +16,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.disk import read_at, read_whole
 from rocketstore.units import MiB
+from rocketstore.verification.small_files import NO_FILE, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
@@ -145,22 +146,16 @@ def write_atomically(
 
 
 def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
-    """Return the decoded content of `path`, or of its backup where it is missing, empty or broken.
+    """Return the decoded content of a table or of its backup; see `read_table`."""
+    return read_table(str(path), _content, decode)
 
-    None when there is neither. Raises `FormatError` when what there is is broken. Source:
-    ConfigManager.load, loadBak.
-    """
-    broken: FormatError | None = None
-    for candidate in (path, backup_path(path)):
-        if content := _read(candidate):
-            try:
-                return decode(content)
-            except FormatError as error:
-                _log.warning("table.broken", path=str(candidate), error=str(error))
-                broken = error
-    if broken is not None:
-        raise broken
-    return None
+
+def _content(name: str) -> Content:
+    path = Path(name)
+    if path.is_file():
+        with contextlib.suppress(FileNotFoundError):  # it is being replaced
+            return read_whole(path)
+    return NO_FILE if os.path.lexists(path) else None
 
 
 def small_files(layout: StoreLayout) -> Callable[[str], Content]:

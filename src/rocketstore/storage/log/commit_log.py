@@ -14,7 +14,8 @@ B3.5, F3.1). `native.put` does all of this without the lock, for a plain put.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.errors import StoreClosedError
@@ -22,12 +23,13 @@ from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import NEVER, LogEnd, QueueCounter
 from rocketstore.storage.files.ahead import LEADS, TOUCH_BYTES
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocketstore.native.log_end import Record
     from rocketstore.storage.files.ahead import Preallocator, TouchAhead
@@ -61,7 +63,7 @@ class CommitLog:
     `counters`, by topic and queue id, is the same object as long as the log; `put_group` waits for
     its end to be on the disk; `clock_steps_back` counts the appends at which the clock showed an
     earlier time than the last record's, which was repeated. With a `committer`, which calls
-    `commit`, files get what is put by that only.
+    `commit`, files get what is put by that only. `kinds` are the topics that are not like others.
     """
 
     files: MappedFileQueue
@@ -70,6 +72,7 @@ class CommitLog:
     store_host: bytes
     sync_flush: bool = False
     touch_ahead: TouchAhead | None = None
+    kinds: TopicKinds = field(default_factory=TopicKinds)
 
     is_mapped = True
 
@@ -207,6 +210,9 @@ class CommitLog:
                 if end.limit < end.position + size:
                     self._make_room(size)
                 number = counter.next_offset
+                # Since it was looked at the topic may have become of another kind.
+                if not number and (why := self.kinds.refusal(counter.key.topic)):
+                    raise StoreClosedError(why)
                 if records[0].inner_base not in (-1, number):
                     self.end.is_busy = False
                     raise QueueMovedError(number)
@@ -226,6 +232,17 @@ class CommitLog:
             now, end.store_host, len(sizes), None, b"".join(packed),
         )  # fmt: skip
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nothing be appended meanwhile; raises `StoreClosedError` once the store closes."""
+        with self.lock:
+            try:
+                self._enter()
+                yield
+                self.end.is_busy = False
+            finally:
+                self.end.locked_since_ms = 0
+
     def append_replicated(self, offset: int, records: memoryview, store_time_ms: int) -> None:
         """Append checked bytes of a master's log, of one file, where this log ends.
 
@@ -233,6 +250,8 @@ class CommitLog:
         counter changes. Source: CommitLog.appendData, MappedFileQueue.getLastMappedFile.
         """
         with self.lock:
+            if self._is_closing:
+                raise StoreClosedError("the store was closed")
             self.end.is_busy = True
             self._settle()
             if self.end.position >= self.end.look_at:

@@ -115,7 +115,7 @@ class StoreWriter:
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
-        self.extra_queues = ExtraQueues(log.counters, log.counter, config)
+        self.extra_queues = ExtraQueues(log.counters, log.counter, config, log.kinds)
         self._last_level = len(parse_delay_levels(config.message_delay_level))
         self._syncs = config.is_sync_flush
         self._timeout_s = config.sync_flush_timeout / 1000
@@ -216,6 +216,8 @@ class StoreWriter:
         limit = self.config.max_lmq_consume_queue_num if checks else None
 
         def numbered() -> tuple[Record, list[QueueCounter]]:
+            if any(queue.topic in self._log.kinds for queue in queues):
+                raise self._unavailable("a further queue's topic became of another kind just now")
             made = self.extra_queues.numbered(record, queues, limit)
             if made is None:
                 status = PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
@@ -348,6 +350,9 @@ class StoreWriter:
         if len(name) > TOPIC_SIZE_MAX:
             why = f"topic of {len(name)} bytes exceeds the limit of {TOPIC_SIZE_MAX}"
             raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
+        refusal = self._log.kinds.refusal(name)
+        if refusal is not None:
+            raise self._unavailable(refusal)
         return self._log.counter(QueueKey(name, number))
 
     def _born_host(self, host: str) -> bytes:

@@ -208,17 +208,20 @@ def _message_rows(entries: EntryArray) -> list[int]:
 
 
 def batch_topics_in(layout: StoreLayout) -> frozenset[str]:
-    """Return the batch topics, and raise where a topic has queues of the other kind."""
+    """Return the batch topics, and raise where the table does not say so of one with such queues.
+
+    Such a topic has a directory from the moment at which it is made.
+    """
     batch_queues = listed_queues(layout.batch_consume_queue)
-    decode = partial(batch_topics, has_queues=bool(batch_queues))
+    has_queues = bool(_subdirectories(layout.batch_consume_queue))
+    decode = partial(batch_topics, has_queues=has_queues)
     try:
         names = read_with_backup(layout.config / TOPICS_FILE, decode) or frozenset()
     except FormatError:
         if not batch_queues:
             raise
         names = frozenset()  # the queues say better what is lost
-    queues = listed_queues(layout.consume_queue) if names else []
-    for one in compare_kinds(names, queues, batch_queues).findings:
+    for one in compare_kinds(names, [], batch_queues).findings:
         raise StoreDamagedError(f"{layout.root}/{one.file}: {one.reason}", hint=one.action)
     return names
 

@@ -11,7 +11,7 @@ How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue and recoverT
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import FlushFailedError
@@ -21,6 +21,7 @@ from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.verification.file_rules import FileProblem
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ class ConsumeQueueTable:
     `log_min_offset` returns the CommitLog's minimum offset, which a queue's minimum follows; for
     `writer_limit` see `QueueMappings`.
 
-    `batch_topics` have no ConsumeQueue but queues of 5.x, which the package `batch_queue` keeps in
-    `batch_queues`. `has_short_files`: promised entries may be gone, because a file was cut short;
-    `is_flush_broken`: a sync failed; `make_extension` gives queues their extensions.
+    Batch topics (`kinds`) have no ConsumeQueue but queues of 5.x, which the package `batch_queue`
+    keeps in `batch_queues`. `has_short_files`: promised entries may be gone, because a file was cut
+    short; `is_flush_broken`: a sync failed; `make_extension` gives queues their extensions.
     """
 
     directory: Path
@@ -51,13 +52,13 @@ class ConsumeQueueTable:
     log_min_offset: Callable[[], int]
     writer_limit: int | None = None
     make_extension: QueueExtensions | None = None
+    kinds: TopicKinds = field(default_factory=TopicKinds)
 
     def __post_init__(self) -> None:
         self.mappings = QueueMappings(writer_limit=self.writer_limit)
         self.rows = self.mappings.rows
         self.is_flush_broken = False
         self.has_short_files = False
-        self.batch_topics: frozenset[str] = frozenset()
         self.batch_queues: dict[QueueKey, Any] = {}
         # Recovery leaves them alone; `batch_queue` fills them afterwards.
         self.enter_batch: Callable[..., PutEntry] = lambda *_: PutEntry.REPEATED
@@ -80,7 +81,7 @@ class ConsumeQueueTable:
         the name of a directory: such a record has no queue.
         """
         queue = self._queues.get(key)
-        is_name = is_directory_name(key.topic) and key.topic not in self.batch_topics
+        is_name = is_directory_name(key.topic) and key.topic not in self.kinds.batch
         if queue is None and is_name and 0 <= key.queue_id < 2**31:
             queue = self._add(key)
         return queue
@@ -138,7 +139,7 @@ class ConsumeQueueTable:
         """
         problems: list[FileFinding[Path]] = []
         for key in listed_queues(self.directory):
-            if key.topic in self.batch_topics:
+            if key.topic in self.kinds.batch:
                 continue  # only a repair comes here with such a directory, and leaves it alone
             queue = self._add(key)
             problems += queue.files.load(after_crash=after_crash)

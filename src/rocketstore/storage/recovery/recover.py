@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.dispatch.dispatcher import SteppedOver
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.queues.topic_kinds import TopicKinds
     from rocketstore.units import QueueKey
     from rocketstore.verification.log_rules import LogView
 
@@ -76,7 +77,7 @@ class RecoveryParts:
         disk: Disk,
         clock: Callable[[], int],
         drop_later: Callable[[Callable[[], None]], object],
-        batch_topics: frozenset[str] = frozenset(),
+        kinds: TopicKinds,
         after_crash: bool = True,
         readable_limit: Callable[[], int] = lambda: 0,
         forged: frozenset[int] = frozenset(),
@@ -100,6 +101,7 @@ class RecoveryParts:
             disk=disk,
             log_min_offset=lambda: log.min_offset,
             make_extension=extensions_of(layout.consume_queue_ext, config, disk),
+            kinds=kinds,
         )
         self.index = IndexService(
             layout.index,
@@ -109,7 +111,6 @@ class RecoveryParts:
             is_enabled=config.message_index_enable,
             tz=tz,
         )
-        self.queues.batch_topics = batch_topics
         for part in (self.log, self.queues, self.index):
             drop_later(part.drop)
         self.problems = [

@@ -19,7 +19,7 @@ from rocketstore.pipeline.jobs.audit.audit_work import QueueSource, Row, packed,
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.units import QueueKey
 from rocketstore.verification import queue_rules, runs
-from rocketstore.verification.batch_entries import queue_bounds, queue_finding, stored_entries
+from rocketstore.verification.batch_entries import queue_bounds, queue_findings, stored_entries
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.queue_rules import QueuePart, QueueView
 from rocketstore.verification.small_files import Position, position_findings
@@ -176,7 +176,7 @@ def _judge_batch_queue(judgement: Judgement, target: str, rows: list[Row]) -> It
                     content += source.read(0, file.size)
     entries = sorted((row for row in rows if row.kind == "entries"), key=lambda row: row.place)
     stored, log_min = stored_entries(content), judgement.bounds.min
-    found = queue_finding(
+    found = queue_findings(
         QueueKey(topic, int(number)),
         stored,
         stored_entries(b"".join(row.facts for row in entries)),
@@ -184,8 +184,7 @@ def _judge_batch_queue(judgement: Judgement, target: str, rows: list[Row]) -> It
         is_live=judgement.task.is_live,
         dispatched_to=judgement.dispatched_to,
     )
-    if found is not None:
-        yield _finding_row(found)
+    yield from map(_finding_row, found)
     if topic in judgement.topics:
         bounds = queue_bounds(stored, log_min)
         yield from map(_finding_row, _position_findings(rows, bounds))

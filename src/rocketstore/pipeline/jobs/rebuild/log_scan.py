@@ -162,6 +162,8 @@ class _LogScan:
         piece.entry_count += len(entries.entries)
         for key, entry in entries_called_for(columns, self._queues):
             batch = decode_batch_entry(entry)
+            if not batch.is_written:
+                continue
             target = QUEUE_TARGET + f"{key.topic}/{key.queue_id}".encode()
             self._batches.append((target, start, batch.base_offset, -batch.message_count))
         targets = self._target_of[entries.queue_number]

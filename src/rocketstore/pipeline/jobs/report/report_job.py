@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rocketstore.config import StoreConfig, parse_delay_levels
-from rocketstore.errors import ConfigError, StoreDamagedError, StoreError
+from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
@@ -143,7 +143,7 @@ def plan_report(
     empty = partial_groups.ReportTask((), width_ms, now_ms, delays_ms, delivered)
     tasks = [empty._replace(splits=splits) for splits in plan_log(options)]
     skipping = replace(options, damage="skip")
-    with contextlib.suppress(StoreDamagedError):  # a table that an audit names
+    with contextlib.suppress(FormatError):  # a table that an audit names
         found = plan_transactions(skipping)
         tasks += [empty._replace(halves=(halves, skipping)) for halves in found]
     return ReportPlan(out, stores, tasks, delivered, now_ms, width_ms)
@@ -165,7 +165,7 @@ def _delivered(place: StorePlace) -> dict[int, int] | None:
     """Return the offset of the next message to deliver of each level, None if nothing says it."""
     try:
         table = read_metadata(place, DELAY_OFFSETS_FILE, DelayOffsets)
-    except StoreDamagedError:
+    except FormatError:
         return None
     return table.offset_table if table is not None else None
 

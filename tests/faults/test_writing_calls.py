@@ -1,0 +1,199 @@
+"""Every public call that writes, on a store that was closed, that a parent has, that is only read.
+
+The list below is held against what the store and its parts offer: a new method has to be put into
+one of the two.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.errors import RocketStoreError, StoreReadOnlyError
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.native.log_end import Record
+from rocketstore.units import QueueKey
+from support.forked import files_of, in_child
+from support.memory import memory_directory
+from support.small_store import START_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+T, MEMORY, BATCH = "t", "memory", "batch"
+CLIENT_BATCH = encode_client_batch([(0, b"x", b"")])
+
+
+def message(topic: str = T, **properties: str) -> Message:
+    return Message(topic=topic, body=b"x", properties=properties)
+
+
+def record() -> Record:
+    return Record(b"x", b"", bytes(8))
+
+
+WRITES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "store.put": lambda s: s["store"].put(message()),
+    "store.put memory": lambda s: s["store"].put(message(MEMORY)),
+    "store.put batch": lambda s: s["store"].put(message(BATCH)),
+    "store.put delayed": lambda s: s["store"].put(message(DELAY="1")),
+    "store.put_batch": lambda s: s["store"].put_batch([message(BATCH)] * 2),
+    "store.put_client_batch": lambda s: s["store"].put_client_batch(BATCH, 0, CLIENT_BATCH),
+    "store.put_prepared": lambda s: s["store"].put_prepared(s["store"].prepare(message())),
+    "store.put_record": lambda s: s["store"].put_record(T, 0, record()),
+    "store.put_async": lambda s: s["store"].put_async(message()),
+    "store.begin": lambda s: s["store"].begin(message()),
+    "store.commit": lambda s: s["store"].commit(s["half"]),
+    "store.rollback": lambda s: s["store"].rollback(s["half"]),
+    "store.end_transaction": lambda s: s["store"].end_transaction("g", 0, 0, commits=True),
+    "store.flush": lambda s: s["store"].flush(),
+    "store.consume": lambda s: next(s["store"].consume(T, "g", idle_timeout_s=0.01)),
+    "memory_topics.create": lambda s: s["memory_topics"].create("new"),
+    "memory_topics.put": lambda s: s["memory_topics"].put(message(MEMORY)),
+    "memory_topics.put_batch": lambda s: s["memory_topics"].put_batch([message(MEMORY)]),
+    "memory_topics.put_client_batch": lambda s: s["memory_topics"].put_client_batch(
+        MEMORY, 0, CLIENT_BATCH
+    ),
+    "memory_topics.put_prepared": lambda s: s["memory_topics"].put_prepared(s["prepared"]),
+    "memory_topics.put_record": lambda s: s["memory_topics"].put_record(MEMORY, 0, record()),
+    "batch_topics.create": lambda s: s["batch_topics"].create("new"),
+    "batch_topics.put": lambda s: s["batch_topics"].put(message(BATCH)),
+    "batch_topics.put_batch": lambda s: s["batch_topics"].put_batch([message(BATCH)]),
+    "batch_topics.put_client_batch": lambda s: s["batch_topics"].put_client_batch(
+        BATCH, 0, CLIENT_BATCH
+    ),
+    "batch_topics.put_prepared": lambda s: s["batch_topics"].put_prepared(s["prepared"]),
+    "batch_topics.put_record": lambda s: s["batch_topics"].put_record(BATCH, 0, record()),
+    "consumer_offsets.set": lambda s: s["consumer_offsets"].set(T, "g", 0, 7),
+    "replicated_log.append": lambda s: s["replicated_log"].append(s["end"], memoryview(b"x"), 0),
+}
+"""What has to be refused: by an error of the store, or with the status of a put."""
+
+QUIET: dict[str, Callable[[dict[str, Any]], object]] = {
+    "consumer_offsets.save": lambda s: s["consumer_offsets"].save(),
+    "delays.turn": lambda s: s["delays"].turn(),
+    "transaction_checks.turn": lambda s: s["transaction_checks"].turn(START_MS),
+    "scrub.turn": lambda s: s["scrub"].turn(),
+    "message.ack": lambda s: s["message"].ack(),
+    "message.give_back": lambda s: s["message"].give_back(),
+    "consumer.close": lambda s: s["consumer"].close(),
+    "store.delete_expired_files": lambda s: s["store"].delete_expired_files(),
+    "store.put_apart": lambda s: s["store"].put_apart(
+        QueueKey(T, 0), Record(b"x", b"INNER_MULTI_DISPATCH\1batch", bytes(8)), s["result"]
+    ),
+}
+"""What may do nothing, but leaves every file as it is."""
+
+READS = {
+    "store": """abandon acknowledged add_listener at_physical_offset by_id check_held check_open
+        check_transactions close earliest_log_timestamp earliest_timestamp extension_unit find get
+        get_raw get_views look_again max_offset message_count min_offset next_queue_offset offset_at
+        open prepare queue_entries queues remove_listener ring runtime_info store_timestamp topics
+        wait_dispatched wait_for wait_until watch_syncs""",
+    "memory_topics": """attach attach_puts attach_reads earliest_timestamp max_offset min_offset
+        next_queue_offset offset_at queue_entries runtime_info store_timestamp""",
+    "batch_topics": """attach_puts attach_reads earliest_timestamp enter max_offset min_offset
+        offset_at queue_entries store_timestamp""",
+    "consumer_offsets": "get snapshot start stop",
+    "consumer_filters": "bit_map may_match register unregister",  # in memory only
+    "delays": "runtime_info start stop",
+    "scrub": "runtime_info start stop",
+    "transaction_checks": "start stop watch",
+    "replicated_log": "read ring_at_progress set_replica wait_flushed",
+}
+"""What reads, waits, or is how a store starts and stops its services."""
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as directory:
+        yield directory
+
+
+def open_all(root: Path) -> MessageStore:
+    config = StoreConfig.small(memory_topic_enable=True, enable_consume_queue_ext=True)
+    return MessageStore.open(root, config, threads=False)
+
+
+def taken_from(store: MessageStore) -> dict[str, Any]:
+    """Return the store and its parts, in use."""
+    store.memory_topics.create(MEMORY)
+    store.batch_topics.create(BATCH)
+    taken: dict[str, Any] = {"store": store, "result": store.put(message())}
+    taken["half"] = store.begin(message())
+    store.put(message(DELAY="1"))
+    store.wait_dispatched()
+    taken |= {name: getattr(store, name) for name in READS if name != "store"}
+    taken["prepared"] = store.prepare(message(MEMORY))
+    taken["consumer"] = store.consume(T, "h", start="first", idle_timeout_s=0.01)
+    taken["message"] = next(taken["consumer"])
+    store.consumer_offsets.set(T, "i", 0, 1)
+    store.flush()
+    taken["end"] = store.max_physical_offset
+    return taken
+
+
+def is_refused(call: Callable[[], Any]) -> bool:
+    try:
+        result = call()
+        if isinstance(result, Future):
+            result = result.result(30)
+    except (RocketStoreError, StopIteration):
+        return True
+    return not getattr(getattr(result, "put", result), "is_stored", True)
+
+
+def test_every_public_call_of_the_store_and_its_parts_is_listed(root: Path) -> None:
+    with open_all(root) as store:
+        parts = {name: store if name == "store" else getattr(store, name) for name in READS}
+        for name, part in parts.items():
+            known = {call.partition(" ")[0] for call in (*WRITES, *QUIET)}
+            known |= {f"{name}.{one}" for one in READS[name].split()}
+            offered = {one for one in dir(type(part)) if not one.startswith("_")}
+            calls = {f"{name}.{one}" for one in offered if callable(getattr(type(part), one))}
+            assert not calls - known, "is it refused where nothing may be written?"
+
+
+@pytest.mark.parametrize("end", ["closed", "forked"])
+def test_a_store_that_is_closed_or_a_parent_s_is_not_written(root: Path, end: str) -> None:
+    store = open_all(root)
+    taken = taken_from(store)
+
+    def use() -> None:
+        before = files_of(root)
+        for name, call in WRITES.items():
+            assert is_refused(lambda call=call: call(taken)), name
+        for call in QUIET.values():
+            is_refused(lambda call=call: call(taken))
+        assert files_of(root) == before
+
+    if end == "closed":
+        store.close()
+        use()
+    else:
+        in_child(use)
+        store.put(message(BATCH)).raise_for_status()
+        store.close()
+    with open_all(root) as store:
+        assert store.kinds.batch == {BATCH}
+        assert store.kinds.memory == {MEMORY}
+        assert store.consumer_offsets.get(T, "g", 0) is None
+
+
+def test_a_store_that_is_only_read_has_no_call_that_writes(root: Path) -> None:
+    open_all(root).close()
+    before = files_of(root)
+    with MessageStore.open(root, read_only=True) as store:
+        for name in (call.partition(" ")[0].split(".") for call in WRITES):
+            part = store if name[0] == "store" else getattr(store, name[0], None)
+            method = getattr(part, name[1], None)
+            if method is not None:
+                with pytest.raises(StoreReadOnlyError):
+                    method()
+    assert files_of(root) == before

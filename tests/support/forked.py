@@ -1,0 +1,39 @@
+"""What a test has a forked child do, and which files it finds afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LIMIT_S = 240
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Fork, work in the child, and assert that it ended well and in time."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(LIMIT_S)  # ends the child by a signal if it hangs
+            work()
+            status = 0
+        except BaseException:  # noqa: BLE001 - told to the parent
+            os.write(write_end, traceback.format_exc().encode()[-60_000:])
+        finally:
+            os._exit(status)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        said = pipe.read()
+    _, ended = os.waitpid(pid, 0)
+    assert ended == 0, said or f"the child ended with {ended}"
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -1,0 +1,163 @@
+"""A slave gets the log and no table: what a batch topic is, it learns from the records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig, verify_store
+from rocketstore.config import BrokerRole
+from support.memory import memory_directory
+from support.replicas import SIZES, address_of, open_master, open_slave, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TOPIC = "batches"
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with memory_directory() as directory:
+        yield directory
+
+
+def put_batches(store: MessageStore, count: int, *, first: int = 0) -> list[bytes]:
+    """Put batches of five into two queues, and return the bodies of queue 0."""
+    own: list[bytes] = []
+    for number in range(first, first + count):
+        bodies = [b"%d.%d" % (number, part) for part in range(5)]
+        messages = [Message(topic=TOPIC, body=body) for body in bodies]
+        assert store.put_batch(messages, number % 2).is_stored
+        own += bodies if number % 2 == 0 else []
+    return own
+
+
+def put_single(store: MessageStore, body: bytes) -> list[bytes]:
+    assert store.put(Message(topic=TOPIC, body=body)).is_stored
+    return [body]
+
+
+def bodies(store: Any) -> list[bytes]:
+    found: list[bytes] = []
+    while page := store.get(TOPIC, 0, len(found)).messages:
+        assert [one.queue_offset for one in page] == list(range(len(found), len(found) + len(page)))
+        found += [one.body for one in page]
+    return found
+
+
+def follow(slave: MessageStore, master: MessageStore) -> None:
+    wait_until(lambda: slave.max_physical_offset == master.max_physical_offset, "the slave follows")
+    assert slave.wait_dispatched()
+
+
+def check_promoted(root: Path, expected: list[bytes]) -> None:
+    table = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert table[TOPIC]["attributes"] == {"queue.type": "BatchCQ"}
+    with MessageStore.open(root, StoreConfig.small(**SIZES), threads=False) as store:
+        assert bodies(store) == expected
+        assert store.put_batch([Message(topic=TOPIC, body=b"x")] * 2).queue_offset == len(expected)
+        store.wait_dispatched()
+        assert bodies(store) == [*expected, b"x", b"x"]
+    with MessageStore.open(root, read_only=True) as store:
+        assert bodies(store) == [*expected, b"x", b"x"]
+    assert verify_store(root).findings == []
+
+
+@pytest.mark.parametrize("first", ["batch", "single"])
+def test_a_promoted_slave_shows_every_message_of_a_batch_topic(root: Path, first: str) -> None:
+    with open_master(root / "master") as master:
+        master.batch_topics.create(TOPIC)
+        expected = put_single(master, b"alone") if first == "single" else []
+        with open_slave(root / "slave", address_of(master)) as slave:
+            follow(slave, master)
+            expected += put_batches(master, 25)
+            follow(slave, master)
+            expected += put_single(master, b"in between")
+            expected += put_batches(master, 25, first=26)
+            follow(slave, master)
+            if first == "batch":
+                assert bodies(slave) == expected
+            master.wait_dispatched()
+            assert bodies(master) == expected
+    check_promoted(root / "slave", expected)
+
+
+@pytest.mark.parametrize("first", ["batch", "single"])
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_a_slave_that_is_killed_and_opened_as_a_master_shows_them_too(
+    root: Path, first: str, *, dispatched: bool
+) -> None:
+    """What recovery dispatches tells the kind as well."""
+    with open_master(root / "master", broker_role=BrokerRole.ASYNC_MASTER) as master:
+        master.batch_topics.create(TOPIC)
+        expected = put_single(master, b"alone") if first == "single" else []
+        expected += put_batches(master, 10)
+        content = master.replicated_log.read(0, master.replicated_log.end)
+        time_ms = master.last_store_timestamp_ms
+    slave_config = StoreConfig.small(**SIZES, broker_role=BrokerRole.SLAVE)
+    slave = MessageStore.open(root / "slave", slave_config, threads=False)
+    slave.replicated_log.append(0, memoryview(content), time_ms)
+    if dispatched:
+        slave.wait_dispatched()
+    slave.abandon()
+    with MessageStore.open(root / "slave", StoreConfig.small(**SIZES), threads=False) as store:
+        assert bodies(store) == expected
+    check_promoted(root / "slave", expected)
+
+
+def test_a_slave_that_dispatched_a_message_by_itself_and_was_killed_before_the_next_record(
+    root: Path,
+) -> None:
+    with open_master(root / "master", broker_role=BrokerRole.ASYNC_MASTER) as master:
+        master.batch_topics.create(TOPIC)
+        expected = put_single(master, b"alone")
+        middle = master.replicated_log.end
+        expected += put_batches(master, 10)
+        content = master.replicated_log.read(0, master.replicated_log.end)
+        time_ms = master.last_store_timestamp_ms
+    slave_config = StoreConfig.small(**SIZES, broker_role=BrokerRole.SLAVE)
+    slave = MessageStore.open(root / "slave", slave_config, threads=False)
+    slave.replicated_log.append(0, memoryview(content[:middle]), time_ms)
+    slave.wait_dispatched()
+    slave.replicated_log.append(middle, memoryview(content[middle:]), time_ms)
+    slave.abandon()
+    assert (root / "slave" / "consumequeue" / TOPIC).is_dir()
+    with MessageStore.open(root / "slave", StoreConfig.small(**SIZES), threads=False) as store:
+        assert bodies(store) == expected
+    assert list((root / "slave" / "repair").rglob(TOPIC))  # what was there is kept
+    check_promoted(root / "slave", expected)
+
+
+def test_a_table_and_queues_that_are_lost_with_the_log_intact_are_learnt_again(root: Path) -> None:
+    config = StoreConfig.small(**SIZES)
+    with MessageStore.open(root, config, threads=False) as store:
+        store.batch_topics.create(TOPIC)
+        expected = put_batches(store, 10)
+    shutil.rmtree(root / "config")
+    shutil.rmtree(root / "batchconsumequeue")
+    (root / "checkpoint").unlink()
+    (root / "abort").touch()
+    with MessageStore.open(root, config, threads=False) as store:
+        assert bodies(store) == expected
+    check_promoted(root, expected)
+
+
+@pytest.mark.parametrize(
+    "properties", [{}, {"INNER_NUM": "2"}, {"INNER_NUM": "2", "INNER_BASE": "7"}]
+)
+def test_a_record_that_does_not_say_its_place_teaches_nothing(
+    root: Path, properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = StoreConfig.small(**SIZES)
+    with MessageStore.open(root, config, threads=False) as store:
+        monkeypatch.setattr("rocketstore.storage.log.writer.INNER_BATCH", 0)
+        message = Message(topic=TOPIC, body=b"1", sys_flag=0x80, properties=properties)
+        store.put(message).raise_for_status()
+        store.wait_dispatched()
+        assert TOPIC not in store.kinds
+        assert store.max_offset(TOPIC, 0) == 1
