@@ -129,7 +129,7 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
                 shown,
                 f"{own}; backup: {backup}",
                 severity=Severity.DAMAGE,
-                action="bring the table back; the broker starts without it",
+                action="bring the table back: what needs it is refused; 4.9 starts without it",
             )
 
 
