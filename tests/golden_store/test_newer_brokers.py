@@ -11,6 +11,7 @@ import struct
 import subprocess
 import zlib
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.listing import open_transactions
 from rocketstore.units import QueueKey
+from rocketstore.verification.newer import NEWER_FILES
 from support.audit_runs import audited
 from support.both_sides import small_config
 from support.golden import golden_case, manifest
@@ -258,6 +260,32 @@ def test_messages_that_no_wheel_has_taken_wait_too(tmp_path: Path) -> None:
         file.write(bytes(8))  # as the second before it was written next
     (found,) = newer_in(StoreLayout.of(root))
     assert found.reason.startswith("1 messages wait")
+
+
+def test_without_a_wheel_all_that_was_put_there_may_wait(tmp_path: Path) -> None:
+    root = copied("delivered_timers", tmp_path)
+    (root / "timerwheel").rename(root / "timerwheel.72")  # timerWheelSnapshotFlush of 5.4
+    with pytest.raises(StoreError, match="1 messages wait"):
+        MessageStore.open(root, OURS)
+
+
+@pytest.mark.parametrize("name", ["timers", "pops"])
+def test_broken_files_of_these_parts_end_in_no_other_error(name: str, tmp_path: Path) -> None:
+    root, random = copied(name, tmp_path), Random(name)
+    for file in (*NEWER_FILES, "config/consumerOffset.json"):
+        path, kept = root / file, root / "kept"
+        path.parent.mkdir(exist_ok=True)
+        if path.exists():
+            path.rename(kept)
+        for content in (b"", random.randbytes(999), bytes(24), b'{"_":[1]}'):
+            path.write_bytes(content)
+            list(newer_in(StoreLayout.of(root)))
+        path.unlink()
+        path.mkdir()
+        list(newer_in(StoreLayout.of(root)))
+        path.rmdir()
+        if kept.exists():
+            kept.rename(path)
 
 
 def test_a_precision_that_no_file_records_is_told_from_the_wheel(tmp_path: Path) -> None:

@@ -93,8 +93,10 @@ def newer_findings(
         return
     keys = frozenset(queues())
     read_ms, _, taken = struct.unpack_from(">qqq", checkpoint.ljust(24, b"\0"))
-    slots = np.frombuffer(wheel if isinstance(wheel, bytes) else b"", _SLOT)
-    slots = slots[slots["f3"] > 0]
+    if not isinstance(wheel, bytes):  # 5.4 may keep it elsewhere: all that was ever put may wait
+        wheel, taken = b"", 0
+    slots = np.frombuffer(wheel, _SLOT, count=len(wheel) // _SLOT.itemsize)
+    slots = slots[(slots["f3"] > 0) & (slots["f0"] > 0)]
     # Their unit, timerPrecisionMs, stands nowhere; all slots are of the same two weeks.
     unit = round(read_ms / int(slots["f0"].max())) if len(slots) else 1
     count = int(slots["f3"][slots["f0"] * unit >= read_ms].sum())
