@@ -117,7 +117,7 @@ def _look(
         *audit.findings(is_live=is_live, dispatched_to=reached),
         *batches.compare(audit.log_files, audit.log, is_live=is_live, dispatched_to=reached),
         *small_file_findings(read, now_ms, latest_ms, was_aborted=was_aborted),
-        *newer_in(layout),
+        *newer_in(layout, read),
         *standing_findings(standing, bounds),
         *_of_another_log(layout, read),
     ]

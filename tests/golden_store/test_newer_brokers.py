@@ -32,6 +32,7 @@ from support.both_sides import small_config
 from support.golden import golden_case, manifest
 from support.newer_broker import GROUP, LONG_TOPIC, ORDERS
 from support.pipeline_tables import read_table
+from support.rebuild_runs import rebuilt_here
 from support.said import capture_logs
 
 DELAYED = "SCHEDULE_TOPIC_XXXX"
@@ -338,3 +339,7 @@ def test_the_log_beside_queues_in_rocksdb_is_read_and_makes_them_anew(
     with MessageStore.open(tmp_path / "new", StoreConfig()) as store:
         assert [store.max_offset(ORDERS, queue_id) for queue_id in range(3)] == [10] * 3
         assert [one.body for one in store.find(ORDERS, "k17")] == [b"17"]
+    report = rebuilt_here(root, config=OURS)
+    assert (root / str(report.kept) / "consumequeue" / "CURRENT").exists()
+    with ReadOnlyStore.open(root, OURS) as reader:
+        assert [reader.max_offset(ORDERS, queue_id) for queue_id in range(3)] == [10] * 3

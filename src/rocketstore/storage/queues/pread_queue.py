@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.verification.file_rules import FileFinding
     from rocketstore.verification.findings import Finding
+    from rocketstore.verification.small_files import Content
 
 
 class _LostEntries(NamedTuple):
@@ -178,9 +179,12 @@ class PreadQueue(QueueSearch):
         return found
 
 
-def newer_in(layout: StoreLayout) -> Iterator[Finding]:
+def newer_in(
+    layout: StoreLayout, content_of: Callable[[str], Content] | None = None
+) -> Iterator[Finding]:
     """Yield the parts of a store that only a newer broker works with."""
     root, open_files = layout.consume_queue, OpenFiles()
+    content_of = content_of or small_files(layout)
 
     def codes_from(key: QueueKey, start: int) -> Iterator[npt.NDArray[np.int64]]:
         limits: Any = {"log_min_offset": lambda: 0, "log_end_before": lambda _: None}
@@ -191,7 +195,7 @@ def newer_in(layout: StoreLayout) -> Iterator[Finding]:
             start += entries.size
 
     with contextlib.closing(open_files):
-        yield from newer_findings(small_files(layout), lambda: listed_queues(root), codes_from)
+        yield from newer_findings(content_of, lambda: listed_queues(root), codes_from)
 
 
 class PreadQueues:
