@@ -108,7 +108,7 @@ KINDS: Final = {
         _W, "nothing to do: a master that opens the store goes back to where both agree"
     ),
     "consumer-behind": Kind(_N, "nothing to do; messages before expired unread by this group"),
-    "newer": Kind(_W, ""),
+    "newer": Kind(_N, ""),
     "abort": Kind(_N, "the next opening recovers the store"),
 }
 """Every kind that verify and audit report; docs/guide/repair.md says what each means. Files of the
