@@ -213,11 +213,7 @@ def _copied(offsets: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
 def _settled(
     reader: Reader, loaded: dict[str, Any], in_memory: Container[str] = ()
 ) -> dict[str, Any]:
-    """Return a table whose offsets count nothing that the log of a reader has not got.
-
-    Of topics whose queues on the disk are not to be seen now, because they are `in_memory`, stays
-    what there is.
-    """
+    """Return a table whose offsets count nothing that a reader's log lacks; of `in_memory` all."""
     marks, table = loaded.get(MARKS) or [], dict(loaded[_TABLE])
     agreed = agreed_end(reader.layout, marks)
     if agreed is None and marks:

@@ -143,7 +143,7 @@ class BatchTopics(BatchReads):
         """Enter a record of a batch topic into its queue; on the dispatching thread."""
         key = QueueKey(columns.topic(number), int(columns.queue_id[number]))
         entry = entry_of(columns, number)
-        if entry is None or key.queue_id < 0 or not is_directory_name(key.topic):
+        if not entry.is_written or key.queue_id < 0 or not is_directory_name(key.topic):
             _log.warning(
                 "batch_queue.refused", why="it does not say which queue offsets its messages have",
                 queue=str(key), physical_offset=int(columns.physical_offset[number]),

@@ -229,7 +229,7 @@ def import_(
     started = time.monotonic()
     count = 0
     with (
-        open_for_writing(store, settings, topic) as opened,
+        open_for_writing(store, settings) as opened,
         progress("importing", total=total) as advance,
     ):
         opened.wait_dispatched()

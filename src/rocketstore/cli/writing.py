@@ -13,31 +13,16 @@ import msgspec
 
 from rocketstore.cli.options import StoreSettings
 from rocketstore.config import BrokerRole
-from rocketstore.errors import RefusedMessageError
-from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.store import BaseStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def open_for_writing(
-    path: Path, settings: StoreSettings | None, topic: str | None = None
-) -> BaseStore:
-    """Open a store to put into `topic`, without services; make it where there is no store.
-
-    Raises
-    ------
-    RefusedMessageError
-        It is a memory topic, whose messages would be gone when the command ends, or a batch topic.
-    """
+def open_for_writing(path: Path, settings: StoreSettings | None) -> BaseStore:
+    """Open a store to put into, without services; make it where there is no store."""
     config = msgspec.structs.replace((settings or StoreSettings()).load(), retention=False)
     if config.broker_role is BrokerRole.SYNC_MASTER:
         # No slave can be connected: each gets what was written when the store is served again.
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
-    if topic is not None:
-        why = TopicKinds().read(StoreLayout.of(path, config), config).refusal(topic)
-        if why is not None:
-            raise RefusedMessageError(f"{why}, of {path}", hint="choose another topic")
     return BaseStore.open(path, config)

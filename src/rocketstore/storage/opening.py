@@ -94,14 +94,8 @@ class StoreParts:
     def becoming(self, topic: str, kind: str) -> Iterator[None]:
         """Let a topic become one of another kind by what is done within; nothing is put meanwhile.
 
-        The topic is in `kinds` before the table says so, and after an error as the table says.
-
-        Raises
-        ------
-        StoreError
-            A message was put to it, dispatched or not, or the store itself puts there.
-        StoreClosedError
-            The store closes.
+        `StoreError` says that a message was put to it, dispatched or not, or that the store itself
+        puts there; `StoreClosedError` that the store closes. After an error the table counts.
         """
         if is_own_topic(topic):
             raise StoreError(f"{topic} cannot be a {kind} topic: the store itself puts there")
@@ -248,10 +242,7 @@ class StoreParts:
 def open_parts(
     layout: StoreLayout, config: StoreConfig, *, to_drop: ExitStack, **more: Any
 ) -> StoreParts:
-    """Make the parts of a store; twice where recovery met a record that says its topic's kind.
-
-    The topic has queues of the other kind then, which the second opening takes away.
-    """
+    """Make the parts of a store; again, without a topic's queues, if recovery met another kind."""
     parts = StoreParts(layout, config, to_drop=to_drop, **more)
     learnt = parts.kinds.batch.intersection(parts.queues.topics())
     if learnt:

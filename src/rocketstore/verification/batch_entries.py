@@ -65,13 +65,8 @@ def inner_place(sys_flag: int, queue_offset: int, properties: Mapping[str, str])
     return (queue_offset, int(count)) if is_true else (-1, 0)
 
 
-def entry_of(columns: RecordColumns, number: int) -> BatchEntry | None:
-    """Return the entry that a record of a batch topic calls for; None where its header lies."""
-    entry = _stated_entry(columns, number)
-    return entry if entry.is_written else None
-
-
-def _stated_entry(columns: RecordColumns, number: int) -> BatchEntry:
+def entry_of(columns: RecordColumns, number: int) -> BatchEntry:
+    """Return the entry that a record of a batch topic calls for, no written one if it lies."""
     row = columns.cols[number].tolist()
     properties = {}
     if row[Column.SYS_FLAG] & INNER_BATCH:
@@ -92,7 +87,7 @@ def queue_stops(columns: RecordColumns) -> Int64Array:
     stops: Int64Array = columns.queue_offset + 1
     for row in np.flatnonzero(columns.sys_flag & INNER_BATCH).tolist():
         entry = entry_of(columns, row)
-        if entry is not None:
+        if entry.is_written:
             stops[row] = entry.stop_offset
     return stops
 
@@ -100,16 +95,13 @@ def queue_stops(columns: RecordColumns) -> Int64Array:
 def entries_called_for(
     columns: RecordColumns, numbers: QueueNumbers
 ) -> Iterator[tuple[QueueKey, bytes]]:
-    """Yield queue and entry of each record of a batch topic, as dispatch would enter it.
-
-    One that dispatch refuses, because its header lies, is no written entry.
-    """
+    """Yield queue and entry of each record of a batch topic, also of one that lies (`entry_of`)."""
     if not numbers.batch_topics:
         return
     queues = numbers.of(columns)
     is_batch = numbers.batch_mask(queues) & columns.call_for(CallsFor.ENTRY)
     for row in np.flatnonzero(is_batch & (columns.queue_id >= 0)).tolist():
-        yield numbers.key(int(queues[row])), encode_batch_entry(_stated_entry(columns, row))
+        yield numbers.key(int(queues[row])), encode_batch_entry(entry_of(columns, row))
 
 
 def batch_may_follow(base_offset: Any, queue_stop: Any, physical_offset: Any) -> Any:

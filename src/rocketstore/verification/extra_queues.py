@@ -35,15 +35,7 @@ from rocketstore.units import QueueKey
 from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Collection,
-        Container,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import QueueCounter, Record
@@ -51,7 +43,8 @@ if TYPE_CHECKING:
 _KEPT_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")
 _OF_ONE_GROUP: Final = ("%RETRY%", "%DLQ%")
 
-_EXTRA: Final = INNER_MULTI_DISPATCH.encode() + b"\x01"
+EXTRA: Final = INNER_MULTI_DISPATCH.encode() + b"\x01"
+"""How the property of further queues begins in a record."""
 
 _NUMBER_BYTES: Final = 20
 """Most that a number takes, with its comma."""
@@ -263,25 +256,23 @@ class ExtraQueues:
 
     def apart(
         self, record: Record, own: QueueKey, *, is_own_in_memory: bool = False
-    ) -> Iterator[tuple[QueueKey, Record]]:
-        """Yield the queues that a record cannot get a number in, each with a copy to put there.
+    ) -> list[tuple[QueueKey, Record]]:
+        """Return the queues that a record cannot get a number in, each with a copy to put there.
 
         A message that waited may name a topic that became of another kind meanwhile, or belong to
         one in memory: it reaches each queue all the same, as a message by itself.
         """
-        if _EXTRA not in record.properties or not goes_on(own.topic):
-            return
+        if EXTRA not in record.properties or not goes_on(own.topic):
+            return []
         values = decode_properties(record.properties)
         lmq = has_light_queues(self._settings)
         queues = {extra_queue(name, own.queue_id, lmq=lmq) for name in named(values)}
         if not is_own_in_memory:
             queues.difference_update(self.asked(values, own, refuses=False))
-        del values[INNER_MULTI_DISPATCH]
-        values.pop(INNER_MULTI_QUEUE_OFFSET, None)
-        block = storable_properties(joined_properties(values.items()).encode())
-        for queue in sorted(queues):
-            if _fault(queue, own, (), is_special=False) is None:
-                yield queue, _described(record, block)
+        kept = [pair for pair in values.items() if not pair[0].startswith("INNER_MULTI_")]
+        copy = _described(record, storable_properties(joined_properties(kept).encode()))
+        may_have = (one for one in sorted(queues) if _fault(one, own, (), is_special=False) is None)
+        return [(queue, copy) for queue in may_have]
 
     def numbered(
         self, record: Record, queues: list[QueueKey], limit: int | None

@@ -89,7 +89,8 @@ class EntryDecisions:
         """
         topic, kinds = self.columns.topic(number), self._table.kinds
         if topic not in kinds.batch:
-            if not kinds.learns or is_own_topic(topic) or entry_of(self.columns, number) is None:
+            is_told = entry_of(self.columns, number).is_written and not is_own_topic(topic)
+            if not (kinds.learns and is_told):
                 return False
             _log.info("topic.is_batch", topic=topic, why="a record of it holds a batch")
             kinds.batch |= {topic}

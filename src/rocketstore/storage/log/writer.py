@@ -30,7 +30,6 @@ from rocketstore.events import get_logger
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.properties import (
     GIVE_BACK_ROOM,
-    INNER_MULTI_DISPATCH,
     PROPERTIES_SIZE_MAX,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
@@ -57,7 +56,7 @@ from rocketstore.storage.log.prepared import (
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.running_flags import STOPS_PUTS
 from rocketstore.units import QueueKey, system_clock_ms
-from rocketstore.verification.extra_queues import ExtraQueues, room_for
+from rocketstore.verification.extra_queues import EXTRA, ExtraQueues, room_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,8 +70,6 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 _OK: Final = PutMessageStatus.PUT_OK
-
-_EXTRA: Final = INNER_MULTI_DISPATCH.encode() + b"\x01"
 
 _SLOW_NS: Final = 1_000_000
 """Only puts of a millisecond and more are entered in the histogram one by one."""
@@ -200,7 +197,7 @@ class StoreWriter:
         self, counter: QueueCounter, record: Record, *, waits: bool, checks: bool = False
     ) -> PutResult:
         queues: list[QueueKey] = []
-        if _EXTRA in record.properties:
+        if EXTRA in record.properties:
             record, queues = self.extra_queues.of(record, counter.key, refuses=checks)
         level, record = delayed(record, *counter.key, self._last_level) if checks else (0, record)
         if level:

@@ -65,7 +65,7 @@ def is_own_topic(topic: str) -> bool:
 
 
 def topic_table(layout: StoreLayout) -> dict[str, Any]:
-    """Return everything that ``topics.json`` says; raises `FormatError` where it is broken."""
+    """Return everything that ``topics.json`` says, or raise `FormatError`."""
     return read_with_backup(layout.config / TOPICS_FILE, decoded_topics) or {}
 
 
