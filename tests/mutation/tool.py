@@ -1,10 +1,12 @@
 """Breaks the product on purpose and sees whether the tests that should notice do.
 
 Each mutation of the lists beside this file (``*.toml``) replaces one piece of text of ``src`` by
-another that makes a line of docs/coverage.md false, and names the tests that must fail then:
+another that makes a line of docs/coverage.md, or a known defect's row of docs/compatibility.md,
+false, and names the tests that must fail then. It contradicts a word of the line, and is chosen by
+reading that, not the test:
 
     breaks  what is wrong with the product afterwards
-    rows    the lines that are false then, as docs/coverage.md names them
+    rows    the lines that are false then, as those pages name them
     file    below src/rocketstore; `old` occurs in it exactly once
     old     what is replaced
     new     by what

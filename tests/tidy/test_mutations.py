@@ -13,6 +13,7 @@ MUTATIONS = load_mutations()
 PAGES = ("coverage", "compatibility")
 IDS = [f"{number} {m.of_list}: {m.breaks}" for number, m in enumerate(MUTATIONS)]
 
+TEST = re.compile(r"`(tests/[\w/.-]+::[\w:]+)`")
 LINE = re.compile(r"^\| ([SD][\d-]+(?:…\d+)?|K-[A-Z]+\d+b?) \|.*", re.MULTILINE)
 
 
@@ -52,3 +53,9 @@ def test_a_line_that_a_mutation_makes_false_names_one_of_its_tests():
         if not any(f"`{test}`" in rows.get(line, "") for test in mutation.tests)
     ]
     assert wrong == []
+
+
+def test_each_line_with_a_test_has_a_mutation_that_makes_it_false():
+    broken = {line for mutation in MUTATIONS for line in mutation.rows}
+    lines = {line for line, row in evidence().items() if TEST.search(row)}
+    assert sorted(lines - broken) == [], "say in a list of tests/mutation how each can be false"

@@ -122,11 +122,17 @@ def test_each_queue_counts_its_own_messages_from_0(store):
 
 
 def test_all_topics_share_one_log_without_gaps(store):
-    results = [store.put(Message(topic=f"t{n % 3}", body=bytes(n))) for n in range(20)]
-    assert [r.physical_offset for r in results[1:]] == [
-        r.physical_offset + r.size for r in results[:-1]
-    ]
+    results = [store.put(Message(topic=f"t{n % 3}", body=bytes(4000 + n))) for n in range(40)]
+    rolled = {result.physical_offset // LOG_FILE_BYTES: result for result in reversed(results)}
+    for number, first in rolled.items():
+        assert first.physical_offset == number * LOG_FILE_BYTES
+    assert sorted(rolled) == [0, 1, 2]
+    for one, following in pairwise(results):
+        if following not in rolled.values():
+            assert following.physical_offset == one.physical_offset + one.size
     assert store.max_physical_offset == results[-1].physical_offset + results[-1].size
+    for number, result in enumerate(results):
+        assert store.at_physical_offset(result.physical_offset).body == bytes(4000 + number)
 
 
 def test_puts_and_their_bytes_are_counted_by_topic(store):

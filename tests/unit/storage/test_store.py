@@ -229,6 +229,19 @@ def test_without_threads_everything_happens_when_it_is_asked_for(tmp_path):
         assert not store.wait_for("orders", 0, offset=1, timeout_s=60)
 
 
+def test_a_message_is_read_once_it_has_its_entry_and_not_before(tmp_path):
+    with MessageStore.open(tmp_path, SMALL, threads=False) as store:
+        store.put(MESSAGE)
+        store.wait_dispatched()
+        store.put(MESSAGE)
+        assert store.next_queue_offset("orders", 0) == 2
+        assert store.max_offset("orders", 0) == 1
+        page = store.get("orders", 0, 1)
+        assert (page.status, page.messages) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, [])
+        store.wait_dispatched()
+        assert len(store.get("orders", 0, 1).messages) == 1
+
+
 def test_consumers_of_a_sync_store_never_see_what_is_not_on_the_disk(tmp_path):
     gate, disk = threading.Event(), FailingDisk()
     gate.set()

@@ -116,6 +116,14 @@ def test_a_record_becomes_the_entry_of_its_number(parts):
     assert parts.queue().max_physical_offset == parts.end
 
 
+def test_dispatch_begins_where_it_is_told_to(parts):
+    placed = parts.append(4)
+    parts.dispatcher.start_at(placed[2])
+    parts.run()
+    assert [entry[0] for entry in parts.entries()] == [0, 0, *placed[2:]]  # two fillers
+    assert parts.dispatcher.counts.records == 2
+
+
 def test_nothing_behind_the_readable_limit_is_dispatched(parts):
     [first, second] = parts.append(2)
     limit = second

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
     assert files.take(0).base == 0
     files.is_in_use = lambda base: base == 0
     files.close()
-    assert disk.count("allocate") >= 1
+    assert disk.calls.count(("allocate", f"{0:020d}")) == 1
     assert 0 in names(tmp_path)
 
 
@@ -211,3 +212,15 @@ def test_a_full_warmed_file_is_let_go_of_in_the_background(tmp_path):
     files.retire(files.take(0))
     assert warm_up.released.wait(10)
     files.close()
+
+
+def test_a_file_is_unlocked_while_it_is_mapped(tmp_path, monkeypatch):
+    file = MappedFile.create(tmp_path / f"{0:020d}", base=0, size=SIZE, disk=FailingDisk())
+    address, unlocked = int(file.array.ctypes.data), []
+    library = SimpleNamespace(munlock=lambda *pages: unlocked.append((*pages, file.is_mapped)))
+    monkeypatch.setattr("rocketstore.storage.files.ahead.libc", lambda: library)
+    WarmUp(flush_every_pages=1, flush=False).release(file)
+    assert unlocked == [(address, SIZE, True)]
+    file.drop()
+    WarmUp(flush_every_pages=1, flush=False).release(file)
+    assert len(unlocked) == 1

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rocketstore.errors import FieldRangeError, InvalidFilterError
 from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_message_id
+from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.reading.pages import PageLimits
+from rocketstore.storage.reading.pages import PageLimits, page_without_entry
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 from support.mapped_reader import mapped_reader
@@ -130,6 +132,15 @@ def test_k_c9_a_missing_queue_file_leads_to_the_next_one_within_the_queue(
             assert page.status is GetMessageStatus.OFFSET_FOUND_NULL
             assert page.next_offset == 20  # Java: the start of the next file, whatever the end is
     assert bodies(reader, 20) == [b"20", b"21", b"22", b"23", b"24"]
+
+
+def test_k_c9_nobody_is_sent_beyond_the_queue_after_whose_end_a_missing_file_would_go_on() -> None:
+    queue: Any = SimpleNamespace(entries_per_file=10)
+    for kind, messages in ((MESSAGES, []), (VIEWS, []), (RECORDS, b"")):
+        page = page_without_entry(kind, queue, "TopicTest", 21, 3, 25)
+        assert page[:2] == (GetMessageStatus.OFFSET_FOUND_NULL, messages)
+        assert page[-4:] == (25, 3, 25, 0)
+        assert page_without_entry(kind, queue, "TopicTest", 11, 3, 25)[-4:] == (20, 3, 25, 0)
 
 
 def test_a_page_ends_with_the_file_of_the_queue(files: StoreFiles, open_reader: OpenReader) -> None:
@@ -430,6 +441,21 @@ def test_an_id_that_points_into_a_record_or_nowhere_finds_nothing(
     for wrong in (offset + 1, offset + 88, files.end, 4096 - 8, 10**12, 2**63 - 1):
         assert reader.by_id(encode_message_id(HOST, wrong)) is None, wrong
     assert reader.at_physical_offset(-5) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "change"),
+    [(4, b"\0"), (8, b"\xff"), (28 + 7, b"\x01"), (3, b"\x05"), (88, b"X"), (84, b"\x01")],
+    ids=["magic", "checksum", "address", "length", "body", "body length"],
+)
+def test_an_id_finds_nothing_where_a_record_contradicts_itself(
+    files: StoreFiles, open_reader: OpenReader, at: int, change: bytes
+) -> None:
+    offsets = [files.put(body=b"%d" % number) for number in range(2)]
+    damage(files, offsets[0], at, change)
+    reader = open_reader()
+    assert reader.by_id(encode_message_id(HOST, offsets[0])) is None
+    assert reader.by_id(encode_message_id(HOST, offsets[1])) is not None
 
 
 @pytest.mark.parametrize("text", ["", "xyz", "0" * 31, "G" * 32, "0" * 16 + "F" * 16])

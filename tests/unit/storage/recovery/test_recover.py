@@ -62,6 +62,21 @@ def test_a_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
+def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketstore.storage.recovery.recover.CLEAN_TAIL_BYTES", 4096)
+    clock, config = Clock(), StoreConfig.small(mapped_file_size_commit_log=1 << 20)
+    with MessageStore.open(tmp_path, config, clock=clock, threads=False) as store:
+        put_all(store, messages(COUNT), clock)
+        end = store.max_physical_offset
+    with MessageStore.open(tmp_path, config, clock=clock, threads=False) as store:
+        assert end > 40_000
+        assert end - 4096 <= store.recovery.start < end
+        assert store.recovery.end == end
+        assert_all_there(store)
+
+
 def test_a_crash_without_damage_loses_nothing(tmp_path: Path) -> None:
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
