@@ -234,9 +234,9 @@ def test_every_door_that_reads_says_so(name: str, tmp_path: Path, capsys: Any) -
     root, (file, words) = copied(name, tmp_path), PARTS[name]
     with capture_logs() as lines, MessageStore.open(root, OURS, read_only=True) as store:
         assert store.queues()
-    assert f"{root}/{file}" in [
-        line["file"] for line in lines if line["event"] == "store.newer_part"
-    ]
+    told = [line["part"] for line in lines if line["event"] == "store.newer_part"]
+    assert told == store.newer_parts
+    assert any(one.startswith(f"{file}: ") and words in one for one in told)
     report = verify_store(root, OURS)
     assert report.exit_code == 0, "nothing is wrong with a store of 5.x"
     verified = [one for one in report.findings if one.kind == "newer"]

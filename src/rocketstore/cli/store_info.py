@@ -8,7 +8,6 @@ from rocketstore.cli.wording import system_error
 from rocketstore.errors import FormatError, RocketStoreError
 from rocketstore.metrics.scrub_service import read_damage_map
 from rocketstore.storage.files.lock import writer_pid
-from rocketstore.storage.queues.pread_queue import newer_in
 
 if TYPE_CHECKING:
     from rocketstore.format.index_file import IndexHeader
@@ -51,9 +50,5 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
         "scrubDamagedRanges": len(known.damage),
         "abortFile": store.has_abort_file,
         "writerPid": writer_pid(store.layout.lock),
-        "findings": [
-            *map(str, store.findings),
-            *problems,
-            *(f"{one.file}: {one.reason}" for one in newer_in(store.layout)),
-        ],
+        "findings": [*map(str, store.findings), *problems, *store.newer_parts],
     }

@@ -50,6 +50,11 @@ class ReadOnlyStore(Reader):
     Sizes set in `config` are held against the files, paths and page limits are taken from it;
     `sleep` and `monotonic` are how `wait_for` passes time.
 
+    Attributes
+    ----------
+    newer_parts
+        What of the store only a broker of 5.x works with, in words; it does not open for writing.
+
     Raises
     ------
     NotAStoreError
@@ -92,8 +97,9 @@ class ReadOnlyStore(Reader):
             mapped_file_size_consume_queue=sizes.consume_queue_file_bytes,
         )
         super().__init__(layout, config, log, log.queues, self._pread_index)
-        for part in newer_in(layout):
-            _log.warning("store.newer_part", file=str(layout.root / part.file), what=part.reason)
+        self.newer_parts = [f"{one.file}: {one.reason}" for one in newer_in(layout)]
+        for part in self.newer_parts:
+            _log.warning("store.newer_part", root=str(layout.root), part=part)
 
     @classmethod
     def open(cls, path: str | Path, config: StoreConfig | None = None, **options: Any) -> Self:
