@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import importlib
 import os
 import random
 import signal
@@ -11,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -264,3 +268,90 @@ def test_a_slave_that_was_given_a_wrong_master_says_so_and_appends_nothing(root,
             assert slave.max_physical_offset == 0
             server.settimeout(30)
             server.accept()[0].close()  # it tries again
+
+
+# --- what the system refuses --------------------------------------------------------------------
+
+
+def open_sockets():
+    """Return the sockets and selectors that this process has open."""
+    links = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists
+            links.add((entry.name, str(entry.readlink())))
+    return {one for one in links if one[1].startswith(("socket:", "anon_inode:"))}
+
+
+def failing(call, times, error):
+    """Return a call that raises the first `times` times."""
+    left = [times]
+
+    def instead(*arguments, **named):
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return call(*arguments, **named)
+
+    return instead, left
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("rocketstore.replication.link.socket", "socketpair"),
+        ("rocketstore.replication.link.selectors", "DefaultSelector"),
+        ("rocketstore.replication.link.selectors.DefaultSelector", "register"),
+        ("rocketstore.replication.master", "MasterSession"),
+        ("rocketstore.replication.master", "Link"),
+        ("rocketstore.storage.threads.threading.Thread", "start"),
+    ],
+)
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EMFILE, "no more"), MemoryError(), RuntimeError("no more threads")],
+    ids=["EMFILE", "MemoryError", "RuntimeError"],
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_master_takes_slaves_again_whatever_the_system_refused(
+    root, monkeypatch, place, name, error, times
+):
+    monkeypatch.setattr("rocketstore.replication.master.PAUSE_AFTER_ERROR_S", 0.01)
+    monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.01)
+    with open_master(root / "master") as master:
+        host, port = master.replication.address
+        owner = importlib.import_module(place) if place.count(".") == 2 else None
+        owner = owner or functools.reduce(
+            getattr, place.split(".")[3:], importlib.import_module(".".join(place.split(".")[:3]))
+        )
+        instead, left = failing(getattr(owner, name), times, error)
+        monkeypatch.setattr(owner, name, instead)
+        before_all = open_sockets()
+        for _ in range(times):  # the loop knocks; the master lets go of each
+            before = left[0]
+            with socket.create_connection((host, port), timeout=60) as knocking:
+                wait_until(lambda before=before: left[0] < before, "it was refused")
+                assert knocking.recv(1) == b""
+        wait_until(lambda: open_sockets() <= before_all, "nothing is left of them")
+        assert not master.replication.followers
+        with open_slave(root / "slave", address_of(master)) as slave:
+            put_many(master, 30)
+            wait_for_slave(master, slave)
+            assert len(master.replication.followers) == 1
+
+
+def test_a_slave_follows_on_after_an_error_of_whoever_listens_for_troubles(root, monkeypatch):
+    monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with open_slave(root / "slave", f"127.0.0.1:{port}") as slave:
+        told = []
+
+        def note(error):
+            told.append(error)
+            raise RuntimeError("from the program")
+
+        slave.replication.on_trouble = note
+        wait_until(lambda: len(told) > 2, "it tries again")
+        with open_master(root / "master", ha_listen_port=port) as master:
+            put_many(master, 30)
+            wait_for_slave(master, slave)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from rocketstore.storage import services
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.threads import ServiceThread
 from support.configured_store import Clock, open_small
 from support.patience import PATIENCE_S
 
@@ -133,6 +135,54 @@ def test_the_queue_flush_goes_on_after_an_unforeseen_error(tmp_path: Path) -> No
     within_time(store.close)
     assert read_checkpoint(tmp_path / "checkpoint").logics_ms > 0
     assert not (tmp_path / "abort").exists()
+
+
+@pytest.mark.parametrize("error", [OSError(24, "no more"), MemoryError(), UnforeseenError()])
+def test_a_thread_whose_work_fails_works_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.0)
+    went_on, tries = threading.Event(), iter([error, error])
+    deaths: list[BaseException] = []
+
+    def work() -> None:
+        for one in tries:
+            raise one
+        went_on.set()
+        thread.stopping.wait()
+
+    thread = ServiceThread("rocketstore-test", work)
+    thread.on_death = lambda _, why: deaths.append(why)
+    thread.start()
+    assert went_on.wait(PATIENCE_S)
+    assert thread.is_running
+    thread.stop()
+    assert not deaths
+
+
+def test_only_threads_whose_end_is_told_end_by_errors(tmp_path: Path) -> None:
+    """The flush thread tells all puts; a slave's connection is closed, and the slave comes back."""
+    from support.replicas import address_of, open_master, open_slave, wait_until  # noqa: PLC0415
+
+    pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
+    served = {"retention": True, "scrub_bytes_per_second": 1000, **pool}
+    with (
+        open_master(tmp_path / "master", metrics_port=0, **served) as master,
+        open_slave(tmp_path / "slave", address_of(master)) as slave,
+    ):
+        master.check_transactions(lambda _: None)
+        master.consumer_offsets.set("orders", "billing", 0, 1)
+        wait_until(lambda: slave.replication.is_following and master.replication.followers)
+        threads = [one for one in gc.get_objects() if isinstance(one, ServiceThread)]
+        running = {one.name: one for one in threads if one.is_running}
+        assert {
+            "rocketstore-master", "rocketstore-follow", "rocketstore-flush", "rocketstore-dispatch",
+            "rocketstore-delay", "rocketstore-transaction-check", "rocketstore-retention",
+            "rocketstore-disk-check", "rocketstore-scrub", "rocketstore-commit",
+            "rocketstore-consumer-offsets", "rocketstore-queue-flush", "rocketstore-statistics",
+        } <= running.keys()  # fmt: skip
+        ending = {name.rstrip("0123456789") for name, one in running.items() if one._ends_by_errors}
+        assert ending == {"rocketstore-flush", "rocketstore-slave-"}
 
 
 # --- closing ------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from rocketstore.positions import agreed_end, with_mark
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 from rocketstore.storage.running_flags import RunningFlag
-from rocketstore.storage.threads import ServiceThread
+from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, ServiceThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.store import BaseStore
-
-PAUSE_AFTER_ERROR_S: Final = 1.0
-"""After something unforeseen, such as a failing disk. 4.9 waits 10 s, and every message due in
-between is late; a look costs next to nothing, and only the first of equal errors is logged."""
 
 _log: Final = get_logger(__name__)
 
@@ -129,6 +125,7 @@ class DelayService:
                 pause_s = self.turn()
                 self._error = ""
             except Exception as error:  # noqa: BLE001 - one bad turn does not end the service
+                # 4.9 waits 10 s, and every message due in between is late.
                 pause_s = PAUSE_AFTER_ERROR_S
                 if self._error != str(error):
                     self._error = str(error)

@@ -67,14 +67,17 @@ class Link:
 
     def __init__(self, connection: socket.socket, *, clock: Callable[[], int], name: str) -> None:
         self.name = name
-        self.bell = LinkBell()
         self._socket = connection
         self._clock = clock
         self._is_stopping = False
         connection.settimeout(0)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self.bell.ear, _READ)
-        self._selector.register(connection, _READ)
+        with contextlib.ExitStack() as undo:  # any of them may be one descriptor too many
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self.bell = LinkBell()
+            undo.callback(self.bell.close)
+            self._selector.register(self.bell.ear, _READ)
+            self._selector.register(connection, _READ)
+            undo.pop_all()
 
     def stop(self) -> None:
         """Let `run` return; from any thread."""

@@ -20,7 +20,7 @@ from rocketstore.replication.master_session import MasterSession
 from rocketstore.replication.protocol import PeerError, Welcome
 from rocketstore.replication.settings import limits_of, monotonic_ms
 from rocketstore.storage.results import PutMessageStatus
-from rocketstore.storage.threads import Changes, ServiceThread
+from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Changes, ServiceThread
 
 if TYPE_CHECKING:
     from rocketstore.storage.store import BaseStore
@@ -45,11 +45,9 @@ class Follower(NamedTuple):
 class _Connection:
     """A slave's connection, and the thread that works on it."""
 
-    def __init__(
-        self, master: MasterService, connection: socket.socket, host: str, port: int
-    ) -> None:
+    def __init__(self, master: MasterService, link: Link, host: str, port: int) -> None:
         self.host = host
-        self.link = Link(connection, clock=monotonic_ms, name=f"{host}:{port}")
+        self.link = link
         self.session = MasterSession(
             master.log,
             master.limits,
@@ -58,8 +56,9 @@ class _Connection:
             now_ms=monotonic_ms(),
         )
         self.thread = ServiceThread(
-            f"rocketstore-slave-{port}", lambda: master.serve(self), wake=self.link.stop
-        )
+            f"rocketstore-slave-{port}", lambda: master.serve(self), self.link.stop,
+            ends_by_errors=True,
+        )  # fmt: skip
 
     @property
     def slave(self) -> str:
@@ -111,6 +110,7 @@ class MasterService:
         self._accepting.stop()
         for connection in self._connections:
             connection.thread.stop()
+            self._forget(connection)  # one that never got to work
         if self._listener is not None:
             self._listener.close()
 
@@ -126,31 +126,34 @@ class MasterService:
         stopping = self._accepting.stopping
         while not stopping.is_set():
             try:
-                connection, address = self._listener.accept()
-            except OSError as error:
+                self._take(*self._listener.accept())
+            except (OSError, SystemRefusedError) as error:
                 if not stopping.is_set():  # no descriptors left, say: they come back
                     _log.error("replication.accept_failed", error=str(error))
-                    stopping.wait(1.0)
-                continue
+                    stopping.wait(PAUSE_AFTER_ERROR_S)
+
+    def _take(self, connection: socket.socket, address: tuple[str, int]) -> None:
+        """Have a thread of its own serve a slave; whatever fails, nothing is left of it."""
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(connection)
             if len(self._connections) >= MOST_CONNECTIONS:
                 _log.warning("replication.too_many_slaves", address=address, most=MOST_CONNECTIONS)
-                connection.close()
-                continue
+                return
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            slave = _Connection(self, connection, *address[:2])
+            host, port = address[:2]
+            link = Link(connection, clock=monotonic_ms, name=f"{host}:{port}")
+            undo.callback(link.close)
+            slave = _Connection(self, link, host, port)
+            undo.callback(self._forget, slave)
             self._connections = (*self._connections, slave)
-            try:
-                slave.thread.start()
-            except SystemRefusedError as error:
-                _log.error("replication.no_thread", address=address, error=str(error))
-                self._forget(slave)
+            slave.thread.start()
+            undo.pop_all()
 
     def serve(self, slave: _Connection) -> None:
         """Work on a connection until it ends."""
         link, session = slave.link, slave.session
-        quiet = self.log.ring_at_progress(link.bell)
         _log.info("replication.slave_connected", slave=link.name)
-        why = "stopped"
+        why, quiet = "stopped", self.log.ring_at_progress(link.bell)
         try:
             if self._tls is not None:
                 link.shake_hands(self._tls, self.limits.silence_ms, is_master=True)

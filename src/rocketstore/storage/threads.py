@@ -1,9 +1,9 @@
 """The threads of a store: one life cycle for all of them, and how they are woken.
 
-Law: a thread is started, asked to stop, and waited for, but not for ever; one that ends by itself
-is logged, and its owner is notified. A lock is acquired here only to sleep on it: inside
-``Condition.__enter__``, which is Python, a signal handler may raise once the lock is taken, and
-then nobody releases it.
+Law: a thread is started, asked to stop, and waited for, but not for ever; one whose work fails is
+logged and works again, unless its owner wants it to end; that it ended is logged, and its owner is
+notified. A lock is acquired here only to sleep on it: inside ``Condition.__enter__``, which is
+Python, a signal handler may raise once the lock is taken, and then nobody releases it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 JOIN_TIMEOUT_S: Final = 60.0
 """Longest wait for a thread asked to stop: it is at one system call, or one batch, more."""
+
+PAUSE_AFTER_ERROR_S: Final = 1.0
+"""Descriptors, memory and threads that were refused may be there again by then."""
 
 _log: Final = get_logger(__name__)
 
@@ -112,17 +115,20 @@ class ServiceThread:
     """A thread that works until it is asked to stop.
 
     `work` runs on the thread and returns soon after `stopping` was set; `wake`, called then, lets
-    it look. `on_death` is called on the thread with its name and the error that ended it.
+    it look. Where it raises an error it is called again after a pause, unless `ends_by_errors`.
+    `on_death` is called on the thread with its name and the error that ended it.
     """
 
     def __init__(
-        self, name: str, work: Callable[[], object], wake: Callable[[], object] | None = None
-    ) -> None:
+        self, name: str, work: Callable[[], object], wake: Callable[[], object] | None = None,
+        *, ends_by_errors: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
         self.stopping = StopSign()
         self.on_death: Callable[[str, BaseException], object] | None = None
         self._work = work
         self._wake = wake
+        self._ends_by_errors = ends_by_errors
         self._thread: threading.Thread | None = None
 
     @property
@@ -161,8 +167,16 @@ class ServiceThread:
 
     def _run(self) -> None:
         try:
-            if not self.stopping.is_set():
-                self._work()
+            while not self.stopping.is_set():
+                try:
+                    self._work()
+                except Exception:
+                    if self._ends_by_errors:
+                        raise
+                    _log.exception("service.failed", service=self.name)
+                    self.stopping.wait(PAUSE_AFTER_ERROR_S)
+                else:
+                    return
         except BaseException as error:  # noqa: BLE001 - nobody else would ever say so
             _log.exception("service.died", service=self.name)
             if self.on_death is not None:

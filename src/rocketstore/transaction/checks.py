@@ -36,7 +36,6 @@ from rocketstore.transaction.records import (
     checked_record,
     discarded_record,
     immune_record,
-    known,
     real_queue,
     times_checked,
 )
@@ -177,14 +176,9 @@ class TransactionChecks:
         return _as_put(half, record, put) if put.is_stored else None
 
     def _discarded(self, half: StoredMessage) -> StoredMessage | None:
-        key = half.unique_key
-        kept = [] if key is None else self._store.find(DISCARDED.topic, key)
-        is_kept = any(known(one).identity == known(half).identity for one in kept)
-        if not (is_kept or self._store.put_record(*DISCARDED, discarded_record(half)).is_stored):
+        if not self._transactions.end_by(half, DISCARDED, discarded_record(half)).is_stored:
             return None
         _log.warning("transaction.discarded", half=half.message_id, checks=times_checked(half))
-        self._transactions.note_ended(half)
-        self._transactions.owe(half.queue_offset)
         return half
 
     def _ask(self, half: StoredMessage) -> None:

@@ -19,20 +19,30 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.config import parse_delay_levels
+from rocketstore.format.properties import DELAY
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
+from rocketstore.positions import end_within
 from rocketstore.storage.log.prepared import delayed
-from rocketstore.transaction.records import GROUP, HALF, OP, final_record, known, real_queue
+from rocketstore.transaction.records import (
+    DISCARDED,
+    GROUP,
+    HALF,
+    OP,
+    final_record,
+    known,
+    real_queue,
+)
 from rocketstore.units import QueueKey
 from rocketstore.verification.waiting import Half, Halves, ended_by, is_final_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
     from rocketstore.storage.reading.reader import Reader
+    from rocketstore.verification.waiting import Identity
 
 PAGE_MESSAGES: Final = 32
 """Messages read at a time, as 4.9 does (OP_MSG_PULL_NUMS)."""
@@ -40,9 +50,6 @@ PAGE_MESSAGES: Final = 32
 LONGEST: Final = 10_000
 """Half messages that may lie after one that nobody ends before it is put again at the tail: a
 quarter of a second of reading at the next start."""
-
-_ALL: Final = 1 << 30
-"""More messages than ever carry one unique key."""
 
 
 class Ledger(Halves):
@@ -109,7 +116,7 @@ def read_ledger(
     """Return what the queues of a store say, and the half messages that are open by them.
 
     One of these may be committed nevertheless: where a process was killed between the final message
-    and its op message. `final_of` finds out. `offset_of` answers with the offset of a topic, a
+    and its op message. `endings_of` finds out. `offset_of` answers with the offset of a topic, a
     group and a queue, None where there is none.
     """
     ledger = Ledger(
@@ -194,30 +201,55 @@ def final_place(half: StoredMessage, max_level: int) -> tuple[QueueKey, Record] 
     return (QueueKey(DELAY_TOPIC, level - 1) if level else queue), record
 
 
-def final_of(reader: Reader, half: StoredMessage) -> StoredMessage | None:
-    """Return the message that a commit of a half message put, None if there is none.
+def endings_of(reader: Reader, halves: Sequence[StoredMessage]) -> dict[int, StoredMessage]:
+    """Return which of some half messages were ended by what, although no op message says so.
 
-    By the index, or where there is none, by the queue's messages from the half one's store time on.
+    By their queue offsets: the final message, or what is kept of one that was discarded. The queues
+    are read, as which keys were indexed and which delay levels there were was set at the time.
     """
-    place = final_place(half, len(parse_delay_levels(reader.config.message_delay_level)))
-    if place is None:
-        return None
-    queue, _ = place
-    own = known(half)
-    found: Iterable[StoredMessage]
-    if half.unique_key is not None and reader.config.message_index_enable:
-        found = reader.find(queue.topic, half.unique_key, max_messages=_ALL)
-    else:
-        since = half.store_timestamp_ms
-        since = min(since, half.born_timestamp_ms) if own.is_copy else since
-        found = messages_of(reader, queue, reader.offset_at(*queue, since))
+    waiting: dict[QueueKey, dict[Identity, list[StoredMessage]]] = {}
+    delays = [key for key in reader.queues() if key.topic == DELAY_TOPIC]
+    for half in halves:
+        queue = real_queue(half)
+        places = [DISCARDED] if queue is None else [DISCARDED, queue]
+        for place in [*places, *delays] if DELAY in half.properties else places:
+            waiting.setdefault(place, {}).setdefault(known(half).identity, []).append(half)
+    endings: dict[int, StoredMessage] = {}
+    for place, by_identity in waiting.items():
+        births = {identity.born_ms for identity in by_identity}
+        for one in messages_of(reader, place, _first_ending(reader, place, by_identity)):
+            if one.born_timestamp_ms not in births:
+                continue
+            same = by_identity.get(known(one).identity, ())
+            ended = [half for half in same if half.queue_offset not in endings]
+            ended = [half for half in ended if _ends(reader, place, one, half)]
+            for half in ended[:1] if place == DISCARDED else ended:
+                endings[half.queue_offset] = one
+    return endings
+
+
+def _ends(reader: Reader, place: QueueKey, one: StoredMessage, half: StoredMessage) -> bool:
+    """Whether a message of the same identity ended a half message."""
+    if place == DISCARDED:
+        return one.physical_offset > half.physical_offset
 
     def is_lost(physical_offset: int) -> bool:
         return reader.at_physical_offset(physical_offset) is None
 
-    for one in found:
-        prepared = one.prepared_transaction_offset
-        is_commit = one.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
-        if is_commit and is_final_of(own, prepared, known(one).identity, is_lost):
-            return one
-    return None
+    named, own = one.prepared_transaction_offset, known(half)
+    is_commit = one.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    return is_commit and is_final_of(own, named, own.identity, is_lost)
+
+
+def _first_ending(
+    reader: Reader, queue: QueueKey, by_identity: dict[Identity, list[StoredMessage]]
+) -> int:
+    """Return the queue offset before which nothing ended any of some half messages.
+
+    A copy may have been ended by what names the one that it stands for, of the same born time.
+    """
+    halves = [half for same in by_identity.values() for half in same]
+    first = end_within(reader, *queue, min(half.physical_offset for half in halves))
+    copies = [half for half in halves if known(half).is_copy]
+    times = [min(half.store_timestamp_ms, half.born_timestamp_ms) for half in copies]
+    return min([first, *(reader.offset_at(*queue, since) for since in times and [min(times)])])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.consumer_offsets import read_offsets
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC
-from rocketstore.transaction.ledger import final_of, read_ledger
+from rocketstore.transaction.ledger import endings_of, read_ledger
 from rocketstore.transaction.records import PGROUP, times_checked
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def open_transactions(reader: Reader) -> list[OpenTransaction]:
     offsets = {(key.topic, group, key.queue_id): offset
                for group, key, offset in read_offsets(reader.layout, reader).rows()}  # fmt: skip
     _, halves = read_ledger(reader, lambda *place: offsets.get(place))
+    endings = endings_of(reader, halves)
     return [
         OpenTransaction(
             half,
@@ -38,5 +39,5 @@ def open_transactions(reader: Reader) -> list[OpenTransaction]:
             times_checked(half),
         )
         for half in halves
-        if final_of(reader, half) is None
+        if half.queue_offset not in endings
     ]

@@ -29,7 +29,7 @@ from rocketstore.storage.threads import Changes
 from rocketstore.transaction.ids import TransactionIds
 from rocketstore.transaction.ledger import (
     Ledger,
-    final_of,
+    endings_of,
     final_place,
     read_ledger,
     read_ops,
@@ -187,25 +187,31 @@ class Transactions:
         offset = half.queue_offset
         if not self.is_open(half):
             return EndResult(EndStatus.ENDED_ALREADY)
-        self._doubtful.add(offset)  # until it is known what became of the put
         if commits:
             final = final_place(half, self._max_level)
             assert final is not None  # `refusal` has looked
             queue, record = final
         else:
             queue, record = OP, op_record(offset, self._store.config.store_host)
-        put = self._store.put_record(*queue, record)
-        if put.is_stored:
-            self.note_ended(half)
-            if commits:
-                self.owe(offset)
-            else:
-                self._note_op(put, offset)
-        self._doubtful.discard(offset)
+        put = self.end_by(half, queue, record)
         if not put.is_stored:
             return EndResult(EndStatus.NOT_STORED, put, put.detail)
         self._settle_offsets()
         return EndResult(EndStatus.COMMITTED if commits else EndStatus.ROLLED_BACK, put)
+
+    def end_by(self, half: StoredMessage, queue: QueueKey, record: Record) -> PutResult:
+        """Put what ends a half message that is open and claimed by the caller."""
+        offset = half.queue_offset
+        self._doubtful.add(offset)  # until it is known what became of the put
+        put = self._store.put_record(*queue, record)
+        if put.is_stored:
+            self.note_ended(half)
+            if queue == OP:
+                self._note_op(put, offset)
+            else:
+                self.owe(offset)
+        self._doubtful.discard(offset)
+        return put
 
     # --- what has ended -------------------------------------------------------------------------
 
@@ -221,10 +227,11 @@ class Transactions:
     def _read(self) -> Ledger:
         self._store.wait_dispatched(timeout_s=WAIT_S)
         ledger, halves = read_ledger(self._store, self._offsets.get)
+        endings = endings_of(self._store, halves)
         for half in halves:
-            final = final_of(self._store, half)
-            if final is not None:
-                _log.info("transaction.was_committed", half=half.message_id, by=final.message_id)
+            by = endings.get(half.queue_offset)
+            if by is not None:
+                _log.info("transaction.had_ended", half=half.message_id, by=by.message_id)
                 ledger.note_ended(known(half))
                 self._owed[half.queue_offset] = None
         ledger.advance()
@@ -237,7 +244,7 @@ class Transactions:
         offset = half.queue_offset
         self.read_ops()
         if self.ledger.is_open(offset):
-            if final_of(self._store, half) is None:
+            if not endings_of(self._store, [half]):
                 self._doubtful.discard(offset)
                 return True
             self.note_ended(half)
@@ -332,6 +339,7 @@ class Transactions:
     def save_offsets(self) -> None:
         """Let the group's offsets pass over what has ended."""
         ledger = self.ledger
+        self._pay()
         self.read_ops()
         with self._lock:
             ledger.advance()
@@ -374,7 +382,6 @@ class Transactions:
         if self._loaded is None:
             return
         try:
-            self._pay()
             self.save_offsets()
         except (RocketStoreError, OSError) as error:  # the next open finds out for itself
             _log.error("transaction.not_settled", owed=len(self._owed), error=str(error))

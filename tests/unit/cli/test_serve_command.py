@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -108,3 +109,22 @@ def test_a_master_that_is_not_there_is_not_reached(
     root = filled(tmp_path / "store")
     assert run(["replica", "status", str(root), "--master", "127.0.0.1:1"]) == 3
     assert "127.0.0.1:1: connection refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("was_empty", [False, True])
+def test_a_slave_that_was_there_first_takes_the_files_of_its_master(
+    tmp_path: Path, *, was_empty: bool
+) -> None:
+    master, slave = filled(tmp_path / "master"), tmp_path / "slave"
+    if was_empty:  # made by an earlier start, with the usual size
+        MessageStore.open(slave).close()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    with serving("slave", str(slave), "--master", address) as follows:
+        assert follows == f"{slave} follows {address}\n"  # and the master is away
+        with serving("master", str(master), "--set", f"haListenPort={port}"):
+            wait_until(lambda: any((slave / "commitlog").glob("0*")), "it follows")
+            wait_until(lambda: end_of(slave) == end_of(master), "it has all")
+    end = end_of(master)
+    assert log_bytes(slave, end) == log_bytes(master, end)

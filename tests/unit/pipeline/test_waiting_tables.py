@@ -18,7 +18,7 @@ from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.format.properties import encode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.log_end import Record
-from rocketstore.transaction.ledger import final_of, read_ledger
+from rocketstore.transaction.ledger import endings_of, read_ledger
 from rocketstore.transaction.records import times_checked
 from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 from rocketstore.verification.waiting import TRANSACTION_GROUP as GROUP
@@ -238,10 +238,10 @@ class Broker:
     def __init__(self, root):
         self.store = open_store(root, Clock())
 
-    def put(self, topic, body, properties, **numbers):
+    def put(self, topic, body, properties, queue_id=0, **numbers):
         encoded = encode_properties(properties)
         record = Record(body, encoded, encode_host("127.0.0.1:1"), **numbers)
-        placed = self.store.put_record(topic, 0, record)
+        placed = self.store.put_record(topic, queue_id, record)
         assert self.store.wait_dispatched()
         return placed
 
@@ -256,7 +256,8 @@ class Broker:
     def commit(self, half, topic="Real", key="a", born=BORN_MS, sys_flag=8):
         said = {"UNIQ_KEY": key, "REAL_TOPIC": "Real", "REAL_QID": "2", "PGROUP": "pg"}
         numbers = {"sys_flag": sys_flag, "prepared_offset": half.physical_offset}
-        self.put(topic, b"body", said, born_timestamp_ms=born, **numbers)
+        queue_id = 2 if topic == "Real" else 0
+        self.put(topic, b"body", said, queue_id, born_timestamp_ms=born, **numbers)
 
 
 @pytest.fixture
@@ -395,7 +396,10 @@ def test_several_stores_have_their_own(tmp_path, broker, root):
 def by_the_service(store, offsets):
     """Return what `Transactions` takes for open, and how often each was checked."""
     _, found = read_ledger(store, lambda *key: offsets.get(key))
-    return {one.queue_offset: times_checked(one) for one in found if not final_of(store, one)}
+    endings = endings_of(store, found)
+    return {
+        one.queue_offset: times_checked(one) for one in found if one.queue_offset not in endings
+    }
 
 
 @pytest.mark.parametrize("seed", range(8))

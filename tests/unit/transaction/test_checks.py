@@ -32,6 +32,7 @@ from support.transaction_stores import Killed, TransactionStores, all_of, ended,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ORDERS = QueueKey("orders", 3)
 MESSAGE = Message(topic="orders", body=b"o-17", flag=7, reconsume_times=2, unique_key="K1")
@@ -212,6 +213,35 @@ def test_who_never_answers_is_discarded_once(stores: TransactionStores, number: 
     assert ended(stores.store) == [b"15"]
     assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY
     assert not all_of(stores.store, ORDERS)
+
+
+@pytest.mark.parametrize("indexed", [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("key", ["K1", None])
+@pytest.mark.parametrize("reopened", [True, False])
+def test_a_discard_is_stored_once_whatever_is_indexed(
+    tmp_path: Path, indexed: tuple[bool, bool], key: str | None, *, reopened: bool
+) -> None:
+    before, after = (msgspec.structs.replace(CONFIG, message_index_enable=one) for one in indexed)
+    stores = TransactionStores(tmp_path, before)
+    for body in (b"one", b"two"):
+        keyed = msgspec.structs.replace(MESSAGE, unique_key=key and f"{key}{body!r}", body=body)
+        stores.store.begin(keyed, 3)
+    producer = Producer()
+    for _ in range(15):
+        assert turn(stores, producer) == 2
+    stores.config = after
+    real = stores.store.put_record
+    stores.kill_at_put(0, after=True)
+    with pytest.raises(Killed):
+        turn(stores, producer)
+    if reopened:
+        stores.reopen(killed=True)
+    else:  # an exception out of a signal handler, say
+        stores.store.put_record = real  # type: ignore[method-assign]
+    assert turn(stores, producer) == turn(stores, producer) == 0
+    assert [one.raw_body for one in all_of(stores.store, DISCARDED)] == [b"one", b"two"]
+    assert len(ended(stores.store)) == 2
+    stores.store.abandon()
 
 
 def test_what_is_owed_an_op_message_has_ended_also_when_all_is_read_again(

@@ -149,6 +149,50 @@ def test_a_kill_in_a_commit_neither_loses_nor_doubles_it(
     assert ended(store) == [b"0"]
 
 
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("key", ["K1", None])
+def test_what_ended_is_known_whatever_was_indexed_before_and_after_a_kill(
+    tmp_path: Path, key: str | None, *, before: bool, after: bool
+) -> None:
+    first = msgspec.structs.replace(CONFIG, message_index_enable=before)
+    stores = TransactionStores(tmp_path, first)
+    half = stores.store.begin(msgspec.structs.replace(MESSAGE, unique_key=key), ORDERS.queue_id)
+    stores.kill_at_put(0, after=True)
+    with pytest.raises(Killed):
+        stores.store.commit(half)
+    stores.config = msgspec.structs.replace(CONFIG, message_index_enable=after)
+    store = stores.reopen(killed=True)
+    assert store.commit(half).status is EndStatus.ENDED_ALREADY
+    assert len(all_of(store, ORDERS)) == 1
+    assert not open_transactions(store)
+    stores.store.abandon()
+
+
+@pytest.mark.parametrize("levels", ["1s", "1s 5s 10s 1h 2h", "0s 0s 0s 0s 0s 0s"])
+@pytest.mark.parametrize("asked", ["1", "3", "5"])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_delayed_commit_is_put_once_whatever_became_of_the_levels(
+    tmp_path: Path, levels: str, asked: str, *, indexed: bool
+) -> None:
+    first = msgspec.structs.replace(
+        CONFIG, message_index_enable=indexed, message_delay_level="1h 2h 3h 4h"
+    )
+    stores = TransactionStores(tmp_path, first)
+    delayed = msgspec.structs.replace(MESSAGE, properties={"DELAY": asked})
+    half = stores.store.begin(delayed, ORDERS.queue_id)
+    stores.kill_at_put(0, after=True)
+    with pytest.raises(Killed):
+        stores.store.commit(half)
+    stores.config = msgspec.structs.replace(first, message_delay_level=levels)
+    store = stores.reopen(killed=True)
+    assert store.commit(half).status is EndStatus.ENDED_ALREADY
+    queues = [key for key in store.queues() if key.topic == DELAY_TOPIC]
+    assert sum(len(all_of(store, key)) for key in queues) == 1
+    assert not all_of(store, ORDERS)
+    stores.store.abandon()
+
+
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("commits_again", [True, False])
