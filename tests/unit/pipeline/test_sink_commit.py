@@ -143,17 +143,14 @@ def test_an_empty_batch_is_done_as_well(tmp_path):
 @pytest.mark.parametrize("kind", ["batch", "memory"])
 def test_a_batch_with_a_topic_that_no_commit_can_fill_is_refused_before_its_intent(tmp_path, kind):
     config = msgspec.structs.replace(CONFIG, memory_topic_enable=True)
-    conf, tmp_path = tmp_path / "broker.conf", tmp_path / "store"
-    conf.write_text("memoryTopicEnable=true\n")
     with MessageStore.open(tmp_path, config, threads=False) as store:
         (store.batch_topics if kind == "batch" else store.memory_topics).create("Topic1")
-    more = {"storeConfig": str(conf)}
     with pytest.raises(
         RefusedMessageError, match=f"Topic1 is a {kind} topic.*nothing was appended"
     ):
-        commit(tmp_path, [rows(1), rows(10, 1)], **more)
+        commit(tmp_path, [rows(1), rows(10, 1)])
     assert read_intent(tmp_path) is None
-    assert commit(tmp_path, [rows(1), rows(1, 2)], 1, **more) == 2  # Topic0, which goes on
+    assert commit(tmp_path, [rows(1), rows(1, 2)], 1) == 2  # Topic0, which goes on
     assert stored_numbers(tmp_path) == [0, 2]
 
 

@@ -236,13 +236,14 @@ def test_no_door_puts_what_the_topic_s_consumers_would_not_find(
             store.put_batch([message, message]),
             store.put_prepared(store.prepare(message)),
             store.put_client_batch("t", 0, b"\0" * 22),
+            store.put(Message(topic="t", body=b"1", properties={"DELAY": "1"})),
         ]
         assert {one.status for one in results} == {REFUSED}
         assert all(f"t is a {kind} topic" in str(one.detail) for one in results)
         store.put(Message(topic="u", body=b"2")).raise_for_status()
         assert store.max_physical_offset > end
     command = ["store", "import", str(root), str(lines), "--topic", "t"]
-    assert run([*command, "--set", "memoryTopicEnable=true"]) == 1
+    assert run(command) == 1
     assert f"t is a {kind} topic" in capsys.readouterr().err
     with open_store(root) as store:
         assert bodies(store) == []

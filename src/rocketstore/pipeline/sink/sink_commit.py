@@ -160,9 +160,11 @@ class _Commit:
 
     def __init__(self, options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> None:
         self._options, self._disk, self._clock, self._now_ms = options, disk, clock, clock()
-        # Without threads: one commit is one row of steps, and retention deletes nothing.
+        # Without threads: one commit is one row of steps, and retention deletes nothing. What the
+        # table marks is a memory topic of the program that keeps it.
+        config = replace(options.config, memory_topic_enable=True)
         self.store = BaseStore.open(
-            options.root, options.config, disk=disk, clock=lambda: self._now_ms, threads=False
+            options.root, config, disk=disk, clock=lambda: self._now_ms, threads=False
         )
 
     def settle(self) -> None:
