@@ -93,7 +93,9 @@ class MessageStore(BaseStore):
 
             error_percent = parts.config.max_error_rate_of_bloom_filter
             expected = parts.config.expect_consumer_num_use_filter
-            self._filters = ConsumerFilters(error_percent, expected, parts.clock)
+            self._filters = ConsumerFilters(
+                error_percent, expected, lambda: max(parts.clock(), self.last_store_timestamp_ms)
+            )
             if parts.config.enable_calc_filter_bit_map:
                 extensions.bit_map_of = self._filters.bit_map
         self.delays: DelayService | None = None
@@ -199,7 +201,7 @@ class MessageStore(BaseStore):
             free_buffers=None
             if self.transient_pool is None
             else self.transient_pool.pool.free_count,
-            locked_ms=max(self._parts.clock() - since_ms, 0) if since_ms else 0,
+            locked_ms=self._parts.log.monotonic() - since_ms if since_ms else 0,
         )
         return info | own | delays
 

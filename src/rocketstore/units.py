@@ -20,6 +20,11 @@ def system_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    """Return ms that only count on, for pauses and ages of what this process did."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class QueueKey(NamedTuple):
     """One queue of one topic."""
 

@@ -53,10 +53,11 @@ class LogParts:
             clock=self.clock,
             store_host=encode_host(self.config.store_host),
             sync_flush=self.config.is_sync_flush,
+            monotonic=self.clock,
         )
         self.checkpoint = StoreCheckpoint(self.root / "checkpoint", disk=self.disk)
         self.flusher = CommitLogFlusher(
-            self.log, checkpoint=self.checkpoint, config=self.config, clock=self.clock
+            self.log, checkpoint=self.checkpoint, config=self.config, monotonic=self.clock
         )
         self.flags = RunningFlags()
         self.statistics = StoreStatistics(self.clock, self.log.counters)

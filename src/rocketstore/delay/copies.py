@@ -15,8 +15,8 @@ message on that waits.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict, deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.delay.levels import MOST_HELD, Level, destination_of, entries_of, message_of
@@ -29,7 +29,6 @@ from rocketstore.storage.files.pread_files import PreadFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rocketstore.delay.levels import Due
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.reading.reader import Reader
@@ -132,13 +131,11 @@ def _mark_of(message: StoredMessage) -> Mark:
 
 def _first_waiting(store: Reader, levels: Sequence[Level]) -> int | None:
     """Return where the first record stands that waits: a copy of it can only follow."""
-    heads = [entry for one in levels for entry in _head(store, one)]
-    return min((entry.physical_offset for entry in heads), default=None)
-
-
-def _head(store: Reader, level: Level) -> Iterator[Due]:
-    whole = (entry for entry in entries_of(store, level, level.offset) if entry.size)
-    yield from itertools.islice(whole, 1)
+    whole = [
+        (entry.physical_offset for entry in entries_of(store, one, one.offset) if entry.size)
+        for one in levels
+    ]
+    return min((at for places in whole for at in islice(places, 1)), default=None)
 
 
 def _copies(store: Reader, start: int, stop: int) -> Iterator[StoredMessage]:

@@ -149,9 +149,10 @@ class MemoryStore:
         queues = self._queues.setdefault(key.topic, {})
         queue = queues.get(key.queue_id) or MemoryQueue()
         first, address = queue.end, self._next_address
-        now_ms = self._last_ms = max(now_ms, self._last_ms)
+        behind_ms = max(self._last_ms - now_ms, 0)
+        now_ms = self._last_ms = now_ms + behind_ms
         counter = QueueCounter(key, name, key.queue_id, first)
-        sizes, made = self._encoded(counter, records, address, now_ms)
+        sizes, made = self._encoded(counter, records, address, now_ms, behind_ms)
         needed = sum(sizes) + ENTRY_OVERHEAD_BYTES * len(made)
         if needed > self.limit_bytes:
             detail = f"{needed} bytes exceed memoryTopicMaxBytes of {self.limit_bytes}"
@@ -170,13 +171,19 @@ class MemoryStore:
         )  # fmt: skip
 
     def _encoded(
-        self, counter: QueueCounter, records: Sequence[Record], address: int, now_ms: int
+        self,
+        counter: QueueCounter,
+        records: Sequence[Record],
+        address: int,
+        now_ms: int,
+        behind_ms: int,
     ) -> tuple[list[int], dict[int, bytes]]:
         """Return the sizes of the records, and them as a log would hold them, by queue offset."""
         end = LogEnd(self._store_host)
         sizes = [end.size_of(record, counter) for record in records]
         written = bytearray(sum(sizes))
         end.write_into(_Sheet(address), written, 0, len(written))
+        end.behind_ms = behind_ms
         end.write(counter, records, now_ms)
         stops = list(accumulate(sizes))
         pieces = (

@@ -171,7 +171,7 @@ class StoreCollector(Collector):
             behind = [one for one in places if one.lag]
             lags.add_metric([topic, group], sum(one.lag for one in behind))
             times = (
-                store.store_timestamp(
+                self._begun_ms(
                     topic, one.queue_id, max(one.first, store.min_offset(topic, one.queue_id))
                 )
                 for one in behind
@@ -179,6 +179,16 @@ class StoreCollector(Collector):
             oldest_ms = min((one for one in times if one is not None), default=now_ms)
             ages.add_metric([topic, group], max(now_ms - oldest_ms, 0))
         yield from (lags, ages)
+
+    def _begun_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return since when a message waits: one stored in the future, since it was born."""
+        stored_ms = self._store.store_timestamp(topic, queue_id, offset)
+        if stored_ms is None or stored_ms <= self._sources.now_ms():
+            return stored_ms
+        born = (
+            one.born_timestamp_ms for one in self._store.get(topic, queue_id, offset, 1).messages
+        )
+        return next(born, stored_ms)
 
     def _scrub(self, info: Mapping[str, str]) -> Iterator[Metric]:
         known = self._sources.damage_map()

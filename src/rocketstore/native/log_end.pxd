@@ -34,7 +34,7 @@ cdef class LogEnd:
     cdef public bytes store_host
     cdef readonly object file
     cdef readonly long long base, position, limit
-    cdef public long long max_offset, last_store_timestamp_ms, locked_since_ms
+    cdef public long long max_offset, last_store_timestamp_ms, locked_since_ms, behind_ms
     cdef public long long look_at
     cdef public object on_look
     cdef public bint is_busy

@@ -92,9 +92,10 @@ class QueueCounter:
 class Record:
     """A message, checked and encoded: all of a record but where and when it is stored.
 
-    The host bits of `sys_flag` follow from the hosts; a `born_timestamp_ms` of None takes the store
-    time. `RefusedMessageError` says that a number does not fit its field. One of several messages
-    (`hold_batch`) is appended only where the first of them gets the queue offset `inner_base`.
+    The host bits of `sys_flag` follow from the hosts; a `born_timestamp_ms` of None takes the time
+    of the append. `RefusedMessageError` says that a number does not fit its field. One of several
+    messages (`hold_batch`) is appended only where the first of them gets the queue offset
+    `inner_base`.
     """
 
     def __init__(
@@ -184,7 +185,8 @@ class LogEnd:
     """Where the log ends, and up to where records may be written into its last file.
 
     In the file at `base` the next record begins at `position`, and must end by `limit`. The last
-    complete record ends at `max_offset`. `locked_since_ms` is 0 while the append lock is free;
+    complete record ends at `max_offset`. `locked_since_ms` is 0 while the append lock is free, and
+    `behind_ms` how far the clock is behind the store time of the append under way;
     `is_busy` says that an append by `CommitLog` is under way, or was interrupted. An append that
     comes to the position `look_at` calls `on_look`, which says where the next look is due.
     """
@@ -194,7 +196,7 @@ class LogEnd:
         self.file: Any = None
         self.view: Any = None
         self.base = self.position = self.max_offset = 0
-        self.last_store_timestamp_ms = self.locked_since_ms = 0
+        self.last_store_timestamp_ms = self.locked_since_ms = self.behind_ms = 0
         self.limit = -1
         self.is_busy = False
         self.is_odd = False
@@ -255,7 +257,7 @@ class LogEnd:
         view.store_i64(data, at + 20, number)
         view.store_i64(data, at + 28, self.base + at)
         view.store_i32(data, at + 36, record.sys_flag | (0x20 if store_host.size == 20 else 0))
-        view.store_i64(data, at + 40, now if record.is_born_now else record.born)
+        view.store_i64(data, at + 40, now - self.behind_ms if record.is_born_now else record.born)
         view.copy_bytes(data, at + 48, born_host, 0, born_host.size)
         at += 48 + born_host.size
         view.store_i64(data, at, now)

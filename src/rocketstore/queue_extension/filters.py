@@ -71,7 +71,10 @@ class ConsumerFilter(NamedTuple):
 
 
 class ConsumerFilters:
-    """The filters of the groups that consume from one store; safe to change while it works."""
+    """The filters of the groups that consume from one store; safe to change while it works.
+
+    `clock` is never behind the store's newest store time, with which filters are compared.
+    """
 
     def __init__(
         self, error_percent: int, expected_consumers: int, clock: Callable[[], int]

@@ -18,9 +18,10 @@ from rocketstore.events import get_logger
 from rocketstore.replication.link import Link, tls_context
 from rocketstore.replication.master_session import MasterSession
 from rocketstore.replication.protocol import PeerError, Welcome
-from rocketstore.replication.settings import limits_of, monotonic_ms
+from rocketstore.replication.settings import limits_of
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Changes, ServiceThread
+from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
     from rocketstore.storage.store import BaseStore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.replication.protocol import Limits
@@ -23,8 +22,3 @@ def limits_of(config: StoreConfig) -> Limits:
         transfer_bytes=config.ha_transfer_batch_size,
         longest_record_bytes=max(config.max_message_size, _RECORD_BYTES) + 128 * KiB,
     )
-
-
-def monotonic_ms() -> int:
-    """Return a time that never goes back."""
-    return time.monotonic_ns() // 1_000_000

@@ -25,9 +25,10 @@ from rocketstore.replication.protocol import (
     Trouble,
     Welcome,
 )
-from rocketstore.replication.settings import limits_of, monotonic_ms
+from rocketstore.replication.settings import limits_of
 from rocketstore.replication.slave_session import SlaveSession
 from rocketstore.storage.threads import ServiceThread
+from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
     import ssl

@@ -244,16 +244,16 @@ class QueueFlusher:
     checkpoint: StoreCheckpoint
     dispatched_timestamp: Callable[[], int]
     config: StoreConfig
-    clock: Callable[[], int]
+    monotonic: Callable[[], int]
     known_ends: KnownEndsWriter
 
     def __post_init__(self) -> None:
-        self._last_thorough_ms = self.clock()
+        self._last_thorough_ms = self.monotonic()
         self._flushing = threading.Lock()
 
     def run_once(self) -> bool:
         """Do one turn; return whether it was a thorough one. As `flush_all`, it may raise."""
-        now_ms = self.clock()
+        now_ms = self.monotonic()
         if now_ms < self._last_thorough_ms + self.config.flush_consume_queue_thorough_interval:
             with self._flushing:
                 self.table.flush(self.config.flush_consume_queue_least_pages)

@@ -19,14 +19,16 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from rocketstore.config.grammars import parse_delete_hours
 from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.threads import StopSign
-from rocketstore.units import KiB
-from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.units import KiB, monotonic_ms
+from rocketstore.verification.leftovers import TIME_WITNESS_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +109,7 @@ class Retention:
     flags: RunningFlags
     dispatched_offset: Callable[[], int]
     clock: Callable[[], int]
+    monotonic: Callable[[], int] = monotonic_ms
     tz: tzinfo | None = None
     pause: Callable[[float], object] | None = None
 
@@ -117,7 +120,7 @@ class Retention:
         self._hours = parse_delete_hours(self.config.delete_when)
         self.manual_rounds_left = 0
         self._cleaned_to = -1
-        self._last_hung_try_ms = self.clock()
+        self._last_hung_try_ms = self.monotonic()
         self._last_times: dict[int, int | None] = {}
 
     def check_disk(self) -> DiskUsage:
@@ -230,17 +233,21 @@ class Retention:
 
     def _is_expired(self, file: MappedFile) -> bool:
         """Whether the newest of a file's last readable records is old enough."""
-        # Not the modification time, which a copy changes (K-E1), nor one header, maybe damaged.
-        if file.base not in self._last_times:
-            self._last_times[file.base] = newest_store_time(file, self.clock())
-        newest = self._last_times[file.base]
+        now_ms, newest = self.clock(), None
+        for one in self._files.files[self._files.files.index(file) :]:
+            if one.base not in self._last_times or (self._last_times[one.base] or 0) > now_ms:
+                self._last_times[one.base] = newest_store_time(one, now_ms)
+            newest = self._last_times[one.base]
+            if newest is None or newest <= now_ms:
+                break
+            # All of it was written while the clock was ahead: before the next file, at least.
         age_limit_ms = self.config.file_reserved_time * HOUR_MS
-        return newest is not None and self.clock() >= newest + age_limit_ms
+        return newest is not None and now_ms >= newest + age_limit_ms
 
     def _retry_hung(self) -> list[DeletedFile]:
         """Try again to delete a first file whose deletion once began (redeleteHangedFile)."""
         interval_ms = self.config.redelete_hanged_file_interval
-        files, now_ms = self._files.files, self.clock()
+        files, now_ms = self._files.files, self.monotonic()
         if not files or files[0].is_available or now_ms - self._last_hung_try_ms <= interval_ms:
             return []
         self._last_hung_try_ms = now_ms
@@ -249,7 +256,7 @@ class Retention:
     def _remove_first(self, rule: RetentionRule) -> list[DeletedFile]:
         """Delete the first file of the log; nothing goes where a reader still holds it."""
         wait_ms = self.config.destroy_mapped_file_interval_forcibly
-        path = self._files.remove_first(force_after_ms=wait_ms, now_ms=self.clock())
+        path = self._files.remove_first(force_after_ms=wait_ms, now_ms=self.monotonic())
         return [] if path is None else [DeletedFile(path, rule)]
 
     def _follow_log(self) -> list[DeletedFile]:
@@ -264,27 +271,35 @@ class Retention:
                 is_whole = False
                 break
             paths, is_done = queue.delete_expired(
-                log_min, force_after_ms=QUEUE_FORCE_AFTER_MS, now_ms=self.clock()
+                log_min, force_after_ms=QUEUE_FORCE_AFTER_MS, now_ms=self.monotonic()
             )
             is_whole &= is_done
             gone += paths
             if paths:
                 self._wait(self.config.delete_consume_queue_files_interval / 1000)
-        gone += self._index.delete_expired(log_min, now_ms=self.clock())
+        gone += self._index.delete_expired(log_min, now_ms=self.monotonic())
         if is_whole:
             self._cleaned_to = log_min
         return [DeletedFile(path, RetentionRule.BELOW_LOG) for path in gone]
 
 
 def newest_store_time(file: MappedFile, now_ms: int) -> int | None:
-    """Return the newest store time in the last readable stretch of a file; None without any."""
+    """Return the newest store time in the last readable stretch of a file; None without any.
+
+    Not the modification time, which a copy changes (K-E1), unless the last records are stored in
+    the future: then their times are those of a clock that was ahead, maybe in an earlier file.
+    """
     window = _FIRST_WINDOW_BYTES
     while True:
-        start, newest = max(file.size - window, 0), 0
-        for batch in scan_window(file.array, base=file.base, start=start, check_crc=False):
-            times = batch.columns.store_timestamp
-            times = times[times <= now_ms + CLOCK_TOLERANCE_MS]  # a later one is a damaged header
-            newest = max(newest, int(times.max(initial=0)))
-        if newest or start == 0:
-            return newest or None
+        start = max(file.size - window, 0)
+        batches = scan_window(file.array, base=file.base, start=start, check_crc=False)
+        times = np.concatenate(
+            [np.empty(0, np.int64), *(batch.columns.store_timestamp for batch in batches)]
+        )
+        past = times[times <= now_ms]  # a single later one is a damaged header
+        if times.size and np.median(times[-TIME_WITNESS_COUNT:]) > now_ms:
+            written_ms = file.path.stat().st_mtime_ns // 1_000_000
+            return max(int(past.max(initial=0)), written_ms)
+        if past.size or start == 0:
+            return int(past.max(initial=0)) or None
         window *= 8

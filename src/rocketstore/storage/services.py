@@ -25,6 +25,7 @@ from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.storage.threads import Periodic, ServiceThread
+from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,9 +69,9 @@ class StoreServices:
         self.is_stopped = not threads
         config, clock, log = parts.config, parts.clock, parts.log
         self.flusher = CommitLogFlusher(
-            log, checkpoint=parts.checkpoint, config=config, clock=clock
+            log, checkpoint=parts.checkpoint, config=config, monotonic=monotonic_ms
         )
-        self.statistics = StoreStatistics(clock, log.counters)
+        self.statistics = StoreStatistics(monotonic_ms, log.counters, boot_ms=clock())
         self.writer = StoreWriter(
             log,
             flusher=self.flusher,
@@ -80,14 +81,14 @@ class StoreServices:
             clock=clock,
         )
         self.flusher.on_failure = self.writer.fail
-        self.dispatch = DispatchService(parts.dispatcher, clock=clock, log=log)
+        self.dispatch = DispatchService(parts.dispatcher, monotonic=monotonic_ms, log=log)
         self.queue_flusher = QueueFlusher(
             parts.queues,
             parts.index,
             checkpoint=parts.checkpoint,
             dispatched_timestamp=lambda: parts.dispatcher.last_store_timestamp_ms,
             config=config,
-            clock=clock,
+            monotonic=monotonic_ms,
             known_ends=parts.known_ends,
         )
         self.commit: Callable[[], object] = lambda: None
@@ -254,7 +255,7 @@ class StoreServices:
     def watch_dispatch(self) -> None:
         """Refuse puts while dispatch has failed for long, and take them again when it works."""
         health, flags = self.dispatch.health, self._parts.flags
-        failed_ms = 0 if health.is_well else self._parts.clock() - health.since_ms
+        failed_ms = 0 if health.is_well else monotonic_ms() - health.since_ms
         if failed_ms >= DISPATCH_ERROR_AFTER_MS:
             flags.set(
                 RunningFlag.QUEUE_WRITE_ERROR,

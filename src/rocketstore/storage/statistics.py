@@ -60,14 +60,16 @@ class _Sample(NamedTuple):
 
 
 class StoreStatistics:
-    """Counters of one open store; `counters` are those of its queues."""
+    """Counters of one open store since `boot_ms`; `counters` are those of its queues."""
 
     def __init__(
-        self, clock: Callable[[], int], counters: Mapping[tuple[str, int], QueueCounter]
-    ) -> None:
-        self._clock = clock
+        self, monotonic: Callable[[], int], counters: Mapping[tuple[str, int], QueueCounter],
+        *, boot_ms: int | None = None,
+    ) -> None:  # fmt: skip
+        self._monotonic = monotonic
         self._counters = counters
-        self._boot_ms = self._printed_ms = clock()
+        self._started_ms = self._printed_ms = monotonic()
+        self._boot_ms = self._started_ms if boot_ms is None else boot_ms
         self._lock = threading.Lock()
         self._samples: deque[_Sample] = deque(maxlen=SAMPLE_COUNT)
         self._slow_puts = [0] * len(BUCKET_NAMES)
@@ -116,7 +118,7 @@ class StoreStatistics:
         Source: StoreStatsService.sampling, printTps.
         """
         self.dispatch_max_buffer = max(self.dispatch_max_buffer, dispatch_backlog)
-        gets, now_ms = self.gets, self._clock()
+        gets, now_ms = self.gets, self._monotonic()
         self._samples.append(
             _Sample(now_ms, self.total_put().messages, gets.found, gets.missed, gets.messages)
         )
@@ -177,7 +179,7 @@ class StoreStatistics:
         totals = self.total_put()
         times = max(totals.messages, 1)
         found, missed = self.rates("get_found"), self.rates("get_miss")
-        minutes, seconds = divmod((self._clock() - self._boot_ms) // 1000, 60)
+        minutes, seconds = divmod((self._monotonic() - self._started_ms) // 1000, 60)
         hours, minutes = divmod(minutes, 60)
         days, hours = divmod(hours, 24)
         distribution = " ".join(f"{name}:{n}" for name, n in self.put_time_histogram().items())

@@ -39,6 +39,7 @@ from rocketstore.transaction.records import (
     real_queue,
     times_checked,
 )
+from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,11 +70,14 @@ class TransactionChecks:
     """The checks of one open store; off before `watch` names whom to ask."""
 
     def __init__(
-        self, store: BaseStore, transactions: Transactions, clock: Callable[[], int], *, runs: bool
-    ) -> None:
+        self, store: BaseStore, transactions: Transactions, clock: Callable[[], int], *,
+        runs: bool, monotonic: Callable[[], int] = monotonic_ms,
+    ) -> None:  # fmt: skip
         self._store = store
         self._transactions = transactions
         self._clock = clock
+        self._monotonic = monotonic
+        self._met: dict[int, int] = {}
         self._runs = runs
         config = store.config
         self._rules = CheckRules(
@@ -113,7 +117,8 @@ class TransactionChecks:
         transactions = self._transactions
         ledger = transactions.ledger
         transactions.read_ops()
-        began_ms, asked = self._clock(), 0
+        began_ms, asked = self._monotonic(), 0
+        self._met = {offset: ms for offset, ms in self._met.items() if ledger.is_open(offset)}
         stop = expected = self._store.max_offset(*HALF)
         first = ledger.base
         for half in messages_of(self._store, HALF, first):
@@ -126,7 +131,7 @@ class TransactionChecks:
             first = offset + 1
             if not ledger.is_open(offset):
                 continue
-            step = check_step(half, now_ms, self._rules)
+            step = check_step(half, self._counted_ms(half, now_ms), self._rules)
             if step is CheckStep.WAIT:
                 expected = offset
                 break
@@ -142,9 +147,20 @@ class TransactionChecks:
         transactions.save_offsets()
         return asked
 
+    def _counted_ms(self, half: StoredMessage, now_ms: int) -> int:
+        """Return the time by which a half message is judged.
+
+        One that was born in the future, by a clock that is ahead, has its age from when it was met.
+        """
+        if half.born_timestamp_ms <= now_ms:
+            return now_ms
+        since_ms = min(self._met.get(half.queue_offset, now_ms), now_ms)
+        self._met[half.queue_offset] = since_ms
+        return half.born_timestamp_ms + now_ms - since_ms
+
     def _is_late(self, began_ms: int) -> bool:
         is_stopping = self._thread is not None and self._thread.stopping.is_set()
-        return is_stopping or self._clock() - began_ms > TURN_LIMIT_MS
+        return is_stopping or self._monotonic() - began_ms > TURN_LIMIT_MS
 
     # --- one half message -----------------------------------------------------------------------
 

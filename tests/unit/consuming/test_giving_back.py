@@ -10,6 +10,7 @@ from rocketstore.consuming.giving_back import given_back
 from rocketstore.format.properties import GIVE_BACK_ROOM, PROPERTIES_SIZE_MAX, encode_properties
 from rocketstore.message import TRANSACTION_COMMIT
 from rocketstore.storage.running_flags import RunningFlag
+from support.clock_jumps import ahead
 from support.configured_store import small_config
 from support.golden_stores import golden_store
 from support.memory import memory_directory
@@ -64,7 +65,7 @@ def test_dead_letters_are_those_of_the_genuine_broker(golden):
 @pytest.fixture
 def moving():
     """Return a store, and a function that lets its clock go on and delivers what is due."""
-    now = [1_000_000]
+    now = [1_600_000_000_000]
     with (
         memory_directory() as root,
         MessageStore.open(root, small_config(), threads=False, clock=lambda: now[0]) as store,
@@ -212,3 +213,23 @@ def test_a_group_of_a_broker_has_the_tries_that_its_table_says(moving):
     assert next(store.consume("orders", "billing")).give_back()
     store.wait_dispatched()
     assert store.max_offset("%DLQ%billing", 0) == 1
+
+
+@ahead
+def test_second_tries_keep_their_pauses_after_the_clock_was_ahead(moving, jump_ms):
+    """As each try is stored ahead of the clock, they would run through all at once."""
+    store, later = moving
+    later(jump_ms)
+    store.put(Message(topic="other", body=b"ahead"))
+    later(-jump_ms)
+    store.put(Message(topic="orders", body=b"poison"))
+    store.wait_dispatched()
+    with store.consume("orders", "billing", start="first") as consumer:
+        assert next(consumer).give_back()
+        for pause_ms in (10_000, 30_000, 60_000):
+            store.wait_dispatched()
+            later(pause_ms - 1)
+            assert consumer.poll() is None
+            later(1)
+            assert consumer.poll().give_back()
+    assert store.max_offset("%DLQ%billing", 0) == 0

@@ -44,6 +44,7 @@ def test_the_keys_are_those_of_4_9(tmp_path: Path) -> None:
         assert [words[0], words[1], words[4], words[5]] == ["Total", ":", "Free", ":"]
         assert words[3].endswith("iB,")
         assert words[7].endswith("iB.")
+        store._parts.log.monotonic = clock
         store._parts.log.end.locked_since_ms = clock.now_ms - 70  # a put that takes long
         assert store.runtime_info()["pageCacheLockTimeMills"] == "70"
         store._parts.log.end.locked_since_ms = 0

@@ -248,6 +248,7 @@ def test_the_check_pauses_under_load(store: tuple[Path, list[int]]) -> None:
     clock = Clock()
     config = msgspec.structs.replace(SCRUBBED, scrub_pause_above=5)
     with MessageStore.open(root, config, clock=clock, threads=False) as opened:
+        opened.statistics._monotonic = clock
         service = service_of(opened)
 
         def seconds(count: int, puts: int) -> None:

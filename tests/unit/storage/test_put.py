@@ -596,6 +596,7 @@ def test_a_put_of_more_than_half_a_second_is_logged(store, monkeypatch):
 def test_a_lock_held_for_a_second_is_a_busy_page_cache_and_for_hours_a_moved_clock(
     store, clock, held_ms, busy
 ):
+    store._parts.log.monotonic = clock
     store._parts.log.end.locked_since_ms = clock.now_ms
     clock.now_ms += held_ms
     result = store.put(Message(topic=TOPIC, body=b"x"))
@@ -626,6 +627,7 @@ def test_while_the_disk_lets_one_put_wait_others_are_told_that_the_page_cache_is
     disk = StalledDisk()
     message = Message(topic=TOPIC, body=b"x")
     with open_small(tmp_path / "store", clock, disk=disk) as store, ThreadPoolExecutor(1) as pool:
+        store._parts.log.monotonic = clock
         try:
             first = (
                 pool.submit(store.put_batch, [message])

@@ -60,6 +60,7 @@ class Bench:
                 else self.dispatched
             ),
             clock=self.parts.clock,
+            monotonic=self.parts.clock,
             tz=UTC,
             pause=self.pauses.append,
         )

@@ -69,7 +69,7 @@ class DispatchService:
     """Runs a `Dispatcher` in a thread, which sleeps while there is no progress in `log`."""
 
     dispatcher: Dispatcher
-    clock: Callable[[], int]
+    monotonic: Callable[[], int]
     log: LogProgress | None = None
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class DispatchService:
 
     def _note_failure(self, error: BaseException) -> None:
         count, _, since_ms = self.health
-        self.health = DispatchHealth(count + 1, error, since_ms if count else self.clock())
+        self.health = DispatchHealth(count + 1, error, since_ms if count else self.monotonic())
         _log.error(
             "dispatch.failed",
             error=f"{type(error).__name__}: {error}",

@@ -25,7 +25,7 @@ from rocketstore.native.log_end import NEVER, LogEnd, QueueCounter
 from rocketstore.storage.files.ahead import LEADS, TOUCH_BYTES
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.results import PutMessageStatus, PutResult
-from rocketstore.units import QueueKey
+from rocketstore.units import QueueKey, monotonic_ms
 
 if TYPE_CHECKING:
     import mmap
@@ -73,6 +73,7 @@ class CommitLog:
     sync_flush: bool = False
     touch_ahead: TouchAhead | None = None
     kinds: TopicKinds = field(default_factory=TopicKinds)
+    monotonic: Callable[[], int] = monotonic_ms
 
     is_mapped = True
 
@@ -225,7 +226,7 @@ class CommitLog:
                 self._settle()
                 end.is_busy = False
             finally:
-                end.locked_since_ms = 0
+                end.locked_since_ms = end.behind_ms = 0
         packed = [each.to_bytes(4, "big") for each in sizes] if len(sizes) > 1 else []
         return PutResult(
             PutMessageStatus.PUT_OK, note.file.base + note.start, number if offsets else 0, size,
@@ -298,7 +299,7 @@ class CommitLog:
             if self.end.is_busy:
                 self._settle()
                 self.end.close()
-                self.end.locked_since_ms = 0
+                self.end.locked_since_ms = self.end.behind_ms = 0
                 self.end.is_busy = False
 
     # --- the lock is held -----------------------------------------------------------------------
@@ -312,11 +313,10 @@ class CommitLog:
         if self._is_closing:  # while this put was on its way to the lock
             raise StoreClosedError("the store was closed")
         now = self.clock()
-        self.end.locked_since_ms = now
-        if now < self.end.last_store_timestamp_ms:
-            self.clock_steps_back += 1
-            now = self.end.last_store_timestamp_ms
-        return now
+        self.end.locked_since_ms = self.monotonic()
+        self.end.behind_ms = max(self.end.last_store_timestamp_ms - now, 0)
+        self.clock_steps_back += self.end.behind_ms > 0
+        return now + self.end.behind_ms
 
     def _settle(self) -> None:
         """Bring everything into agreement with the end of the file that an append went to."""
@@ -363,7 +363,7 @@ class CommitLog:
             self._ring()
         if touch is not None and end.base + stretch_stop != self._stretch_stop:
             self._stretch_stop = end.base + stretch_stop
-            now_ms = end.last_store_timestamp_ms
+            now_ms = self.monotonic()
             filled_ms, self._stretch_begun_ms = now_ms - self._stretch_begun_ms, now_ms
             ahead = next((stretches for limit_ms, stretches in LEADS if filled_ms < limit_ms), 0)
             if ahead > 0:

@@ -52,7 +52,7 @@ class CommitLogFlusher:
     _log: CommitLog
     checkpoint: StoreCheckpoint
     config: StoreConfig
-    clock: Callable[[], int]
+    monotonic: Callable[[], int]
 
     def __post_init__(self) -> None:
         config = self.config
@@ -183,7 +183,7 @@ class CommitLogFlusher:
 
     def start(self) -> None:
         """Start flushing in the background, by the mode of the settings."""
-        self._last_thorough_ms = self.clock()
+        self._last_thorough_ms = self.monotonic()
         self.group.open()
         self.thread.start()
 
@@ -215,7 +215,7 @@ class CommitLogFlusher:
         interval_s = self.config.flush_interval_commit_log / 1000
         while not self.thread.stopping.is_set():
             self.group.rest(interval_s)
-            if not self._serve(0 if self.group else self.least_pages(self.clock())):
+            if not self._serve(0 if self.group else self.least_pages(self.monotonic())):
                 return
             self.group.let_go()
 

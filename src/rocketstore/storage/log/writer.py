@@ -325,7 +325,7 @@ class StoreWriter:
             raise self._unavailable("; ".join(self.flags.reasons))
         self.statistics.note_writeable()
         since = self._log.end.locked_since_ms
-        held_ms = self.clock() - since if since else 0
+        held_ms = self._log.monotonic() - since if since else 0
         limit_ms = self.config.os_page_cache_busy_time_out_mills
         if limit_ms < held_ms < _BUSY_LIMIT_MS:
             why = f"the append lock has been held for {held_ms} ms, more than {limit_ms} ms"

@@ -434,7 +434,7 @@ def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
     parts.disk.is_full = False
     placed = parts.append(fill_count, properties=b"KEYS\x01k")
     parts.disk.is_full = True
-    service = DispatchService(parts.dispatcher, clock=parts.clock)
+    service = DispatchService(parts.dispatcher, monotonic=parts.clock)
     for _ in range(3):
         assert service.run_once() is None
     assert service.health.failure_count == 3
@@ -459,7 +459,7 @@ def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch, error):
         return dispatch_stretch(*arguments)
 
     monkeypatch.setattr(Dispatcher, "_dispatch_stretch", failing)
-    service = DispatchService(parts.dispatcher, clock=parts.clock)
+    service = DispatchService(parts.dispatcher, monotonic=parts.clock)
     pauses = [service.pause_after(service.run_once()) for _ in range(2)]
     assert service.health.error is error
     assert pauses == [0.01, 0.02]
@@ -559,7 +559,7 @@ def test_a_listener_that_raises_stops_nothing(parts):
 
 
 def test_waiters_are_woken_by_the_thread(parts):
-    service = DispatchService(parts.dispatcher, clock=parts.clock)
+    service = DispatchService(parts.dispatcher, monotonic=parts.clock)
     service.thread.start()
     try:
         assert not service.wait_until(lambda: parts.queue() is not None, timeout_s=0.01)
@@ -585,7 +585,7 @@ def test_waiters_are_woken_by_the_thread(parts):
 
 
 def test_stopping_lets_waiters_go(parts):
-    service = DispatchService(parts.dispatcher, clock=parts.clock)
+    service = DispatchService(parts.dispatcher, monotonic=parts.clock)
     service.thread.start()
     results = []
     waiter = threading.Thread(

@@ -62,6 +62,7 @@ def log_with(directory: Path, touch: TouchAhead, clock: SettableClock) -> Commit
         clock=clock,
         store_host=encode_host("127.0.0.1:10911"),
         touch_ahead=touch,
+        monotonic=clock,
     )
 
 
