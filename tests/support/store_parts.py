@@ -10,6 +10,7 @@ from rocketstore.format.index_file import IndexLayout
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.recovery.recover import RecoveryParts
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def load_parts(
         clock=lambda: now_ms,
         drop_later=lambda _drop: None,
         after_crash=False,
+        kinds=TopicKinds(),
         checkpoint=read_checkpoint(layout.checkpoint),
         tz=UTC,
     )
