@@ -233,7 +233,7 @@ def test_what_is_cut_is_kept(tmp_path: Path) -> None:
     parts, report = recovered("torn_body_crc", tmp_path, RecoveryPolicy.SALVAGE)
     original = golden_case("crash") / "torn_body_crc" / "in" / "commitlog" / "00000000000000524288"
     assert report.evidence is not None
-    (kept,) = (parts.layout.root / report.evidence).rglob("*@*")
+    (kept,) = (parts.layout.root / report.evidence).glob("commitlog/*@*")
     begin, stop = (int(n) for n in kept.name.partition("@")[2].split("-"))
     assert begin == 531_279 - 524_288
     assert kept.read_bytes() == original.read_bytes()[begin:stop]

@@ -122,7 +122,7 @@ def repair_batch_queues(
     if topics and not dry_run:
         size = file_size(layout, config, sizes)
         config = msgspec.structs.replace(config, mapped_file_size_batch_queue=size)
-        with StoreLock(layout.lock):
+        with StoreLock(layout.lock, layout.written_directories):
             for topic in topics:  # without its directory, opening builds its queues
                 evidence.take_tree(layout.batch_consume_queue / topic)
         with BaseStore.open(root, config, disk=disk, clock=lambda: now_ms, threads=False) as store:

@@ -9,9 +9,12 @@ StorePathConfigHelper, DefaultMessageStore.start, shutdown and createTempFile; s
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.format import checked
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"
@@ -31,6 +34,12 @@ LOCK_CONTENT: Final = b"lock"
 LOCK_START: Final = 0
 LOCK_LENGTH_BYTES: Final = 1
 """The byte range that 4.9 locks exclusively (``FileChannel.tryLock(0, 1, false)``)."""
+
+KNOWN_ENDS_FILE_NAME: Final = "known-ends"
+LOG_DIRECTORIES_FILE_NAME: Final = "log-directories"
+"""Two of our own; 4.9 does not list the root."""
+DLEDGER_HEAD_BYTES: Final = 88
+"""Of a file of such a log: DLedger's own head of an entry, then the begin of its message."""
 
 MAX_OFFSET: Final = 2**63 - 1
 """Offsets are signed 64-bit numbers on disk, so 19 digits suffice; the 20th is always 0."""
@@ -62,6 +71,22 @@ def parse_file_name(name: str) -> int | None:
         return None
     offset = int(name)
     return offset if offset <= MAX_OFFSET else None
+
+
+def is_judged(name: str, neighbours: Collection[str]) -> bool:
+    """Whether a name that is no offset is amiss among the files of a log.
+
+    In a store's root, where a log may lie too, only one that begins like a file of the log.
+    """
+    is_root = LOCK_FILE_NAME in neighbours or CHECKPOINT_FILE_NAME in neighbours
+    return not is_root or name[:_DIGITS].isdigit()
+
+
+def is_dledger_head(head: bytes, base: int) -> bool:
+    """Whether a file that starts at `base` begins with an entry of DLedger around a message."""
+    numbers = [int.from_bytes(head[at : at + size], "big") for at, size in ((0, 4), (24, 8))]
+    # Its magic is 1, its place that of the entry; the message states the place after the head.
+    return numbers == [1, base] and int.from_bytes(head[76:84], "big") == base + 48
 
 
 def parse_queue_id(name: str) -> int | None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from rocketstore.consumer_offsets import say_which_log
 from rocketstore.errors import StoreError
+from rocketstore.format.file_name import KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets, encode_table
 from rocketstore.positions import REPLACED
-from rocketstore.storage.checkpoint import KNOWN_ENDS_FILE_NAME
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.whole_file import backup_path, replace_whole
@@ -33,13 +33,14 @@ def set_log_aside(layout: StoreLayout, end: int) -> list[Path]:
     aside already, which nobody has looked at.
     """
     delays = layout.config / DELAY_OFFSETS_FILE
-    known = [layout.checkpoint, layout.abort, layout.root / KNOWN_ENDS_FILE_NAME]
+    own = (KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME)
+    known = [layout.checkpoint, layout.abort, *(layout.root / name for name in own)]
     known += [delays, backup_path(delays)]
     derived = [layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue]
     derived.append(layout.index)
     # What is known goes first, and the log last: interrupted, the next opening builds the rest.
     paths = [path for path in (*known, *derived, *layout.commit_log_directories) if path.exists()]
-    with StoreLock(layout.lock):
+    with StoreLock(layout.lock, layout.written_directories):
         renamed = {path: path.with_name(path.name + REPLACED) for path in paths}
         taken = [str(path) for path in renamed.values() if path.exists()]
         if taken:

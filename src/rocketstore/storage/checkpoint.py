@@ -35,6 +35,7 @@ from rocketstore.format.checkpoint import (
     decode_checkpoint,
     encode_times,
 )
+from rocketstore.format.file_name import KNOWN_ENDS_FILE_NAME
 from rocketstore.format.index_file import IndexHeader  # noqa: TC001 - field of a Struct
 from rocketstore.storage.files.disk import NO_SPACE_ERRORS, read_whole
 from rocketstore.storage.files.whole_file import replace_whole
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 
-KNOWN_ENDS_FILE_NAME: Final = "known-ends"
 _HEAD_BYTES: Final = 8
 
 _log: Final = get_logger(__name__)

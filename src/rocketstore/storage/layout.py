@@ -58,6 +58,12 @@ class StoreLayout:
         """Every directory with CommitLog files."""
         return self.commit_log_directories + self.read_only_directories
 
+    @property
+    def written_directories(self) -> tuple[Path, ...]:
+        """Every directory that a writer has files in; some may not be there yet."""
+        queues = (self.consume_queue, self.consume_queue_ext, self.batch_consume_queue)
+        return (self.root, *self.commit_log_directories, *queues, self.index, self.config)
+
     @classmethod
     def of(cls, root: str | Path, config: StoreConfig | None = None) -> StoreLayout:
         """Return the layout of the store at `root`; raises `ConfigError` if no path is writable."""

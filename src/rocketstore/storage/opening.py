@@ -32,13 +32,15 @@ from rocketstore.storage.checkpoint import (
 from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.lock import StoreLock
-from rocketstore.storage.files.pread_files import file_lengths
+from rocketstore.storage.files.log_directories import claim, refuse_foreign
+from rocketstore.storage.files.pread_files import OpenFiles, file_lengths
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.queues.topic_kinds import TopicKinds, is_own_topic
+from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.recover import RecoveryParts, recover
 from rocketstore.storage.retention import Retention
@@ -73,10 +75,12 @@ class StoreParts:
                     f"{layout.root} is a file", hint="name a directory, or a new one"
                 )
             disk.make_directory(layout.root)
-        self.lock, self._to_drop = StoreLock(layout.lock), to_drop
+        self.lock, self._to_drop = StoreLock(layout.lock, layout.written_directories), to_drop
         to_drop.callback(self.lock.release)  # before it is held: an interrupt may come
         self.lock.acquire()
         with system_errors(f"cannot open the store {layout.root}"):
+            refuse_foreign(layout, takes_over=True)
+            PreadLog(layout, OpenFiles()).refuse_absent(writes=True)
             self.sizes = resolve_sizes(config, observed_sizes(layout, config))
             for part in newer_in(layout):
                 raise StoreError(f"{layout.root}/{part.file}: {part.reason}", hint=part.action)
@@ -228,6 +232,8 @@ class StoreParts:
         # As 4.9 does, so that a store without a message is one all the same.
         for directory in self.layout.commit_log_directories:
             self.disk.make_directory(directory)
+        self.lock.extend(self.layout.written_directories)
+        claim(self.layout, self.disk)
         self.known_ends = KnownEndsWriter(
             self.layout.root,
             self.queues,

@@ -21,6 +21,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.files.disk import read_whole
+from rocketstore.storage.files.log_directories import refuse_dledger
 from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.index.pread_index import PreadIndex, listed_index_files
 from rocketstore.storage.layout import StoreLayout
@@ -77,6 +78,7 @@ class ReadOnlyStore(Reader):
         layout = StoreLayout.of(path, config)
         self._sleep, self._monotonic = sleep, monotonic
         directories = layout.log_directories
+        refuse_dledger(layout)
         # A writer that has just begun makes its first file with its first message.
         if not layout.abort.exists() and not any(path.is_dir() for path in directories):
             raise NotAStoreError(
@@ -85,6 +87,7 @@ class ReadOnlyStore(Reader):
             )
         self._open_files = OpenFiles()
         self._pread_log = log = PreadLog(layout, self._open_files)
+        log.refuse_absent()
         sizes = resolve_sizes(config, _observed_sizes(layout, config, log))
         # Each index file tells its own layout where none is set; where one number is, the files
         # gave the other.

@@ -54,6 +54,9 @@ KINDS: Final = {
     "log-leftover": Kind(_W, "repair keeps a copy and zeroes them"),
     "log-doubtful": Kind(_W, "kept as messages"),
     "log-empty": Kind(_D, "bring the files back"),
+    "dledger": Kind(
+        _W, "the store is not opened for writing beside it; move it away to go on without it"
+    ),
     "queue-missing": Kind(_D, "the next opening after a crash, or repair, writes them"),
     "queue-wrong": Kind(_D, "repair replaces them"),
     "queue-unwritten": Kind(_D, "repair puts fillers there"),

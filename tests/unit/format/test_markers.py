@@ -10,10 +10,11 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
+    KNOWN_ENDS_FILE_NAME,
     LOCK_CONTENT,
     LOCK_FILE_NAME,
+    LOG_DIRECTORIES_FILE_NAME,
 )
-from rocketstore.storage.checkpoint import KNOWN_ENDS_FILE_NAME
 from rocketstore.verification.damage_map import DAMAGE_MAP_FILE_NAME
 from support.golden_stores import STORES, golden_store
 from support.page_tables import table_with
@@ -45,5 +46,6 @@ def test_page_lists_every_name_of_the_module():
         INDEX_DIRECTORY,
         CONFIG_DIRECTORY,
         KNOWN_ENDS_FILE_NAME,
+        LOG_DIRECTORIES_FILE_NAME,
         DAMAGE_MAP_FILE_NAME,
     }

@@ -36,9 +36,11 @@ from rocketstore.storage.checkpoint import (
     forget_known_ends,
     mark_in_use,
     read_checkpoint,
+    read_known_ends,
 )
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
+from rocketstore.storage.files.log_directories import claim, refuse_foreign
 from rocketstore.storage.files.whole_file import grow_file, small_files
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
@@ -82,14 +84,14 @@ def rebuild_store(
     `repair_store`, whose errors these are.
     """
     repair = _Repair(path, config, disk or Disk(), now_ms, "salvage")
-    with StoreLock(repair.layout.lock):
+    with repair.locked():
         # Also: what cannot be read is an error before the first file is moved.
         repair.refuse_lost_log(repair.audit())
         repair.begin()
         layout = repair.layout
         queues = (layout.consume_queue, layout.consume_queue_ext)
         for directory in queues if what == "queues" else (layout.index,):
-            repair.evidence.take_files(directory)
+            repair.evidence.take_tree(directory)
         return repair.report()
 
 
@@ -106,7 +108,7 @@ def repair_store(
     repair = _Repair(path, config, disk, now_ms, policy)
     if dry_run:
         refuse_writer(repair.layout.lock, hint="stop that writer")
-    with nullcontext() if dry_run else StoreLock(repair.layout.lock):
+    with nullcontext() if dry_run else repair.locked():
         return repair.report(dry_run=dry_run)
 
 
@@ -121,6 +123,10 @@ class _Repair:
         self.is_salvage = policy == "salvage"
         self.layout, self.sizes = find_layout(path, self.config)
         self.evidence = Evidence(self.layout, self.disk, now_ms)
+
+    def locked(self) -> StoreLock:
+        """Return the lock of the store."""
+        return StoreLock(self.layout.lock, self.layout.written_directories)
 
     def begin(self) -> None:
         """Let an opening after an interrupted repair check and rebuild everything."""
@@ -162,6 +168,7 @@ class _Repair:
                 audit = self._act(audit, plan)
             if actions:
                 self._mark_clean(audit)
+            claim(self.layout, self.disk)
             remaining = self._findings(audit)
         return RepairReport(
             self.policy,
@@ -215,10 +222,10 @@ class _Repair:
                     f"{found.path}: expected {found.expected}, found {found.found}",
                     hint=DANGLING_HINT,
                 )
+        refuse_foreign(self.layout)
         if not audit.log_files:
-            refuse_lost_log(
-                f"{self.layout.root} has no CommitLog file, but its queues", audit.entry_count
-            )
+            who, known = "has no CommitLog file, but its queues", read_known_ends(self.layout.root)
+            refuse_lost_log(f"{self.layout.root} {who}", audit.entry_count, known)
 
     def _act(self, audit: StoreAudit, plan: RepairPlan) -> StoreAudit:
         """Do what is planned, and return an audit of the outcome."""

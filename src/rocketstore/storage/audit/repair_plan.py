@@ -112,15 +112,13 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
     `keeps_places`: numbers that were given out after the end stay given; 4.9 gives them again.
     """
     files, end = _file_fixes(audit), audit.log.end
-    plans = [
-        _plan_queue(queue, keeps_places=keeps_places)
-        for queue in audit.queues
-        if is_directory_name(queue.topic)
-    ]
+    own = [one for one in audit.queues if is_directory_name(one.topic) and not _is_copy(one)]
+    plans = [_plan_queue(queue, keeps_places=keeps_places) for queue in own]
     queues = [plan for plan in plans if plan.actions()]
     needed = [found for found in audit.index_findings if found.kind in INDEX_REBUILT]
     said = [fix.action(audit.below_root(fix.path)) for fix in files]
-    said += [f"{name}: move it to repair/" for name in audit.kinds.misplaced]
+    misplaced = [*audit.kinds.misplaced, *(one.directory for one in audit.queues if _is_copy(one))]
+    said += [f"{name}: move it to repair/" for name in misplaced]
     leftovers = [(one.start, one.stop) for one in audit.log.leftovers if one.start < end]
     for what, ranges in (("after the end", _tail(audit)), ("of an earlier log", leftovers)):
         for start, stop in ranges:
@@ -131,7 +129,13 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
     if needed:
         more = f"; and {len(needed) - 1} more" if len(needed) > 1 else ""
         said.append(f"index: build it again ({needed[0].reason}{more})")
-    return RepairPlan(files, audit.kinds.misplaced, queues, bool(needed), said)
+    return RepairPlan(files, misplaced, queues, bool(needed), said)
+
+
+def _is_copy(queue: AuditedQueue) -> bool:
+    """Whether a queue has entries of other queues' records only, as a copied directory has."""
+    is_wrong = {run.kind for run in queue.unbacked} == {UnbackedKind.WRONG}
+    return is_wrong and not (queue.record_count or len(queue.backed) or queue.first_offset)
 
 
 def _file_fixes(audit: StoreAudit) -> list[FileFix]:

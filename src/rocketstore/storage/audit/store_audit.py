@@ -33,11 +33,13 @@ from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.queue_extension.units import UnitReader
 from rocketstore.storage.files.disk import Disk, fill, read_at
+from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths, first_from
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
@@ -74,11 +76,13 @@ if TYPE_CHECKING:
 def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSizes]:
     """Find a store's directories and learn the sizes of its files: set, or the commonest."""
     layout = StoreLayout(root, *commit_log_directories(config, root))
+    refuse_dledger(layout)
     if not any(path.is_dir() for path in layout.log_directories):
         raise NotAStoreError(
             f"{root} is not a store: it has no commitlog directory",
             hint="give the directory that holds commitlog, consumequeue and index",
         )
+    PreadLog(layout, OpenFiles()).refuse_absent()
     top = layout.consume_queue
     queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]
     index = listed_index_files(layout.index, []).items()
@@ -177,6 +181,9 @@ class StoreAudit:
             self.log_findings, last, self.entry_count, self.below_root, _last_bytes
         )
         yield from log_findings(self.log, self.file_position, is_live=is_live)
+        for raft in dledger_directories(self.layout.root):
+            reason = "the log of a DLedger broker, whose messages are not looked at"
+            yield finding("dledger", self.below_root(raft), reason)
         yield from self.kinds.findings
         for queue in self.queues:
             for one in queue.files.findings:

@@ -5,6 +5,10 @@ kernel drops such a lock when the process closes *any* descriptor of the file, s
 one descriptor per process: a registry refuses a second open before it could make another. The file
 is never truncated and never deleted.
 
+Law: every directory that a writer writes to is locked too (``flock`` of the directory itself, for
+4.9 does not start with a file of ours in a log directory), wherever it lies: two stores with one
+log are no two stores (decision 0033).
+
 How derived: DefaultMessageStore.start of 4.9 takes ``FileChannel.tryLock(0, 1, false)``, which is
 this lock (spec F12). Who holds it is asked of the kernel (``F_GETLK``), not read from the file.
 """
@@ -20,16 +24,21 @@ import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rocketstore.errors import StoreLockedError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     LOCK_CONTENT,
+    LOCK_FILE_NAME,
     LOCK_LENGTH_BYTES,
     LOCK_START,
 )
 from rocketstore.storage.files.disk import read_at, system_errors
+from rocketstore.storage.files.pread_files import OpenFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
@@ -37,6 +46,7 @@ _FLOCK: Final = struct.Struct("@hhqqi4x")
 _HINT: Final = "stop that writer, or open with read_only=True, which needs no lock"
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
+_LOCKS: Final = Path("/proc/locks")
 _SHARED: Final = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "gluster", "lustre")
 """Beginnings of the kinds of file systems that other machines mount as well."""
 
@@ -46,6 +56,9 @@ UNKNOWN_WRITER: Final = 0
 _held: list[tuple[weakref.ref[io.FileIO], os.stat_result]] = []
 """Lock files held by this process, and which files they are. One that an interrupt kept from being
 released goes with the `StoreLock` that had it."""
+
+_directories: Final[weakref.WeakSet[OpenFile]] = weakref.WeakSet()
+"""Locked directories of this process: a child has their descriptors, and with them the locks."""
 
 _registry = threading.Lock()
 
@@ -58,17 +71,24 @@ def _forget_in_child() -> None:
         if file := reference():
             file.close()
     _held.clear()
+    for directory in list(_directories):
+        directory.close()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class StoreLock:
-    """The lock of the store whose lock file is at `path`, held from `acquire` to `release`."""
+    """The lock of the store whose lock file is at `path`, held from `acquire` to `release`.
 
-    def __init__(self, path: Path) -> None:
+    With it those of `directories`, in which the store has files.
+    """
+
+    def __init__(self, path: Path, directories: Iterable[Path] = ()) -> None:
         self._path = path
         self._file: io.FileIO | None = None
+        self._wanted = directories
+        self._locked: list[tuple[OpenFile, os.stat_result]] = []
 
     def acquire(self) -> Self:
         """Take it, the file made if need be, without waiting; an interrupt leaves it free.
@@ -77,8 +97,10 @@ class StoreLock:
         which, if that is known.
         """
         try:
-            with system_errors("cannot take the lock of the store"), _registry:
-                self._take()
+            with system_errors("cannot take the lock of the store"):
+                with _registry:
+                    self._take()
+                self.extend(self._wanted)
         except BaseException:
             self.release()
             raise
@@ -97,8 +119,31 @@ class StoreLock:
         _held[:] = [one for one in _held if one[0]()]
         _held.append((weakref.ref(self._file), os.fstat(descriptor)))
 
+    def extend(self, directories: Iterable[Path]) -> None:
+        """Lock directories too, as far as they are there; those of this lock stay locked."""
+        root = self._path.parent.resolve()
+        for directory in map(Path.resolve, directories):
+            if not directory.is_relative_to(root):
+                for other in (directory, directory.parent):  # a broker of 4.9 locks its root only
+                    refuse_writer(other / LOCK_FILE_NAME, hint=_HINT)
+            if not directory.is_dir():
+                continue
+            status = directory.stat()
+            if any(os.path.samestat(status, held) for _, held in self._locked):
+                continue
+            opened = OpenFile(directory)
+            self._locked.append((opened, status))  # first: an interrupt may come
+            _directories.add(opened)
+            _lock_directory(opened.fd, directory, status)
+
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
+        while self._locked:
+            opened, _ = self._locked[-1]
+            with suppress(OSError, ValueError):  # a child forked just now has the descriptor yet
+                fcntl.flock(opened.fd, fcntl.LOCK_UN)
+            opened.close()
+            self._locked.pop()
         if self._file is not None:
             with _registry:
                 self._file.close()
@@ -186,17 +231,44 @@ def _lock(descriptor: int, path: Path) -> None:
         raise _locked(path, owner or UNKNOWN_WRITER) from error
 
 
+def _lock_directory(descriptor: int, directory: Path, status: os.stat_result) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            return  # a file system without such locks: the lock file is what there is
+        owner = _directory_owner(status)
+        raise StoreLockedError(
+            f"{directory} is in use: {_named(owner)} has it as a directory of another store",
+            owner_pid=owner or None,
+            hint="give each store directories of its own (storePathCommitLog)",
+        ) from error
+
+
+def _directory_owner(status: os.stat_result) -> int:
+    """Return the process that holds the lock of a directory, as far as it can be told."""
+    device = status.st_dev
+    name = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
+    with suppress(OSError):
+        for _, kind, _, _, pid, of, *_ in map(str.split, _LOCKS.read_text().splitlines()):
+            if (kind, of) == ("FLOCK", name):
+                return max(int(pid), UNKNOWN_WRITER)
+    return UNKNOWN_WRITER
+
+
 def _doubtful_writer(path: Path) -> int | None:
     return UNKNOWN_WRITER if path.with_name(ABORT_FILE_NAME).exists() else None
 
 
 def _locked(path: Path, owner: int, hint: str = _HINT) -> StoreLockedError:
-    who = f"process {owner}" if owner else "a process in another container or on another host"
+    where = f"{path.parent} is in use: {_named(owner)} holds {path}"
+    return StoreLockedError(where, owner_pid=owner or None, hint=hint)
+
+
+def _named(owner: int) -> str:
     if owner == os.getpid():
-        who = "this process"
-    return StoreLockedError(
-        f"{path.parent} is in use: {who} holds {path}", owner_pid=owner or None, hint=hint
-    )
+        return "this process"
+    return f"process {owner}" if owner else "a process in another container or on another host"
 
 
 def _owner_pid(descriptor: int) -> int | None:

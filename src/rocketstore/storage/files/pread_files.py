@@ -24,7 +24,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from rocketstore.format.file_name import parse_file_name
+from rocketstore.format.file_name import is_judged, parse_file_name
 from rocketstore.storage.files.disk import read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.units import ByteRange
@@ -65,22 +65,28 @@ class LogFile(NamedTuple):
             return self.size  # the read that follows says why
 
 
-class _OpenFile:
+class OpenFile:
     """A descriptor that is closed when nobody refers to it any more."""
+
+    fd = -1
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)
+    def close(self) -> None:
+        """Close it now; a second call does nothing."""
+        descriptor, self.fd = self.fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    __del__ = close
 
 
 class OpenFiles:
     """Bounded cache of descriptors, shared by all files of a store."""
 
     def __init__(self, limit: int = DEFAULT_OPEN_FILES) -> None:
-        self._open = lru_cache(limit)(_OpenFile)
+        self._open = lru_cache(limit)(OpenFile)
 
     def read(self, path: Path, position: int, size: int) -> bytes | None:
         """Return `size` bytes at `position`, fewer where the file ends; None if it is gone."""
@@ -230,7 +236,8 @@ def listed_files(
             path = directory / name
             base = parse_name(name)
             if base is None:
-                findings.append(FileFinding(path, FileProblem.WRONG_NAME, named, repr(name)))
+                if is_judged(name, names):
+                    findings.append(FileFinding(path, FileProblem.WRONG_NAME, named, repr(name)))
                 continue
             try:
                 status = path.stat()

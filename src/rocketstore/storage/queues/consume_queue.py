@@ -225,17 +225,25 @@ class ConsumeQueue(QueueSearch):
 
     # --- cutting --------------------------------------------------------------------------------
 
-    def truncate(self, max_offset: int, *, now_ms: int, keep_to: int = 0) -> bool:
+    def truncate(
+        self, max_offset: int, copy: Callable[[Path, int, int], object], *, now_ms: int,
+        keep_to: int = 0,
+    ) -> bool:  # fmt: skip
         """Let the queue end before `max_offset`; return whether a byte or a file changed.
 
-        What follows becomes zeros, but up to the queue offset `keep_to` numbers were given out:
-        their places are kept. 4.9 only moves positions, so its next start takes the old entries for
-        new ones (K-R5). Source: ConsumeQueue.truncateDirtyLogicFiles,
-        MappedFileQueue.truncateDirtyFiles.
+        What follows becomes zeros, after `copy` got each range of a file that does; but up to the
+        queue offset `keep_to` numbers were given out: their places are kept. 4.9 only moves
+        positions, so its next start takes the old entries for new ones (K-R5). Source:
+        ConsumeQueue.truncateDirtyLogicFiles, MappedFileQueue.truncateDirtyFiles.
         """
         position = min(max_offset * ENTRY_SIZE_BYTES, self.next_position)
         kept_stop = max(position, keep_to * ENTRY_SIZE_BYTES)
         self._mappings.dismiss_writer(self.row)
+        is_entry = ~equal_mask(self.given_out(position // ENTRY_SIZE_BYTES), KEPT_PLACE)
+        places = int(is_entry.argmax()) if is_entry.any() else len(is_entry)
+        start = position + places * ENTRY_SIZE_BYTES
+        for gone in self.files.ending_after(start):
+            copy(gone.path, max(start - gone.base, 0), gone.size)
         # Kept places first: a crash in between must find either them or the old entries.
         changed = self._keep_places(position, kept_stop)
         with self._mappings.files_lock:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,7 +57,10 @@ class _LostEntries(NamedTuple):
 
 
 class PreadQueue(QueueSearch):
-    """One queue; `log_end_before` returns the log's end for an entry that points beyond it."""
+    """One queue; `log_end_before` returns the log's end for an entry that points beyond it.
+
+    `is_other` says of the queue of a directory and an entry that it points at a record of another.
+    """
 
     files: PreadFiles
 
@@ -67,7 +71,9 @@ class PreadQueue(QueueSearch):
         *,
         log_min_offset: Callable[[], int],
         log_end_before: Callable[[QueueEntry], int | None],
+        is_other: Callable[[Path, QueueEntry], bool] = lambda *_: False,
     ) -> None:
+        self._is_other = partial(is_other, directory)
         self.files = PreadFiles((directory,), open_files=open_files)
         self._log_min_offset = log_min_offset
         self._log_end_before = log_end_before
@@ -104,11 +110,23 @@ class PreadQueue(QueueSearch):
             end = self.written_end
             if end > self._confirmed:
                 last = self.entry(end - 1)
+                if not self._confirmed and self._is_copy(end):
+                    return self.first_offset
                 log_end = None if last is None else self._log_end_before(last)
                 if log_end is not None:
                     end = self._confirmed_end(log_end, end)
             self._confirmed = end
             return end
+
+    def _is_copy(self, end: int) -> bool:
+        """Whether the first entry of the log's and the last one are of another queue's records.
+
+        Then the directory is a copy of that queue's, beside it.
+        """
+        log_min = self._log_min_offset()
+        first = self._bisect(self.first_offset, end, lambda one: one.physical_offset < log_min)
+        ends = self._next_message(first, end)[1], next(self._backwards(first, end), (0, None))[1]
+        return all(one is not None and self._is_other(one) for one in ends)
 
     def _confirmed_end(self, log_end: int, end: int) -> int:
         """Return where the entries at the end begin whose records lie beyond the log's end."""

@@ -62,6 +62,7 @@ class ConsumeQueueTable:
         self.batch_queues: dict[QueueKey, Any] = {}
         # Recovery leaves them alone; `batch_queue` fills them afterwards.
         self.enter_batch: Callable[..., PutEntry] = lambda *_: PutEntry.REPEATED
+        self.set_aside: set[QueueKey] = set()  # was a copy of another queue's directory
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._create_lock = threading.Lock()
 
@@ -88,7 +89,8 @@ class ConsumeQueueTable:
 
     def keys(self) -> list[QueueKey]:
         """Return every queue, in order."""
-        return sorted(self._queues)
+        queues = self._queues.copy().items()
+        return sorted(key for key, it in queues if it.given_stop or key not in self.set_aside)
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue, in no order."""
@@ -104,7 +106,7 @@ class ConsumeQueueTable:
 
     def topics(self) -> list[str]:
         """Return every topic, in order."""
-        return sorted({key.topic for key in list(self._queues)})
+        return sorted({key.topic for key in self.keys()})
 
     def next_offsets(self) -> dict[QueueKey, int]:
         """Return the queue offset of each queue's next message (recoverTopicQueueTable)."""

@@ -13,15 +13,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
-from rocketstore.native.decode import LogAtHand, size_at
-from rocketstore.storage.files.pread_files import PreadFiles, first_from
+from rocketstore.native.decode import LogAtHand, message_at, size_at
+from rocketstore.storage.checkpoint import read_known_ends
+from rocketstore.storage.files.log_directories import refuse_absent
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, first_from
+from rocketstore.storage.index.pread_index import PreadIndex
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
+from rocketstore.verification.extra_queues import may_stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.storage.files.pread_files import LogFile, OpenFiles
+    from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.layout import StoreLayout
 
 _READ_AHEAD_BYTES: Final = 4096
@@ -40,11 +45,12 @@ class PreadLog:
             open_files=open_files,
             log_min_offset=lambda: self.min_offset,
             log_end_before=self._end_before,
+            is_other=self._is_other,
         )
         self.queues = PreadQueues(layout.consume_queue, open_queue)
         # Where the records of batch topics end; the package `batch_queue` has their queues.
         self.batch_ends: Callable[[], Iterable[int]] = tuple
-        self._abort = layout.abort
+        self._layout, self._abort = layout, layout.abort
         self._records = LogAtHand(self)
         self._lock = threading.Lock()
         self._followed_to = 0
@@ -54,6 +60,21 @@ class PreadLog:
         """Get locks of its own in a forked child: a thread that had one is not there."""
         self._lock = threading.Lock()
         self.queues.forget()
+
+    def refuse_absent(self, *, writes: bool = False) -> None:
+        """Raise where a directory of the log seems not to be mounted; see there."""
+        layout, files, size = self._layout, self.files.files, self.files.file_size
+        refuse_absent(layout, files, size, self._known_stop, writes=writes)
+
+    def _known_stop(self) -> int:
+        known, stops = read_known_ends(self._layout.root), [0]
+        for queue in filter(None, map(self.queues.get, self.queues.keys())):
+            last = queue.entry(queue.written_end - 1) if queue.written_end else None
+            stops.append(0 if last is None else last.physical_offset + last.record_size)
+        for _, header in PreadIndex(self._layout.index, OpenFiles()).headers():
+            stops.append(header.end_physical_offset)
+        # A writer may have made a file since.
+        return 0 if self.files.refresh() else max(*stops, known.log_end if known else 0)
 
     @property
     def min_offset(self) -> int:
@@ -124,6 +145,13 @@ class PreadLog:
         with self._lock:
             end, _ = self._dispatched_end()
         return end if entry.physical_offset >= end else None
+
+    def _is_other(self, directory: Path, entry: QueueEntry) -> bool:
+        message = message_at(self._records, entry.physical_offset, 0)
+        if message is None:
+            return False
+        queue = directory.parent.name, int(directory.name)
+        return not may_stand_in(message.topic, message.queue_id, message.properties, queue)
 
     def _is_intact(self, entry: QueueEntry) -> bool:
         return 0 < entry.record_size == size_at(self._records, entry.physical_offset)

@@ -55,16 +55,23 @@ class Evidence:
 
         Returns how many bytes, up to the last that was not zero; 0 means nothing changed.
         """
-        with self._disk.opened(path, writable=True) as descriptor:
-            extent = nonzero_extent(descriptor, path, start, stop)
-            if extent is None:
-                return 0
-            # A record begins with zeros of its length: keep them with it.
-            first, past = max(start, extent[0] - extent[0] % OS_PAGE_SIZE_BYTES), extent[1]
-            self._keep(path, first, past)
-            self._disk.zero_range(descriptor, path, first, past)
-            self._disk.fdatasync(descriptor, path)
+        first, past = self.copy_range(path, start, stop)
+        if past > first:
+            with self._disk.opened(path, writable=True) as descriptor:
+                self._disk.zero_range(descriptor, path, first, past)
+                self._disk.fdatasync(descriptor, path)
         return past - first
+
+    def copy_range(self, path: Path, start: int, stop: int) -> tuple[int, int]:
+        """Copy what is not zero in a range of a file; return the range copied, empty for none."""
+        with self._disk.opened(path, writable=False) as descriptor:
+            extent = nonzero_extent(descriptor, path, start, stop)
+        if extent is None:
+            return start, start
+        # A record begins with zeros of its length: keep them with it.
+        first = max(start, extent[0] - extent[0] % OS_PAGE_SIZE_BYTES)
+        self._keep(path, first, extent[1])
+        return first, extent[1]
 
     def copy_file(self, path: Path) -> None:
         """Copy a file that is about to be written over."""

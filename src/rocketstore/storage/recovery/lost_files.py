@@ -96,7 +96,7 @@ class LostFiles:
             if queue is not None and lost.take_from is not None:
                 queue.take_away(lost.take_from, self._evidence.take_file, now_ms=now_ms)
             elif queue is not None:
-                queue.truncate(lost.first, now_ms=now_ms)
+                queue.truncate(lost.first, self._evidence.copy_range, now_ms=now_ms)
             if lost.reason:
                 name = f"{queues.directory.name}/{lost.key.topic}/{lost.key.queue_id}"
                 self._note("queue-lost", name, lost.first * ENTRY_SIZE_BYTES, lost.reason)
@@ -123,7 +123,8 @@ class LostFiles:
             queue = self._queues.get_or_create(lost.key)
             if queue is not None and queue.given_stop < lost.given_stop:
                 first = queue.max_offset
-                queue.truncate(first, now_ms=now_ms, keep_to=lost.given_stop)
+                copy, stop = self._evidence.copy_range, lost.given_stop
+                queue.truncate(first, copy, now_ms=now_ms, keep_to=stop)
                 kept[lost.key] = (first, lost.given_stop)
         return kept
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from rocketstore.format.queue_entry import (
     EMPTY,
+    ENTRY_SIZE_BYTES,
     FILLER,
     KEPT_PLACE,
     QueueEntry,
@@ -28,6 +29,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.native.row import CallsFor
 from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
+from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+    from rocketstore.storage.recovery.evidence import Evidence
     from rocketstore.units import ByteRange, QueueKey
 
 
@@ -45,6 +48,8 @@ class QueueRecovery:
 
     log: MappedFileQueue
     queues: ConsumeQueueTable
+    evidence: Evidence
+    findings: list[Finding]
     now_ms: int
 
     def end_at(
@@ -63,7 +68,8 @@ class QueueRecovery:
                 continue
             first = queue.end_within(log_end)
             count = _given_count(queue.given_out(first), old) if keeps_places else 0
-            queue.truncate(first, now_ms=self.now_ms, keep_to=first + count)
+            copy = self.evidence.copy_range
+            queue.truncate(first, copy, now_ms=self.now_ms, keep_to=first + count)
             if count:
                 kept[queue.key] = (first, first + count)
         return kept
@@ -79,14 +85,29 @@ class QueueRecovery:
                 cut = last[0]
                 last = queue.last_message(cut)
             if cut is not None:
-                # Kept places after it stay the queue's end.
-                keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
-                queue.truncate(cut, now_ms=self.now_ms, keep_to=keep_to)
+                self._cut_foreign(queue, cut, is_all=last is None)
             first = queue.end_within(start)
             while len(entries := queue.entries(first, queue.max_offset - first)):
                 for row in np.flatnonzero(equal_mask(entries, EMPTY)).tolist():
                     queue.put(first + row, FILLER, overwrite=True)
                 first += len(entries)
+
+    def _cut_foreign(self, queue: ConsumeQueue, cut: int, *, is_all: bool) -> None:
+        """End a queue before entries of other queues' records, which may be all it has."""
+        at, size = cut * ENTRY_SIZE_BYTES, (queue.max_offset - cut) * ENTRY_SIZE_BYTES
+        # Kept places after it stay the queue's end.
+        keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
+        if is_all and not (keep_to or queue.first_offset):
+            queue.take_away(0, self.evidence.take_file, now_ms=self.now_ms)
+            self.evidence.take_tree(queue.files.directories[0])
+            self.queues.set_aside.add(queue.key)
+        else:
+            queue.truncate(cut, self.evidence.copy_range, now_ms=self.now_ms, keep_to=keep_to)
+        name = f"{self.queues.directory.name}/{queue.key.topic}/{queue.key.queue_id}"
+        reason = f"from queue offset {cut} on its entries are not of its own records: an earlier "
+        reason += "log left them, or its directory is a copy of another queue's"
+        action = "taken away, and kept in repair/"
+        self.findings.append(Finding(Severity.WARNING, "queue-cut", name, at, size, reason, action))
 
     def _is_stale(
         self,

@@ -181,7 +181,7 @@ def recover(
     recovery = _Recovery(parts, clean=clean, now_ms=now_ms, keeps_places=keeps_places)
     if not parts.log.files:
         where = f"{parts.layout.commit_log_directories[0]} has no CommitLog file, but the queues"
-        refuse_lost_log(where, sum(parts.queues.next_offsets().values()))
+        refuse_lost_log(where, sum(parts.queues.next_offsets().values()), parts.known_ends)
         start = end = 0
     else:
         start, end = recovery.compatible() if is_compatible else recovery.salvage()
@@ -211,15 +211,17 @@ def recover(
     return report
 
 
-def refuse_lost_log(who: str, entry_count: int) -> None:
-    """Raise where queues have entries and the log has no file.
+def refuse_lost_log(who: str, entry_count: int, known: KnownEnds | None) -> None:
+    """Raise where queues have entries, or there was a log, and the log has no file.
 
     4.9 deletes every queue there, and consumers' offsets point far beyond (K-R10).
     """
-    if entry_count:
+    if entry_count or (known is not None and known.log_end):
+        more = "" if known is None else f", and known-ends knows of a log up to {known.log_end}"
         raise StoreDamagedError(
-            f"{who} have {entry_count} entries",
-            hint="bring the files back, or move consumequeue away to begin an empty store",
+            f"{who} have {entry_count} entries{more}",
+            hint="bring the files back, or move consumequeue and known-ends away to begin an empty "
+            "store",
         )
 
 
@@ -234,7 +236,9 @@ class _Recovery:
         parts = self.parts
         self.findings: list[Finding] = []
         self.evidence = parts.evidence or Evidence(parts.layout, parts.disk, self.now_ms)
-        self.queues = QueueRecovery(parts.log, parts.queues, now_ms=self.now_ms)
+        self.queues = QueueRecovery(
+            parts.log, parts.queues, self.evidence, self.findings, self.now_ms
+        )
         self._kept: dict[QueueKey, tuple[int, int]] = {}
         # Asked before anything is mapped: pages that were read through a mapping look like data.
         self._stop = functools.cache(MappedFile.data_stop)
@@ -434,7 +438,7 @@ class _Recovery:
             held = [(file.base, file.array) for file in queue.files.files]
             stop = compatible_queue_end(held) // ENTRY_SIZE_BYTES
             if stop < queue.max_offset:
-                queue.truncate(stop, now_ms=self.now_ms)
+                queue.truncate(stop, self.evidence.copy_range, now_ms=self.now_ms)
         crash = None if self.clean else parts.checkpoint
         start, end, why = compatible_end(files, parts.config, crash)
         if end < self._data_limit() or why not in {"unwritten", "the last file is full"}:

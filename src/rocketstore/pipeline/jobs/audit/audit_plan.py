@@ -24,6 +24,7 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
+    is_judged,
     parse_file_name,
     parse_queue_id,
 )
@@ -90,9 +91,13 @@ def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
     """Return the files that were listed, each of which should have `file_size` bytes."""
     problems: list[FileFinding[str]] = []
     found: list[StoreFile] = []
+    entries = list(entries)
+    names = {entry.name for entry in entries}
     for entry in entries:
         base = parse_file_name(entry.name)
         if base is None:
+            if not is_judged(entry.name, names):
+                continue
             wrong = FileProblem.WRONG_NAME, "20 digits", repr(entry.name)
             problems.append(FileFinding(entry.path, *wrong))
         elif entry.is_directory:

@@ -31,11 +31,16 @@ from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.storage.checkpoint import forget_known_ends
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
+from rocketstore.storage.files.log_directories import refuse_foreign
+from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.reading.pread_log import PreadLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rocketstore.config import StoreConfig
 
 _log: Final = get_logger(__name__)
 
@@ -45,9 +50,12 @@ _RENAME_EXCHANGE: Final = 2
 
 
 @contextmanager
-def locked(root: Path) -> Iterator[None]:
+def locked(root: Path, config: StoreConfig | None = None) -> Iterator[None]:
     """Hold the lock of a store, as a writer does, and tidy up what a killed rebuild left."""
-    with StoreLock(StoreLayout.of(root).lock):
+    layout = StoreLayout.of(root, config)
+    with StoreLock(layout.lock, layout.written_directories):
+        refuse_foreign(layout)
+        PreadLog(layout, OpenFiles()).refuse_absent()
         finish_interrupted(root)
         yield
 

@@ -134,7 +134,7 @@ def rebuild(
     build = partial(_build, spark, str(store), config, max_split_bytes, now_ms)
     with ExitStack() as stack:
         if not is_remote(location):  # an object store has no lock, and is only read
-            stack.enter_context(rebuild_commit.locked(Path(location)))
+            stack.enter_context(rebuild_commit.locked(Path(location), config))
         if target is not None:
             report = build(stack.enter_context(published(str(target))))
         else:

@@ -1,0 +1,182 @@
+"""Whose the directories of a log are, and whether all of them are there (decision 0033).
+
+4.9 writes down neither. The root's file ``log-directories`` says which ones a store had when it was
+opened last; an attribute of each says which root that was, for 4.9 does not start with a file of
+ours in there.
+
+Law: a doubt counts for the user: no attribute, no file, a copy (whose inodes are others) and a root
+that is gone refuse nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError
+from rocketstore.events import get_logger
+from rocketstore.format.file_name import (
+    DLEDGER_HEAD_BYTES,
+    KNOWN_ENDS_FILE_NAME,
+    LOG_DIRECTORIES_FILE_NAME,
+    is_dledger_head,
+    parse_file_name,
+)
+from rocketstore.storage.files.disk import Disk, read_at, read_whole
+from rocketstore.storage.files.pread_files import listed_files
+from rocketstore.storage.files.whole_file import replace_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocketstore.storage.layout import StoreLayout
+
+_log: Final = get_logger(__name__)
+
+_CLAIM: Final = "user.rocketstore.store"
+"""Of a log directory: its inode, which a copy has not, and the root of its store."""
+
+_HINT: Final = (
+    "mount its disk, and name every directory of the log in storePathCommitLog; where one is lost "
+    "for good, name the others and run rocketstore store repair; where it is right that one is "
+    "empty, remove log-directories from the root"
+)
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """What the file says: inodes of the root and of each log directory."""
+
+    root: int = 0
+    directories: dict[str, int] = {}
+
+
+def _read(root: Path) -> _Record:
+    with suppress(FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return msgspec.json.decode(read_whole(root / LOG_DIRECTORIES_FILE_NAME), type=_Record)
+    return _Record()
+
+
+def _inode(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_ino
+    return 0
+
+
+def _name(path: Path) -> str:
+    return str(path.resolve()).encode("utf-8", "backslashreplace").decode()
+
+
+def _claim_of(path: Path) -> str:
+    with suppress(OSError):  # also: a file system without attributes
+        return os.getxattr(path, _CLAIM).decode("utf-8", "replace")
+    return ""
+
+
+def _owner_of(path: Path) -> Path | None:
+    """Return the root of the store that has a log directory, None where nothing says that."""
+    inode, _, owner = _claim_of(path).partition(" ")
+    if inode == str(_inode(path)) and _inode(path) in _read(Path(owner)).directories.values():
+        return Path(owner)
+    above = path.resolve().parent
+    return above if (above / KNOWN_ENDS_FILE_NAME).exists() else None
+
+
+def claim(layout: StoreLayout, disk: Disk) -> None:
+    """Say whose the directories are; one directory inside the root needs no such words."""
+    root, directories = layout.root.resolve(), layout.log_directories
+    place, is_one = root / LOG_DIRECTORIES_FILE_NAME, len(directories) == 1
+    if is_one and directories[0].resolve().is_relative_to(root) and not place.exists():
+        return
+    record = _Record(_inode(root), {_name(path): _inode(path) for path in directories})
+    if record != _read(root):
+        replace_whole(place, msgspec.json.encode(record), disk, sync_name=False)
+    for path in layout.commit_log_directories:
+        value = f"{_inode(path)} {_name(root)}"
+        if _claim_of(path) != value:
+            with suppress(OSError):
+                os.setxattr(path, _CLAIM, value.encode())
+
+
+def refuse_foreign(layout: StoreLayout, *, takes_over: bool = False) -> None:
+    """Raise where another store or broker has a log directory, at work or not.
+
+    With `takes_over` a root that has nothing yet gets it: the other one is refused from then on.
+    """
+    signs = (layout.checkpoint, layout.consume_queue, layout.root / LOG_DIRECTORIES_FILE_NAME)
+    takes_over &= not any(sign.exists() for sign in signs)
+    for path in (*layout.commit_log_directories, layout.root):
+        owner = _owner_of(path)
+        if owner is None or _inode(owner) == _inode(layout.root):
+            continue
+        if takes_over:
+            _log.warning("log.taken_over", directory=str(path), of=str(owner))
+            continue
+        raise ConfigError(
+            f"{path} is a log directory of the store {owner}, not of {layout.root}",
+            key="storePathCommitLog",
+            value=str(path),
+            hint="name a directory of this store; if that one is to have it no more, remove its "
+            f"{LOG_DIRECTORIES_FILE_NAME} and {KNOWN_ENDS_FILE_NAME} first",
+        )
+    refuse_dledger(layout, writes=True)
+
+
+def dledger_directories(root: Path) -> list[Path]:
+    """Return the directories below a root in which a DLedger broker has a log."""
+    files = sorted(root.glob("dledger-*/data/*"))
+    return [
+        *dict.fromkeys(one.parents[1] for one in files if parse_file_name(one.name) is not None)
+    ]
+
+
+def refuse_dledger(layout: StoreLayout, *, writes: bool = False) -> None:
+    """Raise where the log is one of DLedger, or, for who writes, goes on in one beside it."""
+    logs = dledger_directories(layout.root)
+    is_log = not any(path.is_dir() for path in layout.log_directories)
+    for base, _, path, _ in sorted(listed_files(layout.log_directories, []))[:1]:
+        with Disk().opened(path, writable=False) as descriptor:
+            if is_dledger_head(read_at(descriptor, path, 0, DLEDGER_HEAD_BYTES), base):
+                logs, is_log = [path], True
+    if logs and (is_log or writes):
+        raise NotAStoreError(
+            f"{logs[0]} is the log of a DLedger broker, which is neither read nor written here",
+            hint="let the broker go on; to go on without its messages, move it out of the store",
+        )
+
+
+def refuse_absent(
+    layout: StoreLayout, files: Sequence[Any], size: int, stop: Callable[[], int], *,
+    writes: bool = False,
+) -> None:  # fmt: skip
+    """Raise where a directory of the log seems not to be mounted; `stop` ends the last record.
+
+    Without a record of them any may be it that has no file, or, for who `writes`, lacks some.
+    """
+    record = _read(layout.root)
+    known = record.directories if record.root == _inode(layout.root) else {}
+    there = {_name(path): _inode(path) for path in layout.log_directories}
+    empty = there.keys() - {_name(file.path.parent) for file in files}
+    others = {name for name, inode in there.items() if known.get(name, inode) != inode}
+    doubtful = others | (known.keys() - there if writes else set())
+    if not known:
+        doubtful = set(there) if writes else empty
+    if doubtful and len({*there, *known}) > 1 and (missing := _missing(files, size, stop())):
+        raise StoreDamagedError(
+            f"no file is there for physical offsets {missing} of the log, as would be in "
+            f"{', '.join(sorted(doubtful))}",
+            hint=_HINT,
+        )
+    for name in empty & others:
+        what = f"{name} is empty, and another directory than that of the log was"
+        raise StoreDamagedError(what, hint=_HINT)
+
+
+def _missing(files: Sequence[Any], size: int, stop: int) -> str:
+    """Say which ranges before `stop` no file holds."""
+    begins = [file.base + size for file in files] or [0]
+    pairs = zip(begins, [*(file.base for file in files[1:]), stop], strict=True)
+    return ", ".join(f"{begin} to {end - 1}" for begin, end in pairs if begin < end)

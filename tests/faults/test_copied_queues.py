@@ -1,0 +1,184 @@
+"""A queue's directory copied beside it, as runbooks advise: nothing of it is lost."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore, RecoveryPolicy, repair_store, verify_store
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.storage.audit.repair import rebuild_store
+from support.small_store import CONFIG, START_MS, Clock, crashed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NOW_MS = START_MS + 3_600_000
+COUNT = 150  # entries in more than one file
+COPIES = ("orders.bak", "orders_20240101", "orders~")
+
+
+def opened(root: Path, policy: RecoveryPolicy | None = None) -> MessageStore:
+    return MessageStore.open(root, CONFIG, clock=Clock(NOW_MS), threads=False, policy=policy)
+
+
+def put(store: MessageStore, topic: str, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        message = Message(topic=topic, body=f"{topic}-{number}".encode(), keys=f"k{number}")
+        assert store.put(message).is_stored
+    assert store.wait_dispatched()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with opened(tmp_path) as store:
+        put(store, "orders", COUNT)
+    return tmp_path
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return the files below a directory that hold anything."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    held = {str(path.relative_to(directory)): path.read_bytes() for path in files}
+    return {name: content for name, content in held.items() if any(content)}
+
+
+def copied(root: Path, name: str) -> dict[str, bytes]:
+    queues = root / "consumequeue"
+    shutil.copytree(queues / "orders", queues / name)
+    return contents(queues / name)
+
+
+def kept(root: Path, name: str) -> dict[str, bytes]:
+    """Return what became of a copy: left alone, or whole in repair/."""
+    places = [root / "consumequeue" / name, *root.glob(f"repair/*/consumequeue/{name}")]
+    found: dict[str, bytes] = {}
+    for place in places:
+        found |= contents(place) if place.is_dir() else {}
+    return found
+
+
+DOORS: dict[str, Callable[[Path], object]] = {
+    "open": lambda root: opened(root).close(),
+    "compatible": lambda root: opened(root, RecoveryPolicy.COMPATIBLE).close(),
+    "repair": lambda root: repair_store(root, CONFIG, now_ms=NOW_MS),
+    "rebuild": lambda root: rebuild_store(root, CONFIG, what="queues", now_ms=NOW_MS),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_a_copy_beside_its_queue_is_left_or_kept_whole(
+    root: Path, name: str, door: str, *, is_crashed: bool
+) -> None:
+    before = copied(root, name)
+    if is_crashed:
+        crashed(root)
+    DOORS[door](root)
+    assert kept(root, name).items() >= before.items()
+    with opened(root) as store:
+        assert store.topics() == ["orders"] or door == "compatible"
+        assert len(store.get("orders", 0, COUNT - 32).messages) == 32
+    assert kept(root, name).items() >= before.items()
+
+
+def test_an_open_says_what_it_moved(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    copied(root, "orders.bak")
+    with caplog.at_level(logging.INFO, logger="rocketstore"), opened(root) as store:
+        (cut,) = [one for one in store.recovery.findings if one.kind == "queue-cut"]
+        assert store.recovery.evidence is not None
+    assert (cut.file, cut.size) == ("consumequeue/orders.bak/0", COUNT * ENTRY_SIZE_BYTES)
+    assert "repair/" in cut.action
+    assert "copy of another queue" in cut.reason
+    assert "findings=1" in caplog.text
+    assert "repair/" in caplog.text
+    assert not (root / "consumequeue" / "orders.bak" / "0").exists()
+    assert verify_store(root, CONFIG, now_ms=NOW_MS).findings == []
+
+
+def test_a_reader_sees_no_message_of_a_copy(root: Path) -> None:
+    for name in COPIES:
+        copied(root, name)
+    with MessageStore.open(root, CONFIG, read_only=True) as reader:
+        for name in COPIES:
+            assert reader.message_count(name, 0) == 0
+            assert reader.get(name, 0, 0).messages == []
+        assert reader.message_count("orders", 0) == COUNT
+    report = verify_store(root, CONFIG, now_ms=NOW_MS)
+    assert {one.topic for one in report.findings} == {*COPIES}
+
+
+def test_a_topic_whose_name_a_copy_had_begins_at_its_first_message(root: Path) -> None:
+    before = copied(root, "orders_20240101")
+    with opened(root) as store:
+        put(store, "orders_20240101", 3)
+        assert store.topics() == ["orders", "orders_20240101"]
+        page = store.get("orders_20240101", 0, 0)
+        assert [one.queue_offset for one in page.messages] == [0, 1, 2]
+    assert kept(root, "orders_20240101").items() >= before.items() or list(
+        root.glob("repair/*/consumequeue/orders_20240101/0/*")
+    )
+    with opened(root) as store:
+        assert store.max_offset("orders_20240101", 0) == 3
+
+
+def test_other_copies_are_left_where_they_are(root: Path) -> None:
+    queues = root / "consumequeue"
+    shutil.copytree(queues / "orders" / "0", queues / "orders" / "0.bak")
+    shutil.copytree(queues / "orders" / "0", queues / "orders" / "0 (copy)")
+    shutil.copytree(queues, root / "kept")
+    (root / "kept").rename(queues / "consumequeue")
+    first = queues / "orders" / "0" / ("0" * 20)
+    shutil.copy(first, first.with_name(first.name + ".bak"))
+    log = root / "commitlog" / ("0" * 20)
+    shutil.copy(log, log.with_name(log.name + ".bak"))
+    shutil.copytree(root / "commitlog", root / "commitlog.bak")
+    shutil.move(root / "commitlog.bak", root / "commitlog" / "bak")
+    (index,) = (root / "index").iterdir()
+    shutil.copy(index, index.with_name(index.name + ".bak"))
+    strays = ["orders/0.bak", "orders/0 (copy)", "consumequeue", f"orders/0/{first.name}.bak"]
+    places = [queues / name for name in strays]
+    places += [root / "commitlog" / "bak", log.with_name(log.name + ".bak")]
+    places += [index.with_name(index.name + ".bak")]
+
+    def state() -> list[object]:
+        return [contents(one) if one.is_dir() else one.read_bytes() for one in places]
+
+    before = state()
+    for is_crashed in (False, True):
+        if is_crashed:
+            crashed(root)
+        with opened(root) as store:
+            assert store.topics() == ["orders"]
+            assert [*map(str, store.queues())] == ["orders/0"]
+        assert state() == before
+
+
+def test_entries_that_end_a_queue_are_copied_before_they_are_cut(root: Path) -> None:
+    with opened(root) as store:
+        put(store, "other", 5)
+    queues = root / "consumequeue"
+    theirs = (queues / "orders" / "0" / ("0" * 20)).read_bytes()[: 3 * ENTRY_SIZE_BYTES]
+    with (queues / "other" / "0" / ("0" * 20)).open("r+b") as file:
+        file.seek(5 * ENTRY_SIZE_BYTES)
+        file.write(theirs)
+    with opened(root) as store:
+        (cut,) = [one for one in store.recovery.findings if one.kind == "queue-cut"]
+        assert (cut.offset, cut.size) == (5 * ENTRY_SIZE_BYTES, 3 * ENTRY_SIZE_BYTES)
+        assert store.max_offset("other", 0) == 5
+    (copy,) = root.glob("repair/*/consumequeue/other/0/*@*")
+    assert copy.read_bytes() == theirs.rstrip(b"\0")
+
+
+def test_numbers_whose_places_are_kept_are_copied_once(root: Path) -> None:
+    max((root / "commitlog").iterdir()).unlink()
+    for _ in range(3):
+        crashed(root)
+        with opened(root) as store:
+            assert store.next_queue_offset("orders", 0) == COUNT
+    assert len(list(root.glob("repair/*/consumequeue/orders/0/*@*"))) <= 2
