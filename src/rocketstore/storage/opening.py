@@ -93,6 +93,7 @@ class StoreParts:
     def drop(self) -> None:
         """Let go of the files that are loaded, and of the lock, whatever one of them cannot do."""
         self._to_drop.close()
+        self.lock.release()  # again, where an interrupt came into that
 
     @contextmanager
     def becoming(self, topic: str, kind: str) -> Iterator[None]:

@@ -138,15 +138,15 @@ class StoreLock:
 
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
-        while self._locked:
-            opened, _ = self._locked[-1]
-            with suppress(OSError, ValueError):  # a child forked just now has the descriptor yet
-                fcntl.flock(opened.fd, fcntl.LOCK_UN)
-            opened.close()
-            self._locked.pop()
-        if self._file is not None:
-            with _registry:
-                self._file.close()
+        try:
+            for opened, _ in self._locked:
+                with suppress(OSError, ValueError):  # a child forked just now has it open yet
+                    fcntl.flock(opened.fd, fcntl.LOCK_UN)
+        finally:
+            if self._file is not None:
+                with _registry:
+                    self._file.close()
+        self._locked.clear()
 
     __enter__ = acquire
 

@@ -26,7 +26,7 @@ from rocketstore.format.file_name import (
     is_dledger_head,
     parse_file_name,
 )
-from rocketstore.storage.files.disk import Disk, read_at, read_whole
+from rocketstore.storage.files.disk import Disk, read_at, read_whole, system_errors
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import replace_whole
 
@@ -133,6 +133,7 @@ def dledger_directories(root: Path) -> list[Path]:
     ]
 
 
+@system_errors("cannot list the files of the store")
 def refuse_dledger(layout: StoreLayout, *, writes: bool = False) -> None:
     """Raise where the log is one of DLedger, or, for who writes, goes on in one beside it."""
     logs = dledger_directories(layout.root)

@@ -73,13 +73,12 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def close(self) -> None:
-        """Close it now; a second call does nothing."""
+    def __del__(self) -> None:
         descriptor, self.fd = self.fd, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    __del__ = close
+    close = __del__
 
 
 class OpenFiles:
