@@ -191,8 +191,13 @@ def load_config(
     """
     flags = dict(map(_parse_override, overrides))
     address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
-    idle = sorted(flags.keys() & (_IDLE_KEYS | OLD_KEYS))
-    warnings = [f"--set {key}: {_why_idle(key)}" for key in idle]
+    idle = sorted(flags.keys() & _IDLE_KEYS)
+    warnings = [
+        f"--set {key}: an option of a broker, which a store does not have"
+        if key in BROKER_KEYS
+        else f"--set {key}: an option of 4.9's store that has no effect here"
+        for key in idle
+    ]
     own = {key: text for key, text in flags.items() if key not in idle}
     for key, text in own.items():
         if key not in FIELD_OF_KEY:
@@ -217,14 +222,6 @@ def load_config(
             origins[spec.key] = Origin("environment", variable)
     origins |= dict.fromkeys(own, Origin("flag", "--set"))
     return LoadedConfig(from_properties(texts | own), origins, tuple(warnings))
-
-
-def _why_idle(key: str) -> str:
-    if key in OLD_KEYS:
-        return "an option of RocketMQ 3 to 4.2, which 4.9 does not know"
-    if key in BROKER_KEYS:
-        return "an option of a broker, which a store does not have"
-    return "an option of 4.9's store that has no effect here"
 
 
 def _parse_override(override: str) -> tuple[str, str]:
@@ -270,7 +267,7 @@ def _note_unknown(key: str, text: str) -> str | None:
     if key in _IDLE_KEYS:
         return None
     if key in OLD_KEYS:
-        return f"{key} is {_why_idle(key)}, and is ignored"
+        return f"{key} is an option of RocketMQ 3 to 4.2, which 4.9 does not know, and is ignored"
     if key not in _LIKE_OURS and _nearest(key, _MISSPELT_RATIO):
         raise _unknown_key(key, text)
     return f"{key} is not an option of 4.9's store or broker and is ignored"
