@@ -84,15 +84,15 @@ class ConsumerOffsetTable:
         lmq = config.enable_lmq
         self.path = layout.config / (LMQ_CONSUMER_OFFSETS_FILE if lmq else CONSUMER_OFFSETS_FILE)
         self._lmq = lmq
-        self._interval_s = config.flush_consumer_offset_interval / 1000
         self._flush = flush
         self._disk = disk
         self._in_memory: dict[str, dict[int, int]] = {}
         self._loaded: dict[str, Any] | None = None
-        self._is_changed = self._may_run = False
+        self._is_changed = False
         self._saving = threading.Lock()
         self._loading = threading.Lock()
-        self._thread: Periodic | None = None
+        interval_s = config.flush_consumer_offset_interval / 1000
+        self._thread = Periodic("rocketstore-consumer-offsets", self.save, interval_s)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return the queue offset a group goes on with, None where it has none yet.
@@ -115,8 +115,6 @@ class ConsumerOffsetTable:
         if topic in self._kinds.memory:
             return
         self._is_changed = True
-        if self._thread is None and self._may_run:
-            self._run()
 
     def save(self) -> None:
         """Write the file if an offset changed since the last time.
@@ -144,31 +142,22 @@ class ConsumerOffsetTable:
                 raise
 
     def start(self) -> None:
-        """Let a thread save what changes from now on; go back where the log is another one."""
-        self._may_run = True
+        """Go back where the log is another one; let a thread save what changes from now on."""
         if self._store is not None:
             with contextlib.suppress(FormatError):  # whoever asks for an offset gets it
                 former = {_TABLE: self._offsets()}
                 self._loaded = _settled(self._store, self._loaded or former, self._kinds.memory)
                 self._is_changed |= self._loaded[_TABLE] != former[_TABLE]
                 self._is_settled = True
+        self._thread.start()
 
     def stop(self) -> None:
         """Save for the last time; what cannot be saved is said, and is consumed again."""
-        self._may_run = False
-        if self._thread is not None:
-            self._thread.stop()
+        self._thread.stop()
         try:
             self.save()
         except (StoreError, OSError) as error:
             _log.error("consumer_offsets.not_saved", path=str(self.path), error=str(error))
-
-    def _run(self) -> None:
-        with self._saving:
-            if self._thread is None:
-                thread = Periodic("rocketstore-consumer-offsets", self.save, self._interval_s)
-                thread.start()
-                self._thread = thread
 
     def _table_of(self, topic: str) -> dict[str, dict[int, int]]:
         return self._in_memory if topic in self._kinds.memory else self._offsets()

@@ -115,9 +115,7 @@ class MessageStore(BaseStore):
         self.metrics = MetricsService(sources)
         self.attached += [self.scrub, self.metrics]
         self._transactions = Transactions(self, self.consumer_offsets, parts.clock)
-        self.transaction_checks = TransactionChecks(
-            self, self._transactions, parts.clock, runs=threads
-        )
+        self.transaction_checks = TransactionChecks(self, self._transactions, parts.clock)
         self.attached += [self._transactions, self.transaction_checks]
 
     @staticmethod
@@ -278,6 +276,7 @@ class MessageStore(BaseStore):
     def _go_on_in_child(self) -> None:
         super()._go_on_in_child()
         self.metrics.forget()
+        self._async_puts.forget(self._gone.again())
 
     # --- transactions ---------------------------------------------------------------------------
 

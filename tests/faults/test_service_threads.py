@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import threading
 import time
 from pathlib import Path
@@ -247,8 +248,16 @@ def fill(store: MessageStore, count: int = 250) -> None:
 THREADS = (
     "rocketstore-preallocate", "rocketstore-touch", "rocketstore-flush", "rocketstore-dispatch",
     "rocketstore-queue-flush", "rocketstore-statistics", "rocketstore-disk-check",
-    "rocketstore-retention", "rocketstore-scrub",
+    "rocketstore-retention", "rocketstore-scrub", "rocketstore-consumer-offsets",
+    "rocketstore-delay", "rocketstore-transaction-check", "rocketstore-put-async",
+    "rocketstore-master", "rocketstore-metrics", "rocketstore-commit",
 )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("name", THREADS)
@@ -264,7 +273,14 @@ def test_a_store_whose_threads_cannot_be_started_is_not_open(
 
     monkeypatch.setattr(threading.Thread, "start", start_some)
     before = threading.active_count()
-    settings = {"retention": True, "scrub_bytes_per_second": 1000}
+    settings = {
+        "retention": True, "scrub_bytes_per_second": 1000, "ha_listen_port": 0,
+        "metrics_port": free_port(),
+    }  # fmt: skip
+    if name == "rocketstore-put-async":
+        settings["flush_disk_type"] = FlushDiskType.SYNC_FLUSH
+    if name == "rocketstore-commit":
+        settings |= {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
     with pytest.raises(SystemRefusedError, match=f"{name}.*ulimit -u"):
         open_small(tmp_path, threads=True, **settings)
     assert threading.active_count() == before

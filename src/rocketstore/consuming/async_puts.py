@@ -1,22 +1,27 @@
 """Puts that answer later: a message is appended at once, and its future resolved when it is safe.
 
-Law: a future is resolved exactly once, with what `put` returns or raises; none is left when the
-store closes. One thread waits for all of them: a sync that serves many puts resolves their futures
-one after the other. A future cannot be cancelled, because its message is in the log.
+Law: a future is resolved exactly once, with what `put` returns or raises, and none is left when the
+store has closed. Only what the store itself says of a message goes into its future: anything else,
+an interrupt or a lack of memory, is raised by the call that it hit, or has the thread ask again.
+One thread waits for all, and started with the store; whoever puts while it ends waits alone.
+A future cannot be cancelled, because its message is in the log.
 
 How derived: CommitLog.asyncPutMessage of 4.9, whose future the flush completes (spec B3).
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections import deque
-from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, InvalidStateError
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from rocketstore.config import BrokerRole
+from rocketstore.errors import RocketStoreError
+from rocketstore.events import get_logger
 from rocketstore.message import Message
 from rocketstore.storage.results import PutResult
 from rocketstore.storage.threads import Bell, ServiceThread
@@ -26,6 +31,12 @@ if TYPE_CHECKING:
 
 PutFuture = Future[PutResult]
 
+_ASK_AGAIN_S: Final = 1.0
+_ASKED_FOR_S: Final = 5.0
+"""What nobody foresaw, a lack of memory, say, may be over by then; if not, the future gets it."""
+
+_log: Final = get_logger(__name__)
+
 
 class AsyncPuts:
     """Puts of a store whose results come later; a package above storage."""
@@ -34,74 +45,78 @@ class AsyncPuts:
         config = store.config
         self._store = store
         self._waits = config.is_sync_flush or config.broker_role is BrokerRole.SYNC_MASTER
-        self._pending: deque[tuple[PutFuture, PutResult]] = deque()
+        self._pending: dict[PutFuture, tuple[PutResult, float]] = {}
         self._bell = Bell()
-        self._starting = threading.Lock()
-        self._may_run = False
-        self._thread: ServiceThread | None = None
+        self._thread = ServiceThread("rocketstore-put-async", self._work, self._bell.ring)
 
     def put(self, message: Message, queue_id: int) -> PutFuture:
         """Append a message; see `MessageStore.put_async`."""
         future = PutFuture()
         future.set_running_or_notify_cancel()
+        later = self._waits and isinstance(message, Message) and message.wait_flush
+        if later:
+            message = msgspec.structs.replace(message, wait_flush=False)
         try:
-            later = self._waits and isinstance(message, Message) and message.wait_flush
-            if later:
-                message = msgspec.structs.replace(message, wait_flush=False)
             result = self._store.put(message, queue_id)
-            if later and result.is_stored:
-                self._acknowledge_later(future, result)
-            else:
-                future.set_result(result)
-        except Exception as error:  # noqa: BLE001 - the future raises it
+        except RocketStoreError as error:
             future.set_exception(error)
-        return future
-
-    def _acknowledge_later(self, future: PutFuture, result: PutResult) -> None:
-        self._pending.append((future, result))
-        if self._thread is None and self._may_run:
-            self._run_thread()
-        thread = self._thread
-        if thread is not None and thread.is_running and self._may_run:
+            return future
+        if not (later and result.is_stored):
+            future.set_result(result)
+            return future
+        self._pending[future] = result, monotonic()
+        # Known to the thread by now: it looks once more after it was told to stop.
+        if self._thread.is_running and not self._thread.stopping.is_set():
             self._bell.ring()
         else:
-            self._resolve_all()
-
-    def _run_thread(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                thread = ServiceThread("rocketstore-put-async", self._work, self._bell.ring)
-                thread.on_death = self._note_death
-                thread.start()
-                self._thread = thread
+            self._resolve(future)
+        return future
 
     def _work(self) -> None:
-        while self._may_run:
-            self._resolve_all()
-            self._bell.wait()
-
-    def _resolve_all(self) -> None:
-        while self._pending:
-            future, result = self._pending.popleft()
+        while True:
             try:
-                result = self._store.acknowledged(result)
-            except Exception as error:  # noqa: BLE001 - the future raises it
+                is_over = self._thread.stopping.is_set()
+                for future in list(self._pending):
+                    self._resolve(future)
+                if is_over:
+                    return
+                self._bell.wait()
+            except BaseException:  # noqa: BLE001 - out of somebody's callback, say
+                _log.exception("put_async.failed", next=f"asked again in {_ASK_AGAIN_S:.0f} s")
+                self._bell.wait(_ASK_AGAIN_S)
+
+    def _resolve(self, future: PutFuture, patience_s: float = _ASKED_FOR_S) -> None:
+        """Resolve a future when `put` would have returned; two threads may, and one does."""
+        result, put_at = self._pending.get(future, (None, 0.0))
+        if result is None:
+            return
+        waited_s = monotonic() - put_at
+        with contextlib.suppress(InvalidStateError):
+            try:
+                result = self._store.acknowledged(result, waited_s)
+            except Exception as error:
+                if waited_s < patience_s and not isinstance(error, RocketStoreError):
+                    raise
                 future.set_exception(error)
             else:
                 future.set_result(result)
+        self._pending.pop(future, None)
 
-    def _note_death(self, _name: str, error: BaseException) -> None:
-        for future, _ in tuple(self._pending):
+    def forget(self, error: RocketStoreError) -> None:
+        """End the futures in a forked child, where nobody resolves them, and call nobody back."""
+        for future in self._pending:
+            future._condition = threading.Condition()  # noqa: SLF001 - a thread may have held it
+            future._done_callbacks = []  # type: ignore[attr-defined] # noqa: SLF001 - the parent's
             future.set_exception(error)
-        self._pending.clear()
+        self._pending = {}
 
     def start(self) -> None:
-        """Let a thread wait for the puts to come; it starts with the first one."""
-        self._may_run = True
+        """Start the thread, if any put has to wait."""
+        if self._waits:
+            self._thread.start()
 
     def stop(self) -> None:
-        """Resolve every future that is left."""
-        self._may_run = False
-        if self._thread is not None:
-            self._thread.stop()
-        self._resolve_all()
+        """End the thread, which resolves what is left."""
+        self._thread.stop()
+        for future in list(self._pending):  # it died, or could not ask
+            self._resolve(future, patience_s=0)

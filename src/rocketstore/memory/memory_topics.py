@@ -263,6 +263,6 @@ class MemoryTopics(TopicRoutes):
         self.attach_reads(self.messages.keys)
         self._route("next_queue_offset")
         acknowledged = store.acknowledged
-        store.acknowledged = lambda result: (
-            result if result.physical_offset >= FIRST_ADDRESS else acknowledged(result)
+        store.acknowledged = lambda result, *waited: (
+            result if result.physical_offset >= FIRST_ADDRESS else acknowledged(result, *waited)
         )

@@ -283,12 +283,13 @@ class BaseStore(Reader):
             if not found.is_stored:
                 _log.error("put.further_queue_lost", queue=str(queue), why=str(found.detail))
 
-    def acknowledged(self, result: PutResult) -> PutResult:
+    def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
         """Return what a put with ``wait_flush=False`` would have returned had it waited.
 
-        Raises what `put` raises once the message is in the log.
+        Of its time-outs `waited_s` are over. Raises what `put` raises once the message is in the
+        log.
         """
-        return self._writer.acknowledged(result)
+        return self._writer.acknowledged(result, waited_s)
 
     # --- waiting --------------------------------------------------------------------------------
 

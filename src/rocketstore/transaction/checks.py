@@ -71,14 +71,13 @@ class TransactionChecks:
 
     def __init__(
         self, store: BaseStore, transactions: Transactions, clock: Callable[[], int], *,
-        runs: bool, monotonic: Callable[[], int] = monotonic_ms,
+        monotonic: Callable[[], int] = monotonic_ms,
     ) -> None:  # fmt: skip
         self._store = store
         self._transactions = transactions
         self._clock = clock
         self._monotonic = monotonic
         self._met: dict[int, int] = {}
-        self._runs = runs
         config = store.config
         self._rules = CheckRules(
             config.transaction_time_out,
@@ -86,29 +85,25 @@ class TransactionChecks:
             config.file_reserved_time * _HOUR_MS,
         )
         self._on_check: Callable[[StoredMessage], CheckAnswer | None] | None = None
-        self._thread: Periodic | None = None
+        interval_s = config.transaction_check_interval / 1000
+        self._thread = Periodic(
+            "rocketstore-transaction-check", lambda: self.turn(self._clock()), interval_s
+        )
 
     def watch(self, on_check: Callable[[StoredMessage], CheckAnswer | None]) -> None:
         """Ask `on_check` from now on; see `MessageStore.check_transactions`."""
         if self._store.is_closed:
             raise StoreClosedError(f"{self._store.layout.root} was closed", hint="open it again")
         self._on_check = on_check
-        if self._runs and self._thread is None:
-            interval_s = self._store.config.transaction_check_interval / 1000
-            thread = Periodic(
-                "rocketstore-transaction-check", lambda: self.turn(self._clock()), interval_s
-            )
-            thread.start()
-            self._thread = thread
 
     def start(self) -> None:
-        """Do nothing: the thread starts when there is somebody to ask."""
+        """Start the thread, which does nothing before there is somebody to ask."""
+        if self._store.config.broker_role is not BrokerRole.SLAVE:
+            self._thread.start()
 
     def stop(self) -> None:
         """End the thread after the half message it is at."""
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None
+        self._thread.stop()
 
     def turn(self, now_ms: int) -> int:
         """Go once over the open half messages; return how many were asked about."""
@@ -159,7 +154,7 @@ class TransactionChecks:
         return half.born_timestamp_ms + now_ms - since_ms
 
     def _is_late(self, began_ms: int) -> bool:
-        is_stopping = self._thread is not None and self._thread.stopping.is_set()
+        is_stopping = self._thread.stopping.is_set()
         return is_stopping or self._monotonic() - began_ms > TURN_LIMIT_MS
 
     # --- one half message -----------------------------------------------------------------------

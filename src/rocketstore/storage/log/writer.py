@@ -189,9 +189,10 @@ class StoreWriter:
         except _NotTaken as refused:
             return self._refused(refused)
 
-    def acknowledged(self, result: PutResult) -> PutResult:
+    def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
         """Return the result of a put that waited for nothing; see `BaseStore.acknowledged`."""
-        return self._acknowledged(result, time_ns(), self._timeout_s)
+        left_s = max(self._timeout_s - waited_s, 0.0)
+        return self._acknowledged(result, time_ns(), left_s, waited_s=waited_s)
 
     def _put_one(
         self, counter: QueueCounter, record: Record, *, waits: bool, checks: bool = False
@@ -397,8 +398,9 @@ class StoreWriter:
     # --- durability -----------------------------------------------------------------------------
 
     def _acknowledged(
-        self, result: PutResult, began_ns: int, timeout_s: float, *, waits: bool = True
-    ) -> PutResult:
+        self, result: PutResult, began_ns: int, timeout_s: float, *, waits: bool = True,
+        waited_s: float = 0.0,
+    ) -> PutResult:  # fmt: skip
         """Return the result of a put that was appended, once its flush mode's promise holds.
 
         A plain put that waited for no more than a sync, and not in vain, needs none of this.
@@ -419,7 +421,8 @@ class StoreWriter:
             # flush (CommitLog.submitReplicaRequest and what becomes of both in asyncPutMessage).
             replicated = PutMessageStatus.SLAVE_NOT_AVAILABLE
             if self.replica is not None:
-                replicated = self.replica(end, self.config.slave_timeout / 1000)
+                left_s = max(self.config.slave_timeout / 1000 - waited_s, 0.0)
+                replicated = self.replica(end, left_s)
             status = status if replicated is _OK else replicated
         elapsed_ns = time_ns() - began_ns
         if elapsed_ns >= _SLOW_NS:
