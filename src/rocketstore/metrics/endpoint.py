@@ -34,7 +34,7 @@ class MetricsService:
     @property
     def port(self) -> int | None:
         """The port it listens on, None while it does not."""
-        return None if self._server is None else int(self._server.server_port)
+        return None if self._server is None else int(self._server.listener.getsockname()[1])
 
     def start(self) -> None:
         """Listen, if ``metricsPort`` says where.
@@ -54,38 +54,30 @@ class MetricsService:
         from rocketstore.metrics.http_server import MetricsServer  # noqa: PLC0415 - slow to import
 
         try:
-            server = self._server = MetricsServer((host, port))
+            server = self._server = MetricsServer((host, port), application)
         except OSError as error:
             raise SystemRefusedError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
                 code=error.errno,
                 hint="set another metricsPort or metricsHost; metricsPort=0 serves none",
             ) from error
-        server.set_app(application)
         self._sources.store.watch_syncs(self._sources.syncs.note)
-        self._thread = ServiceThread("rocketstore-metrics", self._serve, server.wake)
+        self._thread = ServiceThread("rocketstore-metrics", server.serve, server.wake)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening; requests that are being answered may end."""
+        """Stop listening; answers that are on their way are cut."""
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
         if self._server is not None:
-            self._server.server_close()
+            self._server.close()
             self._server = None
 
     def forget(self) -> None:
         """Close a forked child's copy of the port: nobody there would answer."""
         if self._server is not None:
-            self._server.socket.close()
-
-    def _serve(self) -> None:
-        server, thread = self._server, self._thread
-        assert server is not None
-        assert thread is not None
-        while not thread.stopping.is_set():
-            server.wait_and_answer()
+            self._server.listener.close()
 
     def _application(self) -> Callable[..., Iterable[bytes]]:
         try:

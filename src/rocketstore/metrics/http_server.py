@@ -1,83 +1,116 @@
-"""A small HTTP server for one WSGI application, which sleeps until somebody connects.
+"""The HTTP server of the metrics: an event loop on one thread, asleep until somebody connects.
 
-Law: an idle one never wakes up. A peer that sends nothing, or reads nothing, holds a thread of its
-own for `REQUEST_TIMEOUT_S` and nothing else, and there are no more than `MAX_REQUESTS` of them.
+Law: no peer keeps another one from its answer. A request has `REQUEST_TIMEOUT_S` as a whole, of
+more than `MOST_PEERS` the one that came first has to go, and none is given a thread, which the
+system might refuse. Where there is no descriptor left, accepting pauses for a second.
+
+asyncio accepts, sends and pauses, wsgiref reads the request and writes the answer; ours are the
+limits, which no kept server has (docs/decisions/0038-services-start-with-the-store.md).
 """
 
 from __future__ import annotations
 
-import selectors
+import asyncio
+import contextlib
 import socket
-import threading
-from socketserver import ThreadingMixIn
-from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final, cast
+from wsgiref.simple_server import WSGIRequestHandler
 
 from rocketstore.events import get_logger
 
-REQUEST_TIMEOUT_S: Final = 10.0
-"""Longest silence of a peer: Prometheus gives a scrape up itself after 10 s."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
-MAX_REQUESTS: Final = 16
-"""Requests answered at once; more are refused, so that nobody makes threads without end."""
+REQUEST_TIMEOUT_S: Final = 10.0
+"""Longest time for a request and its answer: Prometheus gives a scrape up itself after 10 s."""
+
+MOST_PEERS: Final = 64
+"""Connections at once; each costs a descriptor."""
+
+_BACKLOG: Final = 16
 
 _log: Final = get_logger(__name__)
 
 
-class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Answers each request on a thread of its own; `wait_and_answer` is its loop's turn."""
+class MetricsServer:
+    """Answers on the thread that calls `serve`, until `wake`; listens as soon as it is made."""
 
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = MAX_REQUESTS
-    timeout = 0
+    def __init__(
+        self, address: tuple[str, int], application: Callable[..., Iterable[bytes]]
+    ) -> None:
+        self.get_app = lambda: application
+        self.base_environ = {"SERVER_NAME": address[0], "SERVER_PORT": str(address[1])}
+        self._peers: list[asyncio.WriteTransport] = []
+        self._over = asyncio.Event()
+        self._said = ""
+        self._loop = asyncio.SelectorEventLoop()
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        try:
+            self.listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        except BaseException:
+            self._loop.close()
+            raise
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
-        self._ready = selectors.DefaultSelector()
-        self._wakes, self._woken = socket.socketpair()
-        self._ready.register(self._woken, selectors.EVENT_READ)
-        super().__init__(address, _Handler)
-        self._ready.register(self, selectors.EVENT_READ)
+    def serve(self) -> None:
+        """Answer requests."""
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
 
     def wake(self) -> None:
-        """End the wait for a request."""
-        self._wakes.send(b"\0")
+        """End `serve`; answers that are on their way are cut."""
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._over.set)
 
-    def wait_and_answer(self) -> None:
-        """Wait for a request, or to be woken, and answer it on a thread of its own."""
-        self._ready.select()
-        self.handle_request()
+    def close(self) -> None:
+        """Free the port, after `serve`."""
+        self.listener.close()
+        self._loop.close()
 
-    def server_close(self) -> None:
-        """Free the port."""
-        super().server_close()
-        self._ready.close()
-        self._wakes.close()
-        self._woken.close()
+    async def _serve(self) -> None:
+        self._loop.set_exception_handler(self._note)
+        server = await asyncio.start_server(self._talk, sock=self.listener, backlog=_BACKLOG)
+        await self._over.wait()
+        server.close()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread, unless too many do."""
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room for another."""
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peers, transport = self._peers, writer.transport
+        if len(peers) >= MOST_PEERS:
+            peers.pop(0).abort()
+        peers.append(transport)
         try:
-            super().process_request_thread(request, client_address)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                request: Any = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_Request(request, ("", 0), cast("Any", self)).wfile.getvalue())
+                writer.close()
+                await writer.wait_closed()
+                self._said = ""
+        except (OSError, EOFError, asyncio.LimitOverrunError):
+            pass  # it went away, was too slow, or sends something else
         finally:
-            self._slots.release()
+            transport.abort()
+            if transport in peers:
+                peers.remove(transport)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Log it: a peer that went away is no reason to write on somebody's stderr."""
-        _log.warning("metrics.request_failed", peer=str(client_address), exc_info=True)
+    def _note(self, _loop: object, context: dict[str, Any]) -> None:
+        """Log what asyncio tells, repeated or not, once until an answer went out."""
+        said = f"{context['message']}: {context.get('exception')}"
+        if said != self._said:
+            self._said = said
+            _log.warning("metrics.failed", error=said)
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_TIMEOUT_S
+class _Request(WSGIRequestHandler):
+    """A request that has come in, and, once this is made, its answer in `wfile`."""
+
+    wfile: BytesIO
+
+    def setup(self) -> None:
+        """Take the bytes in place of a socket."""
+        self.rfile, self.wfile = BytesIO(self.request), BytesIO()
+
+    def finish(self) -> None:
+        """Leave the answer where it is."""
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name there
         """Say nothing: a request every few seconds is no event."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -30,7 +32,7 @@ from support.patience import PATIENCE_S
 from support.repository import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ORDER = Message(topic="orders", body=b"x" * 10)
@@ -278,10 +280,10 @@ def test_it_is_off_unless_a_port_is_set(root: Path) -> None:
 
 def test_only_this_machine_is_served_unless_a_host_is_set(root: Path) -> None:
     with open_served(root) as store:
-        assert store.metrics._server.socket.getsockname()[0] == "127.0.0.1"
+        assert store.metrics._server.listener.getsockname()[0] == "127.0.0.1"
     everywhere = "0.0.0.0"  # noqa: S104 - what is tested
     with open_served(root, metrics_host=everywhere) as store:
-        assert store.metrics._server.socket.getsockname()[0] == everywhere
+        assert store.metrics._server.listener.getsockname()[0] == everywhere
         assert scrape(store)
 
 
@@ -328,7 +330,7 @@ def test_what_is_needed_to_serve_is_imported_only_to_serve() -> None:
     modules = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     ).stdout.split()
-    assert not {"prometheus_client", "wsgiref", "http.server"} & set(modules)
+    assert not {"prometheus_client", "wsgiref", "http.server", "asyncio"} & set(modules)
 
 
 def test_other_paths_and_methods_are_refused(root: Path) -> None:
@@ -360,45 +362,104 @@ def test_a_failure_while_values_are_taken_is_an_answer_and_not_the_end(
     assert capfd.readouterr().err == ""
 
 
-def scrape_at_last(store: MessageStore) -> None:
-    """Scrape, once the threads of earlier peers have ended."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            assert scrape(store)
-        except OSError:
-            assert time.monotonic() < deadline
-        else:
-            return
+@contextlib.contextmanager
+def peers_of(store: MessageStore) -> Iterator[Callable[[], socket.socket]]:
+    """Let a test connect, and hang up for it at last."""
+    address = ("127.0.0.1", store.config.metrics_port)
+    with contextlib.ExitStack() as peers:
+        yield lambda: peers.enter_context(socket.create_connection(address, timeout=30))
+
+
+def wait_for_hang_ups(peers: list[socket.socket], count: int) -> None:
+    hung_up = select.poll()  # which takes descriptors beyond 1,024 too
+    for one in peers:
+        hung_up.register(one, select.POLLIN)
+    deadline = time.monotonic() + 30
+    while len(hung_up.poll(1000)) < count:
+        assert time.monotonic() < deadline
 
 
 def test_peers_that_send_garbage_or_nothing_hold_nobody_up(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(http_server, "MAX_REQUESTS", 4)
-    with open_served(root) as store, contextlib.ExitStack() as peers:
-        address = ("127.0.0.1", store.config.metrics_port)
-
-        def peer() -> socket.socket:
-            return peers.enter_context(socket.create_connection(address, timeout=30))
-
+    monkeypatch.setattr(http_server, "MOST_PEERS", 4)
+    with open_served(root) as store, peers_of(store) as peer:
         for garbage in (b"\x16\x03\x01\x02", b"GET\r\n\r\n", b"A" * 70_000 + b"\r\n"):
             with contextlib.suppress(ConnectionError):  # it hung up before all was sent
                 peer().sendall(garbage)
-        peers.close()
-        for _ in range(3):
-            peer()
-        scrape_at_last(store)
-        more = [peer() for _ in range(9)]  # of which there is room for one
-        deadline = time.monotonic() + PATIENCE_S
-        hung_up = select.poll()  # which takes descriptors beyond 1,024 too
-        for one in more:
-            hung_up.register(one, select.POLLIN)
-        while len(hung_up.poll(1000)) < 8:
-            assert time.monotonic() < deadline
-        peers.close()
-        scrape_at_last(store)
+        silent = [peer() for _ in range(4)]
+        assert scrape(store)
+        silent += [peer() for _ in range(9)]
+        assert scrape(store)
+        wait_for_hang_ups(silent, 9)
+        assert scrape(store)
     assert capfd.readouterr().err == ""
+
+
+def test_a_request_has_its_time_as_a_whole_however_often_a_byte_of_it_comes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.3)
+    with open_served(root) as store, peers_of(store) as peer:
+        slow, deadline = peer(), time.monotonic() + 30
+        with contextlib.suppress(ConnectionError):
+            while not select.select([slow], [], [], 0.01)[0]:
+                slow.sendall(b"x")
+                assert time.monotonic() < deadline
+        assert scrape(store)
+
+
+def test_a_peer_that_takes_nothing_of_its_answer_is_hung_up_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.3)
+    with open_served(root) as store, peers_of(store) as peer:
+        store.metrics._server.get_app = lambda: (
+            lambda _environ, start: (
+                start("200 OK", []),
+                [bytes(1 << 25)],
+            )[1]
+        )
+        slow = peer()
+        slow.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        wait_for_hang_ups([slow], 1)
+        deadline = time.monotonic() + 30
+        while store.metrics._server._peers:
+            assert time.monotonic() < deadline
+
+
+def test_without_descriptors_it_pauses_and_answers_when_there_are_some(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.2)
+    accept, tries, are_out = socket.socket.accept, [], True
+
+    def refused(listener: socket.socket) -> Any:
+        if are_out:
+            tries.append(time.monotonic())
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    with open_served(root) as store:
+        monkeypatch.setattr(socket.socket, "accept", refused)
+        with peers_of(store) as peer:
+            peer()
+            while len(tries) <= 2 * http_server._BACKLOG:
+                time.sleep(0.01)
+        assert tries[-1] - tries[0] > 0.3
+        are_out = False
+        assert scrape(store)
+
+
+def test_a_scrape_needs_no_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with open_served(root) as store:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2 * http_server.MOST_PEERS):
+            assert scrape(store)
+        monkeypatch.undo()
 
 
 def test_a_forked_child_does_not_keep_the_port(root: Path) -> None:
