@@ -40,6 +40,7 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.positions import MARKS, agreed_end, end_within, with_mark
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
@@ -116,12 +117,13 @@ class ConsumerOffsetTable:
             return
         self._is_changed = True
 
+    @system_errors("cannot save the offsets of consumers")
     def save(self) -> None:
         """Write the file if an offset changed since the last time.
 
         Raises
         ------
-        FlushFailedError, OSError
+        StoreError
             It is as it was; the next save tries again.
         """
         with self._saving:
@@ -156,7 +158,7 @@ class ConsumerOffsetTable:
         self._thread.stop()
         try:
             self.save()
-        except (StoreError, OSError) as error:
+        except StoreError as error:
             _log.error("consumer_offsets.not_saved", path=str(self.path), error=str(error))
 
     def _table_of(self, topic: str) -> dict[str, dict[int, int]]:

@@ -66,7 +66,7 @@ class StoreServices:
     def __init__(self, parts: StoreParts, *, threads: bool) -> None:
         self._parts = parts
         self._threads = threads
-        self.is_stopped = not threads
+        self.is_stopped = False
         config, clock, log = parts.config, parts.clock, parts.log
         self.flusher = CommitLogFlusher(
             log, checkpoint=parts.checkpoint, config=config, monotonic=monotonic_ms
