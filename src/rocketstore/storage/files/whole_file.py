@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.storage.files.disk import read_at, read_whole
+from rocketstore.storage.files.disk import read_at, read_whole, system_errors
 from rocketstore.units import MiB
 from rocketstore.verification.small_files import NO_FILE, read_table
 
@@ -152,9 +152,10 @@ def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
 
 def _content(name: str) -> Content:
     path = Path(name)
-    if path.is_file():
-        with contextlib.suppress(FileNotFoundError):  # it is being replaced
-            return read_whole(path)
+    with system_errors(f"cannot read {path}"):
+        if path.is_file():
+            with contextlib.suppress(FileNotFoundError):  # it is being replaced
+                return read_whole(path)
     return NO_FILE if os.path.lexists(path) else None
 
 
