@@ -8,9 +8,11 @@ day's run takes some calls and lines of each, ``ROCKETSTORE_FAULT_WALK=all`` eve
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import os
 import shutil
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,8 +36,13 @@ LINES = 30
 
 
 @pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ROOT, "disabled", True)
+    yield
+    with warnings.catch_warnings():
+        # Of a file that an opening was just loading when it failed, a descriptor may be left.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
