@@ -127,10 +127,10 @@ def test_messages_are_flushed_before_offsets_and_a_save_that_failed_is_tried_aga
     assert table_at(tmp_path).get("T", "g", 0) == 1
 
 
-def test_a_store_saves_at_its_close_and_keeps_no_thread_for_an_unused_table(tmp_path):
+def test_a_store_saves_at_its_close_and_has_its_thread_from_the_start(tmp_path):
     with MessageStore.open(tmp_path) as store:
         store.put(Message(topic="T"))
-        assert store.consumer_offsets._thread is None
+        assert store.consumer_offsets._thread.is_running
         store.consumer_offsets.set("T", "g", 0, 1)
         assert store.consumer_offsets._thread.is_running
     table = decode_table(saved(tmp_path), ConsumerOffsets)
