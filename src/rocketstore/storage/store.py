@@ -286,8 +286,7 @@ class BaseStore(Reader):
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
         """Return what a put with ``wait_flush=False`` would have returned had it waited.
 
-        Of its time-outs `waited_s` are over. Raises what `put` raises once the message is in the
-        log.
+        Of its time-outs `waited_s` are over. Raises what `put` does of a message in the log.
         """
         return self._writer.acknowledged(result, waited_s)
 
