@@ -16,7 +16,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.units import KiB, MiB
@@ -103,7 +103,7 @@ def files_at(location: str) -> tuple[Files, str]:
     if not is_remote(location):
         return LocalFiles(), local_path(location)
     refuse_secrets(location)
-    parts = urlsplit(location)
+    parts = uri_parts(location)
     scheme = "s3" if parts.scheme in _S3_NAMES else parts.scheme
     query = f"?{parts.query}" if parts.query else ""
     try:
@@ -118,11 +118,16 @@ def files_at(location: str) -> tuple[Files, str]:
     return ArrowFiles(system), f"{root.rstrip('/')}/{unquote(parts.path).strip('/')}".rstrip("/")
 
 
+def uri_parts(location: str) -> SplitResult:
+    """Return the parts of a URI, whose path goes on after a ``#``: a store has no fragments."""
+    return urlsplit(location.replace("#", "%23"))
+
+
 def refuse_secrets(location: str) -> None:
     """Raise where a URI holds a password or an access key; the error does not repeat it."""
     if not is_remote(location):
         return
-    parts = urlsplit(location)
+    parts = uri_parts(location)
     user = parts.username if parts.scheme in _S3_NAMES else None
     names = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     named = any(word in name for name in names for word in _SECRET_WORDS)

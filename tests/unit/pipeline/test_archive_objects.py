@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from rocketstore.errors import ArchiveError, ConfigError, RocketStoreError, StoreError
-from rocketstore.pipeline.jobs.archive.archive_table import Archive, table_uri
+from rocketstore.pipeline.jobs.archive.archive_place import table_uri
+from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.audit.audit_job import prove_rebuild
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.pipeline.jobs.report.report_job import plan_report

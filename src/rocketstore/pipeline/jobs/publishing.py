@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from rocketstore.events import get_logger
 from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, local_path, sync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rocketstore.errors import RocketStoreError
 
@@ -49,6 +49,7 @@ def published(location: str) -> Iterator[str]:
         return
     target = Path(local_path(location))
     refuse_taken(str(target))
+    made = missing_directories(target.parent)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
     try:
         with plain_write_errors(target):
@@ -60,7 +61,20 @@ def published(location: str) -> Iterator[str]:
             sync_path(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
+        remove_empty(made)
         raise
+
+
+def missing_directories(place: Path) -> list[Path]:
+    """Return what has to be made for a directory to be there, the directory itself first."""
+    return [one for one in (place, *place.parents) if not one.exists()]
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """Remove those of some directories that are there and empty."""
+    for one in directories:
+        with suppress(OSError):
+            one.rmdir()
 
 
 def put(place: str, name: str, content: bytes) -> None:

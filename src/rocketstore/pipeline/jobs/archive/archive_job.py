@@ -27,11 +27,13 @@ from rocketstore.errors import ArchiveError, ConfigError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
 from rocketstore.format.record import body_crc
 from rocketstore.pipeline.files import files_at, opened, read_part
+from rocketstore.pipeline.jobs.archive.archive_place import taken_back
 from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENT_BYTES,
     EXTENT_SCHEMA,
     EXTENTS,
     FILE_SCHEMA,
+    KINDS,
     LOG_KINDS,
     MESSAGE_FIELDS,
     MESSAGES,
@@ -135,6 +137,7 @@ class ArchiveTask(NamedTuple):
     store: StorePlace
     target: str
     run: int
+    token: str
     end: int
     parts: tuple[SplitTask, ...]
     known: list[tuple[Any, ...]]
@@ -182,23 +185,29 @@ def archive(
             f"{target} is a store: expected a directory for the archive",
             hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
         )
-    [place], tables = places, Archive.open(location, or_create=True)
-    last = next(iter(tables.runs(place.broker_name, only_last=True)), None)
-    number = (tables.extents.transaction_version(run_id(place.broker_name)) or 0) + 1
-    plan = plan_run(place, last, number)
-    run, found = plan.run, list[WrittenFile]()
-    has_grown = run.begin != run.end or plan.gap is not None
-    if is_news := has_grown or last is None or run.beside != last.beside:
-        rest = ArchiveTask(0, place, location, number, run.end, (), plan.known)
-        tasks = [
-            rest._replace(number=one, parts=parts, known=[])
-            for one, parts in enumerate(tasks_of(plan.parts, max_split_bytes), 1)
-        ]
-        with plain_failure():
-            # A row per file; the files of many terabytes are some thousands.
-            rows = map_tasks(spark, [*tasks, rest], archive_task, RESULT_SCHEMA).toArrow()
-        found = [WrittenFile(**row) for row in rows.to_pylist()]
-        _commit(tables, place, plan, found)
+    [place], found = places, list[WrittenFile]()
+    with taken_back(location, KINDS) as token:
+        tables = Archive.open(location, or_create=True)
+        last = next(iter(tables.runs(place.broker_name, only_last=True)), None)
+        number = (tables.extents.transaction_version(run_id(place.broker_name)) or 0) + 1
+        plan = plan_run(place, last, number)
+        run = plan.run
+        has_grown = run.begin != run.end or plan.gap is not None
+        if is_news := has_grown or last is None or run.beside != last.beside:
+            rest = ArchiveTask(0, place, location, number, token, run.end, (), plan.known)
+            tasks = [
+                rest._replace(number=one, parts=parts, known=[])
+                for one, parts in enumerate(tasks_of(plan.parts, max_split_bytes), 1)
+            ]
+            with plain_failure():
+                # A row per file; the files of many terabytes are some thousands.
+                rows = map_tasks(spark, [*tasks, rest], archive_task, RESULT_SCHEMA).toArrow()
+            found = [WrittenFile(**row) for row in rows.to_pylist()]
+            _check_covered(place, plan, found)
+    if is_news:
+        marks = {run_id(place.broker_name): run.number}
+        tables.commit(EXTENTS, place.broker_name, marks, found)
+        tables.commit(MESSAGES, place.broker_name, marks | {place.broker_name: run.end}, found)
     messages = [one for one in found if one.table == MESSAGES]
     return ArchiveResult(
         run=number if is_news else None,
@@ -317,8 +326,8 @@ def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int
     )
 
 
-def _commit(tables: Archive, store: StorePlace, plan: LogPlan, found: list[WrittenFile]) -> None:
-    """Compare what tasks found with the plan, and commit it."""
+def _check_covered(store: StorePlace, plan: LogPlan, found: list[WrittenFile]) -> None:
+    """Compare what tasks found with the plan."""
     run, (first, stop) = plan.run, plan.gap or (0, 0)
     covered = sum(one.log_bytes for one in found) - (stop - first)
     expected = sum(one.byte_count for one in plan.parts if not _kind(one, run.end))
@@ -328,9 +337,6 @@ def _commit(tables: Archive, store: StorePlace, plan: LogPlan, found: list[Writt
             f"physical offset {run.begin} to {run.end}, found {covered}; nothing was archived",
             hint="run the archive again",
         )
-    marks = {run_id(store.broker_name): run.number}
-    tables.commit(EXTENTS, store.broker_name, marks, found)
-    tables.commit(MESSAGES, store.broker_name, marks | {store.broker_name: run.end}, found)
 
 
 # --- on workers ---------------------------------------------------------------------------------
@@ -389,7 +395,8 @@ class TaskFiles:
         if (table, day) not in self._open:
             if len(self._open) == _OPEN_FILES:
                 self._done.append(self._open.pop(next(iter(self._open))).close())
-            self._made.append(TableFile(self._task.target, table, self._task.number, day))
+            where = self._task.target, table, self._task.number
+            self._made.append(TableFile(*where, self._task.token, day))
             self._open[table, day] = self._made[-1]
         return self._open[table, day]
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
-from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import numpy as np
@@ -39,10 +38,10 @@ from rocketstore.pipeline.files import (
     is_remote,
     joined,
     local_path,
-    refuse_secrets,
     side_by_side,
     sync_path,
 )
+from rocketstore.pipeline.jobs.archive.archive_place import TableKind, open_tables
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -152,10 +151,17 @@ _MESSAGE_OPTIONS: Final = _OPTIONS | {
     "write_page_index": True,
 }
 _FILES: Final[dict[str, Any]] = {
-    EXTENTS: (EXTENT_SCHEMA, [], _OPTIONS | _compressed("content", "evidence", "reason", "name")),
-    MESSAGES: (FILE_SCHEMA, [pa.field(DAY, pa.date32())], _MESSAGE_OPTIONS),
+    MESSAGES: (FILE_SCHEMA, _MESSAGE_OPTIONS),
+    EXTENTS: (EXTENT_SCHEMA, _OPTIONS | _compressed("content", "evidence", "reason", "name")),
 }
-"""Columns of a table's files, those of its directories, and how files are written."""
+"""Columns of a table's files, and how they are written."""
+
+KINDS: Final = {
+    MESSAGES: TableKind(
+        pa.schema([pa.field(DAY, pa.date32()), *FILE_SCHEMA]), [DAY], STATISTICS[MESSAGES]
+    ),
+    EXTENTS: TableKind(EXTENT_SCHEMA, [], STATISTICS[EXTENTS]),
+}
 
 Condition = tuple[str, str, Any]
 """Of rows: a column, how it is compared, and a value; a filter of ``pyarrow.parquet``."""
@@ -198,29 +204,11 @@ class Archive:
         cls, location: str | Path, as_of: int | str | None = None, *, or_create: bool = False
     ) -> Self:
         """Open an archive; `as_of` is a version of `messages`, or an ISO 8601 time."""
-        from deltalake import DeltaTable  # noqa: PLC0415 - of the driver only
         from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415 - as above
 
-        location, tables = str(location), dict[str, DeltaTable]()
-        key = "delta.dataSkippingStatsColumns"
+        location = str(location)
         try:
-            for name, (columns, days, _) in _FILES.items():
-                uri, options = table_uri(location, name)
-                try:
-                    tables[name] = DeltaTable(uri, storage_options=options)
-                except TableNotFoundError:
-                    if not or_create:
-                        raise
-                    tables[name] = DeltaTable.create(
-                        uri,
-                        pa.schema([*days, *columns]),
-                        mode="ignore",
-                        partition_by=[one.name for one in days],
-                        storage_options=options,
-                        configuration={key: ",".join(STATISTICS[name])},
-                    )
-            if as_of is not None:
-                tables[MESSAGES].load_as_version(as_of)
+            tables = open_tables(location, KINDS, as_of, or_create=or_create)
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, TableNotFoundError) and not or_create:
                 what = f"is not an archive: it has no Delta tables {MESSAGES} and {EXTENTS}"
@@ -344,29 +332,6 @@ class Archive:
             raise ArchiveError(f"{self.location} cannot be committed to: {error}") from error
 
 
-def table_uri(location: str, name: str) -> tuple[str, dict[str, str] | None]:
-    """Return what ``deltalake`` opens a table of an archive by: a URI, and storage options.
-
-    A location on an object store has the query that ``pyarrow.fs`` knows.
-
-    Examples
-    --------
-    >>> table_uri("s3://bucket/archive?region=eu-west-1", "messages")
-    ('s3://bucket/archive/messages', {'AWS_REGION': 'eu-west-1'})
-    """
-    if not is_remote(location):
-        return f"{local_path(location)}/{name}", None
-    refuse_secrets(location)
-    place = urlsplit(joined(location, name))
-    query = dict(parse_qsl(place.query))
-    options = {"AWS_REGION": query["region"]} if "region" in query else {}
-    if server := query.get("endpoint_override"):
-        scheme = query.get("scheme", "https")
-        options["AWS_ENDPOINT_URL"] = server if "://" in server else f"{scheme}://{server}"
-        options["AWS_ALLOW_HTTP"] = str(scheme == "http").lower()
-    return f"{place.scheme}://{place.netloc}{place.path}", options
-
-
 # --- Parquet files ------------------------------------------------------------------------------
 
 
@@ -437,11 +402,11 @@ class WrittenFile(NamedTuple):
 class TableFile:
     """A Parquet file of a table, being written under a name that no other attempt has."""
 
-    def __init__(self, target: str, table: str, number: int, day: date | None) -> None:
+    def __init__(self, target: str, table: str, number: int, token: str, day: date | None) -> None:
         self.log_bytes = self.damaged_bytes = self._flushed = 0
         self._table, self._day = table, str(day) if day else None
         self._is_local = not is_remote(target)
-        self._path = f"part-{number:05d}-{uuid.uuid4().hex}.parquet"
+        self._path = f"part-{number:05d}-{token}-{uuid.uuid4().hex}.parquet"
         if table == MESSAGES:
             self._path = f"{DAY}={day or '__HIVE_DEFAULT_PARTITION__'}/{self._path}"
         system, root = _arrow_place(target)
@@ -450,7 +415,7 @@ class TableFile:
             # Only the day: where a worker does not see the table itself, it must not make one.
             self._place.parent.mkdir(exist_ok=True)
         self._sink = system.open_output_stream(str(self._place))
-        columns, _, options = _FILES[table]
+        columns, options = _FILES[table]
         self._footers: list[Any] = []
         self._writer = pq.ParquetWriter(
             self._sink, columns, metadata_collector=self._footers, **options
