@@ -193,11 +193,34 @@ def plain_errors() -> Iterator[None]:
     spare_collections()
 
 
+class WorkerErrors:
+    """The stderr of a worker, without what Spark's daemon says of a pipe that nobody reads on.
+
+    After a ``limit`` Spark closes it on purpose, and shows a traceback for each worker.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, but not while the daemon itself deals with such a pipe."""
+        error = sys.exception()
+        where = error and error.__traceback__ and error.__traceback__.tb_frame.f_code.co_filename
+        is_daemon = isinstance(error, BrokenPipeError) and str(where).endswith("pyspark/daemon.py")
+        return len(text) if is_daemon else self._stream.write(text)
+
+
 def let_warnings_out() -> None:
     """Let what this package warns of reach a worker's stderr, unless logging is set up there."""
-    last_resort = logging.lastResort
-    if last_resort is not None and is_worker() and not logging.getLogger().handlers:
-        ROOT.addHandler(last_resort)  # once: a handler that is there is not added again
+    if not is_worker():
+        return
+    if logging.lastResort is not None and not logging.getLogger().handlers:
+        ROOT.addHandler(logging.lastResort)  # once: a handler that is there is not added again
+    if not isinstance(sys.stderr, WorkerErrors):
+        sys.stderr = WorkerErrors(sys.stderr)
 
 
 @functools.cache

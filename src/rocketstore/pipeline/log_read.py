@@ -28,16 +28,17 @@ from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_window
-from rocketstore.units import ByteRange, KiB, MiB
+from rocketstore.units import ByteRange, KiB, MiB, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from rocketstore.pipeline.options import ReadOptions
 
     Numbers = npt.NDArray[np.int64]
+    QueueOpener = Callable[[str, QueueKey], QueueFiles]
 
 _log = get_logger(__name__)
 
@@ -100,13 +101,15 @@ def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
     return found
 
 
-def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
+def intact_records(
+    task: SplitTask, options: ReadOptions, queue_of: QueueOpener = QueueFiles
+) -> Iterator[RecordColumns]:
     """Yield the records of a task's range, and deal with damage and loss as the query asked."""
     yielded: list[Numbers] = []
     if task.queues:
         stop = max(task.start, min(task.stop, task.dispatched - task.segment.base))
         try:
-            for columns in _records_by_entries(task._replace(stop=stop)):
+            for columns in _records_by_entries(task._replace(stop=stop), queue_of):
                 yielded.append(columns.physical_offset)
                 yield columns
         except Doubt:
@@ -123,9 +126,11 @@ def intact_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColu
             yield columns
 
 
-def chosen_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
-    """Yield those of them that the query wants."""
-    for columns in intact_records(task, options):
+def chosen_records(
+    task: SplitTask, options: ReadOptions, queue_of: QueueOpener = QueueFiles
+) -> Iterator[RecordColumns]:
+    """Yield those of them that the query wants; whose task has many ranges lists queues once."""
+    for columns in intact_records(task, options, queue_of):
         wanted = wanted_records(columns, options, task.store.broker_name, task.queue_ranges)
         if len(wanted):
             yield wanted
@@ -174,10 +179,10 @@ _WANTED: Final = ("physical_offset", "size", "queue_id", "queue_offset")
 _PLACES: Final = [column for column in Column if column.name.endswith("_AT")]
 
 
-def _records_by_entries(task: SplitTask) -> Iterator[RecordColumns]:
+def _records_by_entries(task: SplitTask, queue_of: QueueOpener) -> Iterator[RecordColumns]:
     """Yield at least the task's queues' records in its range; `Doubt` where it has to scan."""
     begin, stop = task.segment.base + task.start, task.segment.base + task.stop
-    queues = [QueueFiles(task.store.location, key) for key in task.queues]
+    queues = [queue_of(task.store.location, key) for key in task.queues]
     wanted = np.concatenate([_entries_in(*one, begin, stop) for one in enumerate(queues)])
     if not len(wanted):
         return

@@ -6,13 +6,14 @@ name topic and queue, three the broker in between. -2 is the earliest, -1 the la
     {"orders": {"0": 23, "1": -2}}              {"orders": {"broker-a": {"0": 23}}}
 
 Law: no option is ever ignored. One that is not in the table, or means nothing where it is given, is
-an error that names it. Nothing here looks at a store.
+an error that names it. Nothing here looks at a store, but whether a path with commas is one.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import BODY, PROPERTIES, RECORD_TABLES, TABLES, column_type
-from rocketstore.pipeline.files import refuse_secrets
+from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ OPTIONS: Final = (  # the page's table; names are matched without regard to case
     Option("assign", _TOPICS, "-", 'queues: `{"topic":[0,1]}`'),
     Option("startingOffsets", _BATCH_QUEUES, "earliest", "first queue offset of each queue, JSON"),
     Option("endingOffsets", _BATCH_QUEUES, "latest", "queue offset after each queue's last, JSON"),
-    Option("startingTimestamp", _RECORDS, "-", "earliest store time, in ms or ISO 8601"),
+    Option("startingTimestamp", RECORD_TABLES, "-", "earliest store time of a row, ms or ISO 8601"),
     Option("endingTimestamp", RECORD_TABLES, "-", "store time to stop before, in ms or ISO 8601"),
     Option("subExpression", _RECORDS, "*", "tags, with two bars between several"),
     Option("maxSplitBytes", _CUT, "256 MiB", "most bytes of one task; `64m`, `1g` are understood"),
@@ -94,6 +95,7 @@ OPTIONS: Final = (  # the page's table; names are matched without regard to case
     Option("maxHashSlotNum", _INDEX, "learnt", "slots of an index file"),
     Option("maxIndexNum", _INDEX, "learnt", "items of an index file"),
     Option("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),
+    Option("startingTimestamp", _STREAM, "-", "store time of the first record of a new query"),
     Option("startingOffsetsByTimestamp", _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
     Option("startingOffsetsByTimestampStrategy", _STREAM, "latest", "`error` if nothing is later"),
     Option("maxOffsetsPerTrigger", _STREAM, "-", "most records of a batch, of each store"),
@@ -205,6 +207,12 @@ class GivenOptions(dict[str, str]):
             raise self.refused(name, "is not a JSON array of texts")
         return tuple(listed)
 
+    def places(self, name: str) -> tuple[str, ...]:
+        """Return locations: the text as it stands if that is there, else those between commas."""
+        whole = self.get(name, "")
+        is_there = whole.strip() and not is_remote(whole) and os.path.lexists(local_path(whole))
+        return (whole,) if is_there else self.names(name, json_too=name != "path")
+
     def _measured(
         self, name: str, unit: str, units: Mapping[str, Unit], limits: tuple[int, int], what: str
     ) -> Unit | None:
@@ -234,8 +242,10 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
         if its == {STREAM} and SINK not in uses:
             what, hint = "is one of streams", "read with spark.readStream"
         return refused(elsewhere[0].name, value, what, hint)
-    near = difflib.get_close_matches(key.lower(), known, n=1)
-    hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(known.values())}"
+    near = known[difflib.get_close_matches(key.lower(), known, n=1, cutoff=0)[0]]
+    hint = (
+        f"did you mean {near}? All are in docs/reference/spark-options.md; Spark lowers their case"
+    )
     return refused(key, value, "is unknown", hint)
 
 
@@ -365,12 +375,12 @@ def _bounds(
 def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
     """Return what is read, of a query or a stream; `bounds` say from where to where."""
     table = values.one_of("table", tuple(TABLES))
-    locations = values.names("paths", json_too=True) or values.names("path")
+    locations = values.names("paths", json_too=True) or values.places("path")
     if not locations:
         raise ConfigError("no store is named", key="path", hint="give its directory to load()")
     for location in locations:
         refuse_secrets(location)
-    logs = values.names("storePathCommitLog", json_too=True)
+    logs = values.places("storePathCommitLog")
     if not all(Path(one).is_absolute() for one in logs) or (
         "storePathCommitLog" in values and not logs
     ):

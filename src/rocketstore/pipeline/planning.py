@@ -22,7 +22,6 @@ from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import opened, read_part, side_by_side, stored_stop
-from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
 from rocketstore.pipeline.queues import ALL_OFFSETS, Doubt, QueueFiles
 from rocketstore.pipeline.stores import (
     Segment,
@@ -37,6 +36,8 @@ from rocketstore.verification.runs import joined, pairs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from rocketstore.pipeline.options import ReadOptions
+
 _log = get_logger(__name__)
 
 CLOCK_MARGIN_MS: Final = 600_000  # how far a clock may have been set back inside a file
@@ -45,6 +46,7 @@ MOST_TASKS: Final = 100_000
 Spark's scheduler dies without a word to the query, which waits for ever."""
 
 PIECES_OF_TASK: Final = 1024  # that hold nothing: to open one costs what 256 KiB of records do
+LATE_BYTES: Final = 16 * MiB  # that are looked through for a topic that no queue is of
 FIRST_LOOKS: Final = 1024  # at first records, before those of files beside the bounds
 MOST_QUEUES: Final = 64  # of a task that searches their entries; with more it scans
 _MOST_RECORD_BYTES: Final = 64 * MiB  # that an entry is believed: it decides how much is read
@@ -77,8 +79,28 @@ class SplitTask(NamedTuple):
 
 def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return the tasks of a read, each a row of byte ranges; with `failOnDataLoss` none is lost."""
-    ranges = [one for store in queues.chosen_stores(options) for one in plan_store(store, options)]
+    stores = queues.chosen_stores(options)
+    ranges = [one for store in stores for one in plan_store(store, options)]
+    if unknown := queues.unknown_topics(stores, options):
+        late = (
+            _topics_in(ranges) if sum(one.byte_count for one in ranges) <= LATE_BYTES else unknown
+        )
+        queues.refuse_unknown(stores, {one: unknown[one] for one in unknown.keys() - {*late}})
     return plan_ranges(ranges, options)
+
+
+def _topics_in(ranges: Sequence[SplitTask]) -> set[str]:
+    """Return the topics of records of some short ranges: what no queue has an entry of yet."""
+    from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - hardly any plan needs it
+
+    found: set[str] = set()
+    for one in ranges:
+        sizes: Any = {"base": one.segment.base, "size": one.segment.size}
+        sizes |= {"file_size": one.segment.file_size, "data_stop": one.data_stop}
+        with opened(one.store.location, one.segment.path) as file:
+            for batch in scan_window(file, start=one.start, stop=one.stop, **sizes):
+                found.update(batch.columns.to_arrow(["topic"]).column(0).to_pylist())
+    return found
 
 
 def plan_ranges(ranges: Sequence[SplitTask], options: ReadOptions) -> list[tuple[SplitTask, ...]]:
@@ -141,13 +163,18 @@ def _within_queues(
     chosen = [key for key in listed if queues.is_chosen(options, store, key)]
     for key in queues.chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY):
         raise Doubt(f"{key} is a batch queue, in which a read looks for nothing")
-    _check_complete(chosen, options, store.broker_name)
+    try:
+        lost = queues.lost_queues(store, options, listed, or_maybe=True)
+    except StoreDamagedError as error:
+        raise Doubt(error.message) from error
+    if lost:
+        raise Doubt(f"there is no queue {lost:.200}, which the store had, or may have had")
     log = _Log(store, segments)
     with side_by_side(store.location, len(listed)) as mapped:
         # First: a writer that goes on must not get further in another queue than in these.
         tail, dispatched = [], log.end
         wanted = {key: ranges.get(key, ALL_OFFSETS) for key in chosen}
-        is_to_end = any(one.stop == ALL_OFFSETS.stop for one in wanted.values())
+        is_to_end = not wanted or any(one.stop == ALL_OFFSETS.stop for one in wanted.values())
         if is_to_end or not options.fail_on_data_loss:
             ends = mapped(log.last_record, listed)
             dispatched = max((end for end in ends if end is not None), default=log.start)
@@ -166,19 +193,6 @@ def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
     for span in itertools.takewhile(lambda span: span.start < end, spans[first:]):
         start, stop = max(begin, span.start), min(end, span.stop)
         yield task._replace(start=start - task.segment.base, stop=stop - task.segment.base)
-
-
-def _check_complete(chosen: Sequence[QueueKey], options: ReadOptions, broker: str) -> None:
-    """Doubt where a queue that the query may mean has no directory."""
-    places = {*(options.queues or ()), *options.starting_offsets, *options.ending_offsets}
-    places = {one for one in places if one.broker in (ANY_BROKER, broker)}
-    wanted = {QueueKey(one.topic, one.queue_id) for one in places}
-    if options.queues is None:
-        # A queue whose directory was lost leaves a gap in the numbers, or no directory at all.
-        last = dict.fromkeys(options.topics or (), 0) | dict(chosen)
-        wanted |= {QueueKey(topic, n) for topic, most in last.items() for n in range(most + 1)}
-    for key in sorted(wanted - set(chosen)):
-        raise Doubt(f"there is no queue {key}")
 
 
 def _check_whole(queue: QueueFiles, stop: int) -> None:

@@ -6,8 +6,10 @@ entries whose record was looked at; where a queue is missing, damaged or late, m
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from functools import cached_property
+import difflib
+import itertools
+from bisect import bisect_left, bisect_right
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     parse_queue_id,
 )
+from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, TopicTable
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
@@ -37,7 +40,15 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.pipeline.files import OpenFile, files_at, opened, read_part
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace, ReadOptions
-from rocketstore.pipeline.stores import Segment, StorePlace, find_stores, offset_files
+from rocketstore.pipeline.stores import (
+    Segment,
+    StorePlace,
+    find_stores,
+    offset_files,
+    read_consumer_offsets,
+    read_known_ends,
+    read_metadata,
+)
 from rocketstore.queue_extension.tags_codes import resolved
 from rocketstore.units import QueueKey
 from rocketstore.verification.newer import ROCKSDB_MARK, rocksdb_queues
@@ -120,11 +131,11 @@ class QueueFiles:
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
         """Return an entry; None where there is none, written or not."""
-        for file in self.files:
-            if 0 <= queue_offset - file.first < file.entry_count:
-                with opened(self.location, file.path) as opened_file:
-                    return _entry_at(opened_file, queue_offset - file.first)
-        return None
+        at = bisect_right(self.files, queue_offset, key=lambda file: file.first) - 1
+        if at < 0 or queue_offset - self.files[at].first >= self.files[at].entry_count:
+            return None
+        with opened(self.location, self.files[at].path) as file:
+            return _entry_at(file, queue_offset - self.files[at].first)
 
     @cached_property
     def max_offset(self) -> int:
@@ -172,7 +183,10 @@ class QueueFiles:
 
     def entries(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield chunks of a range as stored, each with the queue offset of its first entry."""
-        for file in self.files:
+        first = bisect_right(self.files, start, key=lambda file: file.first) - 1
+        for file in itertools.takewhile(
+            lambda file: file.first < stop, self.files[max(0, first) :]
+        ):
             rows = range(max(start, file.first), min(stop, file.first + file.entry_count))
             origin = -file.first * ENTRY_SIZE_BYTES
             yield from stored_rows(self.location, file.path, origin, rows, ENTRY_DTYPE)
@@ -322,6 +336,59 @@ def chosen_stores(options: ReadOptions) -> list[StorePlace]:
     return stores
 
 
+def lost_queues(
+    store: StorePlace, options: ReadOptions, there: Iterable[QueueKey], *, or_maybe: bool = False
+) -> str:
+    """Return the chosen queues that are not `there` and had messages by what is said of a store.
+
+    A queue's directory comes with its first message, so that one is absent says nothing. By
+    ``known-ends`` a queue had messages, and by an offset, of a group or of the query. Where
+    ``known-ends`` does not count, those of ``topics.json`` may have had some (`or_maybe`).
+    """
+    asked = [
+        _of_broker(one, store.broker_name)
+        for one in (options.starting_offsets, options.ending_offsets)
+    ]
+    said = {key for offsets in asked for key, offset in offsets.items() if offset > 0}
+    said |= {key for _, key, offset in read_consumer_offsets(store).rows() if offset > 0}
+    known = read_known_ends(store)
+    for name, one in _configured(store).items() if or_maybe and known is None else ():
+        count = max(one.read_queue_nums, one.write_queue_nums)
+        said |= {QueueKey(name, number) for number in range(count)}
+    lost = (said | (known or set())).difference(there)
+    return ", ".join(str(key) for key in sorted(lost) if is_chosen(options, store, key))
+
+
+def _configured(store: StorePlace) -> Mapping[str, TopicConfig]:
+    table = read_metadata(store, TOPICS_FILE, TopicTable)
+    return {} if table is None else table.topic_config_table
+
+
+def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[str, str]:
+    """Return the topics that are asked for by name and no store has, each with the nearest one."""
+    named = options.topics or frozenset(place.topic for place in options.queues or ())
+    known: set[str] = set()
+    if options.fail_on_data_loss:
+        for store in stores if named else ():
+            files, root = files_at(store.location)
+            known |= {one.name for kind in EVERY_KIND for one in files.list(f"{root}/{kind}")}
+        for store in stores if named - known else ():
+            known |= {*_configured(store), *(key.topic for key in read_known_ends(store) or ())}
+    near = partial(difflib.get_close_matches, possibilities=sorted(known), n=1, cutoff=0)
+    return {name: "".join(near(name)) for name in sorted(named - known)} if known else {}
+
+
+def refuse_unknown(stores: Sequence[StorePlace], topics: Mapping[str, str]) -> None:
+    """Raise where topics are asked for that no store has."""
+    for name, near in topics.items():
+        raise ConfigError(
+            f"no topic {name} in {', '.join(one.location for one in stores)}",
+            key="subscribe",
+            value=name,
+            hint=f'did you mean {near}? To read what is there: option("failOnDataLoss", "false")',
+        )
+
+
 def check_brokers(key: str, places: Iterable[QueuePlace | None], known: Iterable[str]) -> None:
     """Refuse the places that an option gives of a store that is not among those known."""
     for name in sorted({place.broker for place in places if place} - {ANY_BROKER, *known}):
@@ -335,11 +402,11 @@ def queue_ranges(
     """Return the queue offsets of every queue that is given some; `failOnDataLoss` checks them."""
     starting = _of_broker(options.starting_offsets, store.broker_name)
     ending = _of_broker(options.ending_offsets, store.broker_name)
-    ranges = {}
+    ranges, queue_of = {}, queue_opener(store.location)
     for key in sorted(starting.keys() | ending.keys()):
         start, stop = starting.get(key, EARLIEST), ending.get(key, LATEST)
         if options.fail_on_data_loss:
-            _check_there(store, segments, key, start, stop)
+            _check_there(store, segments, queue_of(key), key, start, stop)
         ranges[key] = range(max(start, 0), ALL_OFFSETS.stop if stop == LATEST else stop)
     return ranges
 
@@ -352,9 +419,13 @@ def _of_broker(offsets: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey,
 
 
 def _check_there(
-    store: StorePlace, segments: Sequence[Segment], key: QueueKey, start: int, stop: int
+    store: StorePlace,
+    segments: Sequence[Segment],
+    queue: QueueFiles | BatchQueueFiles,
+    key: QueueKey,
+    start: int,
+    stop: int,
 ) -> None:
-    queue = queue_opener(store.location)(key)
     maximum = queue.max_offset
     minimum = queue.min_offset(segments[0].base) if segments else maximum
     if not queue.files:

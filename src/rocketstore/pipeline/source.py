@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import NULLABLE, column_type
-from rocketstore.pipeline.environment import check_versions, plain_errors
+from rocketstore.pipeline.environment import check_versions, let_warnings_out, plain_errors
 from rocketstore.pipeline.options import ReadOptions, parse_options
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "rocketstore"
+
+let_warnings_out()  # of a worker, whose task may be taken back before it begins
 
 
 class StoreDataSource(datasource.DataSource):

@@ -14,12 +14,15 @@ import contextlib
 import itertools
 import json
 import re
+import zlib
 from bisect import bisect_right
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
+
+import msgspec
 
 from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import (
@@ -47,6 +50,7 @@ from rocketstore.format.metadata_json import (
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 from rocketstore.pipeline.options import parse_options
+from rocketstore.units import QueueKey
 from rocketstore.verification.damage_map import (
     DAMAGE_MAP_FILE_NAME,
     DamageMap,
@@ -68,6 +72,7 @@ _SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an 
     CONSUME_QUEUE_DIRECTORY,
 })  # fmt: skip
 
+KNOWN_ENDS_FILE_NAME: Final = "known-ends"
 REBUILD_DIRECTORY: Final = "rebuild"  # in the store, where a rebuild works; gone when none runs
 _HEAD_BYTES: Final = 128
 
@@ -382,12 +387,36 @@ def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:
     return ConsumerOffsets()
 
 
+def _root_file(store: StorePlace, name: str) -> bytes:
+    """Return a small file of a store's root; nothing where there is none."""
+    files, root = files_at(store.location)
+    size = {entry.name: entry.size for entry in files.list(root)}.get(name)
+    return read_part(store.location, f"{root}/{name}", 0, size) if size else b""
+
+
 def read_damage_map(store: StorePlace) -> DamageMap:
     """Return what a store's own check knows to be damaged; nothing where it keeps no usable map."""
-    files, root = files_at(store.location)
-    sizes = {entry.name: entry.size for entry in files.list(root)}
-    if size := sizes.get(DAMAGE_MAP_FILE_NAME, 0):
-        with contextlib.suppress(FormatError):
-            path = f"{root}/{DAMAGE_MAP_FILE_NAME}"
-            return decode_damage_map(read_part(store.location, path, 0, size))
+    with contextlib.suppress(FormatError):
+        if content := _root_file(store, DAMAGE_MAP_FILE_NAME):
+            return decode_damage_map(content)
     return DamageMap()
+
+
+def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
+    """Return the queues that had messages by ``known-ends``; None where it does not count.
+
+    As `KnownEnds.applies` in ``storage``, which executors do not load: somebody else has written
+    since where the log goes on after its end, unless the file says that the store is open.
+    """
+    with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
+        content = _root_file(store, KNOWN_ENDS_FILE_NAME)
+        checksum, raw = msgspec.json.decode(content, type=tuple[int, msgspec.Raw])
+        version, is_closed, log_end, known, *_ = msgspec.json.decode(raw)
+        one = segment_at(list_segments(store), log_end)
+        if one is None or one.is_missing or (store.is_open and not is_closed):
+            goes_on = False
+        else:
+            goes_on = any(read_part(store.location, one.path, log_end - one.base, 8))
+        if version == 1 and zlib.crc32(raw) == checksum and not goes_on:
+            return {QueueKey(*key) for key, (_, stop) in known if stop > 0}
+    return None

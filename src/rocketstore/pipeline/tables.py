@@ -37,7 +37,6 @@ from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
 from rocketstore.pipeline import planning, queues, waiting_tables
 from rocketstore.pipeline.files import FileEntry, files_at, read_part, side_by_side
 from rocketstore.pipeline.log_read import chosen_records, read_split
-from rocketstore.pipeline.options import ANY_BROKER
 from rocketstore.pipeline.projection import (
     LAST_TIMESTAMP_MS,
     batch_of,
@@ -84,14 +83,16 @@ LogTask: TypeAlias = tuple[planning.SplitTask, ...]
 
 
 def _records(task: LogTask, options: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
+    queue_of = cache(QueueFiles)
     for part in task:
         broker = part.store.broker_name
-        for columns in chosen_records(part, options):
+        for columns in chosen_records(part, options, queue_of):
             yield from record_batches(columns, schema, broker, decompress=options.decompress_body)
 
 
 def _damage(task: LogTask, _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
     """Yield the damage that begins in a task's byte ranges, once each."""
+    known_of = cache(read_damage_map)
     for part in task:
         segment, broker = part.segment, part.store.broker_name
         if segment.is_missing:
@@ -105,7 +106,7 @@ def _damage(task: LogTask, _: ReadOptions, schema: Schema) -> Iterator[RecordBat
             ]
         if found:
             # When the store's own check first saw it, if it did.
-            known = read_damage_map(part.store).damage if "foundTimestamp" in schema.names else ()
+            known = known_of(part.store).damage if "foundTimestamp" in schema.names else ()
             since = {one.physical_offset: one.found_timestamp for one in known}
             rows = [(*one, segment.path, since.get(one[0]), broker) for one in found]
             yield rows_batch("damage", rows, schema)
@@ -160,19 +161,21 @@ def _cut_rows(
 
 
 def _plan_entries(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
-    pieces = [piece for store in chosen_stores(options) for piece in _entries_of(store, options)]
+    stores = chosen_stores(options)
+    queues.refuse_unknown(stores, queues.unknown_topics(stores, options))
+    pieces = [piece for store in stores for piece in _entries_of(store, options)]
     return _cut_rows(pieces, ENTRY_DTYPE, options)
 
 
 def _entries_of(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
     chosen = chosen_queues(store, options, CONSUME_QUEUE_DIRECTORY)
-    for place in sorted(options.queues or ()) if options.fail_on_data_loss else ():
-        key = QueueKey(place.topic, place.queue_id)
-        if place.broker in (ANY_BROKER, store.broker_name) and key not in chosen:
-            raise StoreError(
-                f"{store.location} has no queue {key}",
-                hint='to read what is there: option("failOnDataLoss", "false")',
-            )
+    there = [*chosen, *chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY)]
+    if options.fail_on_data_loss and (lost := queues.lost_queues(store, options, there)):
+        raise StoreError(
+            f"{store.location} has no queue {lost:.200}, and had one",
+            hint='to read what is there: option("failOnDataLoss", "false"); to make it again from '
+            "the log: rocketstore queue rebuild",
+        )
     segments = list_segments(store) if options.starting_offsets or options.ending_offsets else ()
     ranges = queues.queue_ranges(store, segments, options)
     for key in chosen:
@@ -184,6 +187,7 @@ def _entries_of(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
 
 def _entries(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
     """Yield the written entries of a task."""
+    queue_of = cache(QueueFiles)
     for part in task:
         for first, found in part.chunks(ENTRY_DTYPE):
             is_written = written_mask(found)
@@ -198,19 +202,22 @@ def _entries(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iter
                 "extensionAddress": pa.array(stored, mask=stored > MAX_EXT_ADDRESS),
                 "brokerName": part.store.broker_name,
             }
-            values |= _of_units(QueueFiles(part.store.location, part.of), stored, schema.names)
+            units = partial(queue_of, part.store.location, part.of)
+            values |= _of_units(units, stored, schema.names)
             if len(entries):
                 yield batch_of(values, schema, len(entries))
 
 
-def _of_units(queue: QueueFiles, codes: Numbers, names: Sequence[str]) -> dict[str, Any]:
+def _of_units(
+    queue: Callable[[], QueueFiles], codes: Numbers, names: Sequence[str]
+) -> dict[str, Any]:
     """Return the columns that entries have of their units, null where no unit stands."""
     tags_codes, stored_ms = codes.copy(), np.full(len(codes), LAST_TIMESTAMP_MS + 1)
     bit_maps: list[bytes | None] = [None] * len(codes)
     wanted = {"tagsCode", "storeTimestamp", "bitMap"}.intersection(names)
     if wanted and (codes <= MAX_EXT_ADDRESS).any():
         most = MOST_UNIT_BYTES if "bitMap" in wanted else LEAST_UNIT_BYTES
-        for units in units_of(codes, queue.read_units, most):
+        for units in units_of(codes, queue().read_units, most):
             tags_codes[units.rows] = units.heads["code"]
             stored_ms[units.rows] = units.heads["stored"]
             for row, bit_map in units.bit_maps() if "bitMap" in wanted else ():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Schema
 
+    from rocketstore.pipeline.log_read import QueueOpener
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.pipeline.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns
@@ -73,10 +75,12 @@ def _plan(
     return planning.plan_store(store, of_queues) if starts else []
 
 
-def _records(part: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
+def _records(
+    part: SplitTask, options: ReadOptions, queue_of: QueueOpener = QueueFiles
+) -> Iterator[RecordColumns]:
     """Yield the records of a range that are from its queues and not before their first entry."""
     places = [QueuePlace(key.topic, ANY_BROKER, key.queue_id) for key, _ in part.queue_ranges]
-    return chosen_records(part, replace(options, queues=frozenset(places)))
+    return chosen_records(part, replace(options, queues=frozenset(places)), queue_of)
 
 
 def _batch(
@@ -119,20 +123,21 @@ def delays(
     task: tuple[SplitTask, ...], options: ReadOptions, schema: Schema
 ) -> Iterator[RecordBatch]:
     """Yield the messages of a task that wait to be delivered."""
+    queue_of = cache(QueueFiles)
     for part in task:
-        for columns in _records(part, options):
-            due = _due_ms(part.store, columns) if "dueTimestamp" in schema.names else None
+        for columns in _records(part, options, queue_of):
+            due = _due_ms(part.store, columns, queue_of) if "dueTimestamp" in schema.names else None
             level = columns.queue_id + 1
             texts = property_maps(columns)
             yield _batch(columns, schema, part.store, texts, level=level, dueTimestamp=due)
 
 
-def _due_ms(store: StorePlace, columns: RecordColumns) -> Any:
+def _due_ms(store: StorePlace, columns: RecordColumns, queue_of: QueueOpener) -> Any:
     """Return when records are due by their entries, which alone know the levels of their time."""
     due = np.full(len(columns), _NO_TIME, dtype=np.int64)
     for rows in groups(columns.queue_id):
         numbers, places = columns.queue_offset[rows], columns.physical_offset[rows]
-        queue = QueueFiles(store.location, QueueKey(DELAY_TOPIC, int(columns.queue_id[rows[0]])))
+        queue = queue_of(store.location, QueueKey(DELAY_TOPIC, int(columns.queue_id[rows[0]])))
         for first, entries in queue.entries(int(numbers.min()), int(numbers.max()) + 1):
             chosen = np.flatnonzero((numbers >= first) & (numbers < first + len(entries)))
             found = entries[numbers[chosen] - first]
@@ -208,8 +213,9 @@ def transactions(
 ) -> Iterator[RecordBatch]:
     """Yield the half messages of a store that are open; the ranges are in the order of its log."""
     queues: dict[int, _Open] = defaultdict(_Open)
+    queue_of = cache(QueueFiles)
     for part in task:
-        for columns in _records(part, options):
+        for columns in _records(part, options, queue_of):
             _take(columns, schema, part.store, queues)
     if any(one.rows for one in queues.values()):
         for columns in _committed(task[0].store, options, queues.values()):
@@ -256,5 +262,6 @@ def _committed(
         return queue.first_where(first, stop, lambda entry: entry.physical_offset > oldest)
 
     topics = {topic for one in queues for _, topic, _ in one.rows.values() if topic}
+    queue_of = cache(QueueFiles)
     for part in _plan(store, options, topics | {DELAY_TOPIC}, next_of):
-        yield from _records(part, options)
+        yield from _records(part, options, queue_of)

@@ -85,7 +85,7 @@ def flip_a_body_of_the_second_file(path):
         ({"subscribe": "TopicA"}, lambda row: row["topic"] == "TopicA"),
         ({"topic": "TopicA, TopicB"}, lambda row: row["topic"] in ("TopicA", "TopicB")),
         ({"subscribePattern": "Topic[-C].*"}, lambda row: row["topic"] == "Topic-C_1"),
-        ({"subscribe": "nobody"}, lambda _: False),
+        ({"subscribe": "nobody", "failOnDataLoss": False}, lambda _: False),
         (
             {"assign": '{"TopicA":[0,3]}'},
             lambda row: row["topic"] == "TopicA" and row["queueId"] in (0, 3),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import traceback
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +28,7 @@ class Circle:
 @pytest.fixture
 def as_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(environment, "is_worker", lambda: True)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
     environment.spare_collections.cache_clear()
     yield
     gc.unfreeze()
@@ -70,6 +72,7 @@ def test_a_worker_s_warnings_reach_its_stderr_unless_somebody_set_up_logging(
     environment.let_warnings_out()
     assert logger.handlers == before
     monkeypatch.setattr(environment, "is_worker", lambda: True)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
     monkeypatch.setattr(logger, "handlers", list(before))
     monkeypatch.setattr(logging.root, "handlers", [logging.NullHandler()])
     environment.let_warnings_out()
@@ -78,3 +81,41 @@ def test_a_worker_s_warnings_reach_its_stderr_unless_somebody_set_up_logging(
     environment.let_warnings_out()
     environment.let_warnings_out()
     assert logger.handlers == [*before, logging.lastResort]
+
+
+DAEMON = """
+def manager(error):
+    try:
+        raise error
+    except OSError:
+        traceback.print_exc()
+"""
+
+
+@pytest.mark.usefixtures("as_worker")
+@pytest.mark.parametrize(
+    ("file", "error", "is_shown"),
+    [
+        ("/spark/pyspark.zip/pyspark/daemon.py", BrokenPipeError(32, "Broken pipe"), False),
+        ("/spark/pyspark.zip/pyspark/daemon.py", ConnectionResetError(104, "reset"), True),
+        ("/home/me/job.py", BrokenPipeError(32, "Broken pipe"), True),
+    ],
+)
+def test_a_pipe_that_spark_closes_on_purpose_is_no_traceback(
+    capsys: pytest.CaptureFixture[str], file: str, error: OSError, is_shown: object
+) -> None:
+    environment.let_warnings_out()
+    environment.let_warnings_out()
+    names: dict[str, Any] = {"traceback": traceback}
+    exec(compile(DAEMON, file, "exec"), names)  # noqa: S102 - for its file's name
+    names["manager"](error)
+    sys.stderr.write("after\n")
+    shown = capsys.readouterr().err
+    assert ("Traceback" in shown) is is_shown
+    assert shown.endswith("after\n")
+
+
+def test_the_errors_of_any_other_process_are_left_alone() -> None:
+    before = sys.stderr
+    environment.let_warnings_out()
+    assert sys.stderr is before

@@ -137,8 +137,8 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
 
 
 def _root(values: GivenOptions) -> str:
-    path = values.get("path", "").strip()
-    if not path:
+    path = values.get("path", "")
+    if not path.strip():
         raise ConfigError("no store is named", key="path", hint="give its directory to save()")
     refuse_secrets(path)
     if is_remote(path):

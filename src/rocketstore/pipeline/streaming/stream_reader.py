@@ -31,7 +31,12 @@ from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
 from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
 from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.projection import distinct, record_batches, wanted_records
-from rocketstore.pipeline.queues import check_brokers, chosen_queues
+from rocketstore.pipeline.queues import (
+    check_brokers,
+    chosen_queues,
+    refuse_unknown,
+    unknown_topics,
+)
 from rocketstore.pipeline.source import check_schema
 from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
@@ -132,6 +137,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         options, stores = self.stream_options, self._stores()
         check_brokers("startingOffsets", options.starts, stores)
         check_brokers("startingOffsetsByTimestamp", options.start_times_ms, stores)
+        places_of = list(stores.values())
+        refuse_unknown(places_of, unknown_topics(places_of, options.read))
         places = {key: self._first_place(line) for key, line in self._found().items()}
         return to_json(self.lines.kind, places) | {"initial": True}
 

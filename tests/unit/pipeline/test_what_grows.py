@@ -1,0 +1,143 @@
+"""Work grows with what there is and not with its square: files listed and opened, counted."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_SIZE_BYTES
+from rocketstore.pipeline import files
+from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.queues import QueueFiles
+from rocketstore.pipeline.tables import READERS
+from rocketstore.units import QueueKey
+from support.pipeline_tables import plan_table, read_table
+from support.store_files import StoreFiles
+from support.stream_run import StreamRun
+
+DELAYED = {"REAL_TOPIC": "Topic", "REAL_QID": "0", "DELAY": "1"}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """What was listed, entry by entry, and what was opened."""
+    found = []
+    plain_list, plain_open = files.LocalFiles.list, files.LocalFiles.open
+
+    def listing(self, path):
+        entries = plain_list(self, path)
+        found.extend(["listed"] * (1 + len(entries)))
+        return entries
+
+    def opening(self, path):
+        found.append("opened")
+        return plain_open(self, path)
+
+    monkeypatch.setattr(files.LocalFiles, "list", listing)
+    monkeypatch.setattr(files.LocalFiles, "open", opening)
+    return found
+
+
+def long_queue(root, count):
+    """One queue, in so many files, beside a queue of delayed messages in as many."""
+    store = StoreFiles(root, log_file_size=8192, queue_file_size=2 * ENTRY_SIZE_BYTES)
+    for number in range(2 * count):
+        store.put("Topic", b"x" * 10, keys=f"key{number}")
+        store.put(DELAY_TOPIC, b"x" * 10, properties=DELAYED)
+        store.put(f"Other{number % 3}", b"x" * 1000)
+    return store
+
+
+def many_queues(root, count):
+    """As many topics, and as many queues of one topic."""
+    store = StoreFiles(root, log_file_size=8192, queue_file_size=2 * ENTRY_SIZE_BYTES)
+    for number in range(count):
+        store.put("Topic", b"x" * 300, queue_id=number)
+        store.put(f"Topic{number}", b"x" * 300)
+    return store
+
+
+def of_streams(path):
+    run = StreamRun(
+        path, startingOffsets="earliest", subscribe="Topic", maxOffsetsPerTrigger=10_000
+    )
+    return [row for batch in run.drain() for row in batch]
+
+
+def from_each_queue(path):
+    numbers = {str(one.name): 0 for one in (path / "consumequeue/Topic").iterdir()}
+    starts = json.dumps({"Topic": numbers})
+    return plan_table(path, subscribe="Topic", startingOffsets=starts)
+
+
+READS = {
+    **{
+        f"table {name}": lambda path, name=name: read_table(path, table=name)
+        for name in TABLES
+        if name != "delays"  # looks around each range of the log, some hundred entries far
+    },
+    "plan of delays": lambda path: plan_table(path, table="delays"),
+    "plan of a topic": lambda path: plan_table(path, subscribe="Topic"),
+    "plan of a pattern": lambda path: plan_table(path, subscribePattern="Topic.*"),
+    "plan of small tasks": lambda path: plan_table(path, subscribe="Topic", maxSplitBytes="8k"),
+    "queues of some topics": lambda path: read_table(path, table="queues", subscribe="Topic"),
+    "plan of offsets of each queue": from_each_queue,
+    "stream": of_streams,
+}
+
+
+@pytest.mark.parametrize("make", [long_queue, many_queues])
+@pytest.mark.parametrize("name", READS)
+def test_twice_as_many_files_or_queues_are_about_twice_the_work(tmp_path, counted, make, name):
+    work = []
+    for count in (30, 60):
+        store = make(tmp_path / str(count), count)
+        counted.clear()
+        READS[name](store.root)
+        work.append(len(counted))
+    assert work[1] <= 2.4 * work[0] + 20
+
+
+def test_one_queue_of_many_files_is_listed_a_few_times_however_many_there_are(tmp_path, counted):
+    store = long_queue(tmp_path / "store", 100)
+    counted.clear()
+    assert len(read_table(store.root, table="consumequeue", subscribe="Topic")) == 200
+    assert counted.count("opened") <= 110
+    assert counted.count("listed") <= 3 * 110
+
+
+@pytest.mark.parametrize("choice", [{"subscribe": "Topic"}, {"table": "delays"}])
+def test_a_task_of_many_ranges_lists_its_queues_once(tmp_path, counted, choice):
+    store = long_queue(tmp_path / "store", 60)
+    (task,) = plan_table(store.root, **choice)
+    assert len(task) > 10
+    counted.clear()
+    options = parse_options({"path": str(store.root)} | choice)
+    columns = pa.schema([("queueOffset", pa.int64())])
+    found = list(READERS[options.table].read(task, options, columns))
+    assert sum(len(one) for one in found) == 120
+    assert counted.count("listed") == 61
+
+
+def test_where_a_topic_of_one_queue_has_its_entry_is_searched_not_walked_to(tmp_path, monkeypatch):
+    store = long_queue(tmp_path / "store", 500)
+    queue = QueueFiles(str(store.root), QueueKey("Topic", 0))
+    seen = []
+
+    class Counted(list):
+        def __getitem__(self, at):
+            seen.append(at)
+            return list.__getitem__(self, at)
+
+        def __iter__(self):
+            raise AssertionError("all files are walked over")
+
+    queue.files = Counted(queue.files)
+    for number in (0, 1, 499, 999):
+        assert queue.entry(number).record_size > 0
+    assert queue.entry(1000) is None
+    assert queue.entry(-1) is None
+    assert len(seen) <= 5 * 6 * 12
