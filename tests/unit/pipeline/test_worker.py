@@ -98,7 +98,7 @@ def manager(error):
     [
         ("/spark/pyspark.zip/pyspark/daemon.py", BrokenPipeError(32, "Broken pipe"), False),
         ("/spark/pyspark.zip/pyspark/daemon.py", ConnectionResetError(104, "reset"), True),
-        ("/home/me/job.py", BrokenPipeError(32, "Broken pipe"), True),
+        ("/jobs/job.py", BrokenPipeError(32, "Broken pipe"), True),
     ],
 )
 def test_a_pipe_that_spark_closes_on_purpose_is_no_traceback(
