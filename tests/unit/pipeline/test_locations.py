@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from rocketstore.errors import ConfigError, NotAStoreError
-from rocketstore.pipeline.files import local_path
+from rocketstore.pipeline.files import local_path, uri_parts
+from rocketstore.pipeline.jobs.archive.archive_place import table_uri
 from rocketstore.pipeline.jobs.report.report_job import plan_report
+from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
+from rocketstore.pipeline.stores import find_stores
 from support.archiving import archived, log_bytes
 from support.audit_runs import audited
 from support.pipeline_tables import read_table
@@ -91,6 +96,64 @@ def test_a_job_reads_a_store_whose_path_has_commas(tmp_path):
         str(root)
     ]
     assert audited(root).counts.message_count == 3
+
+
+NAMES = (
+    *("with blank", " lead", "trail ", "a%20b", "a%2Fb", "100%", "ha#sh", "que?ry", "plus+and&"),
+    *(
+        "brack[et]",
+        "br{a,c}e",
+        "st*ar",
+        "库存 店",
+        "quo'te",
+        'dou"ble',
+        "back\\slash",
+        "comma,here",
+    ),
+    *("col:on", "semi;colon", "~tilde", "e\u0301", "tr.ail."),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_its_name_each_reader_and_job_takes_a_path_as_it_is(tmp_path, name):
+    root = tmp_path / name / name
+    build_store(root, 30, Clock())
+    as_list = {"paths": json.dumps([str(root)])}
+    for location, given in ((root, {}), (root.as_uri(), {}), ("", as_list)):
+        options = parse_options({"path": str(location)} | given)
+        assert [one.location for one in find_stores(options)] == [str(root)]
+        batch = StreamRun(location, startingOffsets="earliest", **given).batch()
+        assert len(batch) == 30
+        assert batch == read_table(location, **given)
+    assert len(read_table(root)) == 30
+    assert audited(root).counts.message_count == 30
+    made = rebuilt_here(root, target=tmp_path / name / f"made {name}")
+    assert made.record_count == 30
+    assert rebuilt_here(root).record_count == 30
+    plan = plan_report(root, tmp_path / name / f"report {name}")
+    assert [store.location for store, _ in plan.stores] == [str(root)]
+    sink = parse_sink_options({"path": str(root)}, streaming=False)
+    assert sink.root == str(root)
+    assert sorted(one.name for one in (tmp_path / name).iterdir()) == sorted([name, f"made {name}"])
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+def test_commas_separate_paths_unless_the_whole_text_is_one(tmp_path):
+    for name in ("a", "b"):
+        build_store(tmp_path / name, 3, Clock())
+    pair = f"{tmp_path}/a,{tmp_path}/b"
+    assert len(read_table(pair)) == 6
+    build_store(Path(pair), 5, Clock())
+    assert len(read_table(pair)) == 5
+    assert len(read_table(tmp_path, paths=json.dumps([pair, f"{tmp_path}/a"]))) == 8
+    logs = f"{tmp_path}/log,1"
+    (tmp_path / "a/commitlog").rename(logs)
+    assert len(read_table(tmp_path / "a", storePathCommitLog=logs)) == 3
+
+
+def test_a_hash_in_a_uri_is_a_part_of_its_path():
+    assert uri_parts("s3://bucket/a#b?region=eu").path == "/a%23b"
+    assert table_uri("s3://bucket/a#b?region=eu", "messages")[0] == "s3://bucket/a%23b/messages"
 
 
 @pytest.mark.parametrize("location", ["file:store", "file://data/store", "file:", "file://"])

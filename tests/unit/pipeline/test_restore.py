@@ -348,7 +348,7 @@ def test_any_version_comes_back_by_its_number_or_a_time(tmp_path, store):
             shutil.rmtree(tmp_path / "back")
     with pytest.raises(ArchiveError, match="as of 9"):
         restored(tmp_path / "a", tmp_path / "back", as_of=9)
-    with pytest.raises(ArchiveError, match=r"has no broker .*nothing was archived|no broker"):
+    with pytest.raises(ArchiveError, match="has nothing in version 0: no run had been arch"):
         restored(tmp_path / "a", tmp_path / "back", as_of=0)
     assert not (tmp_path / "back").exists()
 

@@ -24,6 +24,7 @@ from rocketstore.errors import (
     StoreFullError,
     StoreLockedError,
 )
+from rocketstore.pipeline.jobs.sweeping import OWNER
 from rocketstore.pipeline.sink import sink_commit
 from rocketstore.pipeline.sink.sink_commit import (
     Intent,
@@ -429,7 +430,7 @@ def test_an_attempt_that_fails_leaves_no_file(tmp_path):
     job = new_job(options)
     with pytest.raises(RefusedMessageError):
         stage(options, job, [[*rows(100), {"topic": "no topic", "body": b""}]])
-    assert list((staging_root(tmp_path) / job).iterdir()) == []
+    assert [one.name for one in (staging_root(tmp_path) / job).iterdir()] == [OWNER]
 
 
 def made_long_ago(root, job):
@@ -515,7 +516,7 @@ def test_a_store_that_was_moved_goes_on(tmp_path):
 def test_what_the_system_refuses_driver_and_task_is_one_sentence(
     tmp_path, monkeypatch, number, kind, message, call
 ):
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     options = sink_options(tmp_path / "store")

@@ -9,6 +9,7 @@ from rocketstore.cli.pipeline.audit import audit
 from rocketstore.cli.pipeline.rebuild import rebuild
 from rocketstore.cli.pipeline.report import report
 from rocketstore.cli.pipeline.restore import restore
+from rocketstore.cli.pipeline.sweep import sweep
 
 app = App(
     name="pipeline",
@@ -20,3 +21,4 @@ app.command(audit)
 app.command(rebuild)
 app.command(report)
 app.command(restore)
+app.command(sweep)

@@ -14,12 +14,14 @@ import os
 import shutil
 import uuid
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, local_path, sync_path
+from rocketstore.pipeline.jobs.sweeping import OWNER, claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,7 +56,9 @@ def published(location: str) -> Iterator[str]:
     try:
         with plain_write_errors(target):
             partial.mkdir(parents=True)
+            claim(partial)
             yield str(partial)
+            (partial / OWNER).unlink(missing_ok=True)
             for directory, _, _ in os.walk(partial):
                 sync_path(directory)
             partial.rename(target)
@@ -104,8 +108,10 @@ def refuse_taken(location: str) -> None:
             hint="name a directory that does not exist yet",
         )
     target = Path(path)
-    for left in sorted(target.parent.glob(f".{target.name}.*{PARTIAL}")) if is_local else ():
-        _log.warning("%s was left by a run that did not end; delete it if none is running", left)
+    for left in sorted(
+        target.parent.glob(f".{escape(target.name)}.*{PARTIAL}") if is_local else ()
+    ):
+        _log.warning("%s is another run's; if that was killed: rocketstore pipeline sweep", left)
 
 
 @contextmanager

@@ -44,7 +44,12 @@ from rocketstore.format.refusals import (
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets, sync_path
-from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.jobs.publishing import (
+    missing_directories,
+    plain_write_errors,
+    remove_empty,
+)
+from rocketstore.pipeline.jobs.sweeping import claim
 from rocketstore.pipeline.options import SINK, GivenOptions
 from rocketstore.units import MiB
 
@@ -343,6 +348,7 @@ def new_job(options: SinkOptions) -> str:
     directory = staging_root(options.root) / job
     with plain_write_errors(directory, _NOTHING):
         directory.mkdir(parents=True)
+        claim(directory)
     return job
 
 
@@ -394,6 +400,7 @@ class _Sink:
     sink_options: SinkOptions
     file_size: int
     job: str
+    made: list[Path]
 
     @classmethod
     def planned(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
@@ -410,7 +417,11 @@ class _Sink:
             )
         types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_columns(types, options.topic)
-        return cls(options, sink_commit.check_target(options), new_job(options))
+        size, made = (
+            sink_commit.check_target(options),
+            missing_directories(staging_root(options.root)),
+        )
+        return cls(options, size, new_job(options), made)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
@@ -441,6 +452,7 @@ class _Sink:
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
         sink_commit.sweep_job(self.sink_options, self.job)
+        remove_empty(self.made)
 
 
 class BatchSink(_Sink, datasource.DataSourceArrowWriter):

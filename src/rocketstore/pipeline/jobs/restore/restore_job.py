@@ -197,9 +197,12 @@ def _chosen_broker(archive: Archive, broker: str | None) -> str:
     names = archive.brokers()
     if broker in names or (broker is None and len(names) == 1):
         return broker or names[0]
-    listed = ", ".join(names) or "none"
-    what, hint = f"has no broker {broker or ''}".rstrip(), f"it has {listed}"
-    if names and broker is None:
+    listed = ", ".join(names)
+    what, hint = f"has no broker {broker}", f"it has {listed}"
+    if not names:
+        what = f"has nothing in version {archive.messages.version()}: no run had been archived yet"
+        hint = "restore a later version (as_of, --as-of); without one it is the latest"
+    elif broker is None:
         what = f"holds {len(names)} brokers: {listed}"
         hint = "say which one to restore: broker=…, --broker …"
     raise ArchiveError(f"{archive.location} {what}", hint=hint)
