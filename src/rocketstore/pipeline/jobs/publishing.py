@@ -18,7 +18,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import StoreError, StoreFullError
+from rocketstore.errors import ConfigError, StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
@@ -79,6 +79,14 @@ def remove_empty(directories: Iterable[Path]) -> None:
     for one in directories:
         with suppress(OSError):
             one.rmdir()
+
+
+def spark_place(place: str) -> str:
+    """Return what Spark's own writers take for a place: in a path nothing stands for another."""
+    if "\\" in place:
+        hint = "Spark takes it for a slash: name a directory without one"
+        raise ConfigError(f"{place} has a backslash in it", key="out", value=place, hint=hint)
+    return place if is_remote(place) else f"file://{place}"
 
 
 def put(place: str, name: str, content: bytes) -> None:

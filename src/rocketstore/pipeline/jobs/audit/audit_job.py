@@ -29,7 +29,7 @@ from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.pipeline.jobs.audit.audit_judgement import Judgement, QueueRow, judge_targets
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, Row
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken
+from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, spark_place
 from rocketstore.pipeline.jobs.rebuild.log_scan import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
@@ -404,7 +404,7 @@ def _write_report(
     import pyarrow as pa  # noqa: PLC0415 - only where a report is written
 
     with published(location) as place:
-        root = place if is_remote(place) else Path(place).as_uri()
+        root = spark_place(place)
         added = [msgspec.json.encode(one.to_dict()) for one in own]
         table = pa.table({"facts": pa.array(added, pa.binary())})
         found = judged.filter("kind = 'finding'").select("facts")

@@ -25,7 +25,7 @@ from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published
+from rocketstore.pipeline.jobs.publishing import published, spark_place
 from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page
 from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
@@ -120,7 +120,7 @@ def run_report(spark: SparkSession, plan: ReportPlan) -> Report:
             joined = [getattr(f, function)(name).alias(name) for name, function in joins]
             count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
             groups = counted.repartition(count, *keys).groupBy(*keys).agg(*joined)
-            groups.write.parquet(f"file://{directory}/groups")
+            groups.write.parquet(f"{spark_place(directory)}/groups")
         return write_report(plan, Path(directory))
 
 
