@@ -165,7 +165,7 @@ def _within_queues(
         raise Doubt(f"{key} is a batch queue, in which a read looks for nothing")
     try:
         lost = queues.lost_queues(store, options, listed, or_maybe=True)
-    except StoreDamagedError as error:
+    except (FormatError, StoreDamagedError) as error:
         raise Doubt(error.message) from error
     if lost:
         raise Doubt(f"there is no queue {lost:.200}, which the store had, or may have had")

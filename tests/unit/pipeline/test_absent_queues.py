@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.errors import ConfigError, StoreDamagedError, StoreError
+from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.pipeline import stores
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import StorePlace, read_known_ends
@@ -281,5 +281,5 @@ def test_a_broken_topics_json_is_named_where_it_is_needed(store):
     (store / "config").mkdir(exist_ok=True)
     (store / "config/topics.json").write_text("{")
     assert len(read_table(store, subscribe="quiet")) == 2
-    with pytest.raises(StoreDamagedError, match=r"topics\.json"):
+    with pytest.raises(FormatError, match=r"topics\.json"):
         read_table(store, subscribe="quite")
