@@ -47,7 +47,12 @@ def held(root):
 
 
 def damage(report):
-    return [one for one in report.findings if one.severity.value == "damage"]
+    """Return what is missing of the queues, which a writer at work would still make."""
+    return [
+        one
+        for one in report.findings
+        if one.severity.value != "note" and one.kind == "queue-missing"
+    ]
 
 
 def test_a_live_store_is_not_called_damaged(root):

@@ -139,6 +139,7 @@ def test_the_page_cache_is_busy_after_a_second_or_as_long_as_the_setting_says(
     with open_small(tmp_path / "store", clock, **settings) as store:
         outcomes = []
         for held_ms in (limit_ms, limit_ms + 1):
+            store._parts.log.monotonic = clock
             store._parts.log.end.locked_since_ms = clock.now_ms - held_ms
             outcomes.append(store.put(Message(topic=TOPIC)).status)
         assert outcomes == [PutMessageStatus.PUT_OK, PutMessageStatus.OS_PAGECACHE_BUSY]
