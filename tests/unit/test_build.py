@@ -102,8 +102,8 @@ def constants_of_python(tree: ast.Module) -> dict[str, int]:
     for block in tree.body:
         if isinstance(block, ast.If) and ast.unparse(block.test) == "not cython.compiled":
             for node in block.body:
-                of_format = ast.unparse(node).startswith("from rocketstore.format.")
-                if of_format or isinstance(node, ast.Assign):
+                known = ("from rocketstore.format.", "from rocketstore.message ")
+                if ast.unparse(node).startswith(known) or isinstance(node, ast.Assign):
                     exec(ast.unparse(node), {}, found)  # noqa: S102 - our own numbers
     return found
 

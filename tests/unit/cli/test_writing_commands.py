@@ -39,7 +39,9 @@ READING = {
     "store info", "store scan", "store scrub", "store verify", "topic list", "transaction list",
 }  # fmt: skip
 
-ON_SPARK = {f"pipeline {job}" for job in ("archive", "audit", "rebuild", "report", "restore")}
+ON_SPARK = {
+    f"pipeline {job}" for job in ("archive", "audit", "rebuild", "report", "restore", "sweep")
+}
 """Their commits open a `BaseStore`, or none."""
 
 
