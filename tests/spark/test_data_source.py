@@ -176,7 +176,13 @@ def test_an_empty_range_is_an_empty_frame(spark, basic):
     same = json.dumps({"TopicA": {str(queue): 5 for queue in range(4)}})
     frame = load(spark, basic, subscribe="TopicA", startingOffsets=same, endingOffsets=same)
     assert frame.collect() == []
-    assert load(spark, basic, subscribe="nobody").count() == 0
+    assert load(spark, basic, subscribePattern="nobody").count() == 0
+
+
+def test_a_topic_that_no_store_has_is_an_error_unless_loss_is_allowed(spark, basic):
+    with pytest.raises(Exception, match=r"ConfigError: no topic nobody in .*failOnDataLoss"):
+        load(spark, basic, subscribe="nobody").count()
+    assert load(spark, basic, subscribe="nobody", failOnDataLoss=False).count() == 0
 
 
 # --- SQL and filters ----------------------------------------------------------------------------

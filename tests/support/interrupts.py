@@ -61,6 +61,7 @@ class InterruptAt:
         except Interrupt:
             return True
         finally:
+            sys.settrace(None)  # again: one of several may have come as the operation returned
             signal.signal(signal.SIGINT, before)
         return self._lines_left == 0
 

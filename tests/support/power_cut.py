@@ -248,6 +248,10 @@ class Trial:
             threads=False,
         )
         self.last_store = store
+        # Pauses are counted by this clock too, or no flush of queues would be a thorough one.
+        services = store._services
+        services.flusher.monotonic = services.queue_flusher.monotonic = lambda: self.now_ms
+        services.queue_flusher._last_thorough_ms = self.now_ms
         try:
             self._look_around(store, also_pending=after_crash)
         except BaseException:

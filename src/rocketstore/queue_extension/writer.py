@@ -69,6 +69,7 @@ class QueueExtension(UnitReader):
         self.files = MappedFileQueue(self.directory, shared.file_bytes, disk=shared.disk)
         self.files.load(after_crash=True)
         self._end: int | None = None
+        self._end_of = -1  # the queue offset of the last entry whose unit lies before it
         self._is_found = False
         self._has_failed = False
 
@@ -93,13 +94,16 @@ class QueueExtension(UnitReader):
             if old is not None and old.is_message:
                 if old == entry:
                     return entry.tags_code  # of a time without extensions
-                if old[:2] == entry[:2] and self._is_kept(old, entry, store_timestamp_ms):
+                if old[:2] == entry[:2] and self._is_kept(
+                    queue_offset, old, entry, store_timestamp_ms
+                ):
                     return old.tags_code
                 if not may_replace():
                     return entry.tags_code
             bit_map = self._shared.bit_map_of(self._key.topic, properties)
             unit = ExtensionUnit(entry.tags_code, store_timestamp_ms, bit_map)
             position = self._put(unit)
+            self._end_of = max(self._end_of, queue_offset)
         except (RocketStoreError, OSError) as error:
             if not self._has_failed:
                 _log.warning("queue_extension.failed", queue=str(self._key), why=str(error))
@@ -108,7 +112,9 @@ class QueueExtension(UnitReader):
         self._has_failed = False
         return entry.tags_code if position is None else address_of(position)
 
-    def _is_kept(self, old: QueueEntry, entry: QueueEntry, store_timestamp_ms: int) -> bool:
+    def _is_kept(
+        self, queue_offset: int, old: QueueEntry, entry: QueueEntry, store_timestamp_ms: int
+    ) -> bool:
         """Whether the unit of an entry that stands there is its record's, and in its place."""
         position = position_of(old.tags_code)
         unit = self.unit_at(old.tags_code)
@@ -121,15 +127,18 @@ class QueueExtension(UnitReader):
         if not is_equal or unit.store_timestamp_ms != store_timestamp_ms:
             return False
         stop, end = position + unit.size, self._end
-        if end is None or position in (end, self._next_file(end)):
+        # A file may lie further on: the ones between were lost, or have no unit of an entry.
+        begins_file = position % self.files.file_size == 0
+        if end is None or position == end or (position > end and begins_file):
             if end not in (None, position):
                 self._end_file(end)
-            self._end = stop
+            self._end, self._end_of = stop, max(self._end_of, queue_offset)
             file = self.files.find(position)
             if file is not None:  # so that a flush covers it: it may be in the page cache only
                 file.write_position = max(file.write_position, stop - file.base)
             return True
-        return stop <= end
+        # Units follow each other as their entries do: the last entry's tells where all end.
+        return stop <= end and queue_offset <= self._end_of
 
     def _next_file(self, position: int) -> int:
         """Return where the file after that of a position begins."""
@@ -211,7 +220,7 @@ class QueueExtension(UnitReader):
             self._end = position + unit.size
         for file in self.files.files:
             file.set_end(min(max((self._end or 0) - file.base, 0), file.size))
-        self._is_found = True
+        self._end_of, self._is_found = queue_offset - 1, True
 
     def _last_address(self, stop: int) -> int | None:
         queue, at = self._queue, min(stop, self._queue.max_offset)

@@ -438,8 +438,8 @@ class BaseStore(Reader):
                 if self._services.is_stopped:
                     self._let_go()
         finally:
-            if self._closing.get("by") is call:
-                self._closing.clear()
+            if "by" in self._closing and self._closing["by"] is call:
+                del self._closing["by"]  # by no call: an interrupt could come in it
 
     def abandon(self) -> None:
         """Let go of a store without threads as a crash would; the next open recovers it."""

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import FormatError
 from rocketstore.format.metadata_json import ConsumerOffsets, TopicTable, decode_table
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
@@ -141,8 +141,10 @@ def test_the_backup_is_read_where_the_table_cannot_be(copy, broken):
 def test_a_table_that_cannot_be_read_is_an_error_and_none_at_all_is_not(copy):
     for suffix in ("", ".bak"):
         (copy / (OFFSETS + suffix)).write_text("{")
-    with pytest.raises(StoreDamagedError, match=r"consumerOffset\.json cannot be read"):
+    with pytest.raises(FormatError, match=r"not a JSON table") as caught:
         read_table(copy, table="consumers")
+    for suffix in ("", ".bak"):
+        assert f"{copy / OFFSETS}{suffix}: not a JSON table" in str(caught.value)
     for suffix in ("", ".bak"):
         (copy / (OFFSETS + suffix)).unlink()
     assert read_table(copy, table="consumers") == []

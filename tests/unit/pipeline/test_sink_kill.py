@@ -306,6 +306,38 @@ def test_a_power_cut_in_a_commit_loses_and_repeats_nothing(root, tmp_path, seed)
     assert stored_messages(target, has_gaps=True) == found
 
 
+class InterruptedDisk(Disk):
+    """Every sync from one on is interrupted."""
+
+    def __init__(self, syncs):
+        self.syncs_left = syncs
+
+    def fdatasync(self, descriptor, path):
+        self.syncs_left -= 1
+        if self.syncs_left < 0:
+            raise KeyboardInterrupt
+        super().fdatasync(descriptor, path)
+
+
+def test_a_commit_whose_close_is_interrupted_too_leaves_the_lock_to_the_next(root, tmp_path):
+    kept = []
+    for syncs in range(100):
+        target = shutil.copytree(root, tmp_path / str(syncs))
+        options = sink_options(target)
+        job = new_job(options)
+        files = stage(options, job, TASKS)
+        try:
+            commit_batch(options, job, files, 1, disk=InterruptedDisk(syncs))
+        except KeyboardInterrupt as error:
+            kept.append(error)  # and with it what a notebook keeps of a failure
+        else:
+            break
+        commit(target, TASKS, 1)
+        assert stored_numbers(target) == EXPECTED, f"interrupted at sync {syncs}"
+        check_whole(target)
+    assert len(kept) > 10
+
+
 def interrupted(kills, tmp_path, least=10):
     """Return a store whose commit was killed with a part of the batch in the log."""
     for point in range(30, 80):

@@ -213,6 +213,26 @@ def test_lost_units_are_made_again_when_the_store_is_opened(tmp_path):  # noqa: 
         assert units_of(store, "orders") == expected_units(range(40))
 
 
+@pytest.mark.parametrize("lost", [[1], [1, 2], [0, 2]])
+def test_units_of_lost_files_are_made_again_whatever_files_follow(tmp_path, lost):  # noqa: F811
+    """And stay where they are made: a crash that lost nothing moves none."""
+    with open_extended(tmp_path, Clock()) as store:
+        put(store, range(100))
+    directory = tmp_path / DIRECTORY / "orders" / "0"
+    for number in lost:
+        (directory / f"{number * EXT_FILE_BYTES:020d}").unlink()
+    left = []
+    for stop in (110, 120, 130):
+        mark_crashed(tmp_path)
+        with open_extended(tmp_path, Clock()) as store:
+            assert units_of(store, "orders") == expected_units(range(stop - 10))
+            left.append([entry.tags_code for _, entry in store.queue_entries("orders", 0)])
+            put(store, range(stop - 10, stop))
+        assert units_on_disk(tmp_path, "orders") == expected_units(range(stop))
+    assert left[2][:110] == left[1], "no unit was moved"
+    assert left[1] == sorted(left[1]), "they follow each other as their entries do"
+
+
 def test_a_size_that_differs_from_the_files_is_refused(tmp_path):  # noqa: F811
     with open_extended(tmp_path, Clock()) as store:
         put(store, range(3))

@@ -39,6 +39,8 @@ def test_open_starts_the_services_and_close_ends_them(tmp_path):
             "rocketstore-disk-check",
             "rocketstore-retention",
             "rocketstore-delay",
+            "rocketstore-consumer-offsets",
+            "rocketstore-transaction-check",
         }
     assert our_threads() == set()
 

@@ -16,6 +16,7 @@ from rocketstore.errors import (
 )
 from rocketstore.message import Message
 from rocketstore.message_store import MessageStore
+from rocketstore.storage import services as services_module
 from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.read_only import ReadOnlyStore
@@ -329,14 +330,18 @@ def test_an_error_inside_the_block_is_not_hidden_by_one_of_the_end(tmp_path):
     MessageStore.open(tmp_path, SMALL).close()
 
 
-def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path):
+def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path, monkeypatch):
     clock = SettableClock()
-    with MessageStore.open(tmp_path, SMALL, clock=clock, threads=False) as store:
+    monkeypatch.setattr(services_module, "monotonic_ms", clock)
+    with MessageStore.open(tmp_path, SMALL, threads=False) as store:
         services = store._services
         services.dispatch.health = DispatchHealth(3, OSError("no"), clock.now_ms)
         services.watch_dispatch()
         assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
-        clock.now_ms += DISPATCH_ERROR_AFTER_MS
+        clock.now_ms += DISPATCH_ERROR_AFTER_MS - 1
+        services.watch_dispatch()
+        assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
+        clock.now_ms += 1
         services.watch_dispatch()
         result = store.put(MESSAGE)
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE

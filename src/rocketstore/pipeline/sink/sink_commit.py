@@ -285,9 +285,12 @@ class _Commit:
 def _opened(options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> Iterator[_Commit]:
     """Wait for the lock, recover and settle the store, made where there is none, and yield it."""
     commit = _waiting(options, lambda: _Commit(options, disk, clock))
-    with commit.store:
-        commit.settle()
-        yield commit
+    try:
+        with commit.store:
+            commit.settle()
+            yield commit
+    finally:  # a close that failed keeps the store, and nobody has it to close it again
+        commit.store.abandon()
 
 
 def _waiting(options: SinkOptions, attempt: Callable[[], _T]) -> _T:

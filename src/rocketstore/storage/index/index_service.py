@@ -262,9 +262,14 @@ class IndexService:
             first = self.files[0]
             if first.header.end_physical_offset >= log_min_offset:
                 break
-            if not first.file.destroy(_FORCE_DELETE_AFTER_MS, now_ms=now_ms):
+            self.files = self.files[1:]  # before an interrupt could leave it here, and deleted
+            try:
+                is_gone = first.file.destroy(_FORCE_DELETE_AFTER_MS, now_ms=now_ms)
+            finally:
+                if first.file.path.exists():
+                    self.files = (first, *self.files)
+            if not is_gone:
                 break
-            self.files = self.files[1:]
             gone.append(first.file.path)
         if gone:
             self.disk.fsync_directory(self.directory)
