@@ -174,8 +174,11 @@ class StoreServices:
 
     def _catch_up(self) -> None:
         with self._dispatching:
-            while self._parts.dispatcher.run_once():
-                pass
+            self._dispatch_all()  # a call: an interrupt in a loop here would keep the lock
+
+    def _dispatch_all(self) -> None:
+        while self._parts.dispatcher.run_once():
+            pass
 
     # --- the end --------------------------------------------------------------------------------
 
