@@ -146,7 +146,7 @@ class ConsumerOffsetTable:
     def start(self) -> None:
         """Go back where the log is another one; let a thread save what changes from now on."""
         if self._store is not None:
-            with contextlib.suppress(FormatError):  # whoever asks for an offset gets it
+            with contextlib.suppress(FormatError):  # raised where an offset is asked for
                 former = {_TABLE: self._offsets()}
                 self._loaded = _settled(self._store, self._loaded or former, self._kinds.memory)
                 self._is_changed |= self._loaded[_TABLE] != former[_TABLE]

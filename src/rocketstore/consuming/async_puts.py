@@ -3,7 +3,7 @@
 Law: a future is resolved exactly once, with what `put` returns or raises, and none is left when the
 store has closed. Only what the store itself says of a message goes into its future: anything else,
 an interrupt or a lack of memory, is raised by the call that it hit, or has the thread ask again.
-One thread waits for all, and started with the store; whoever puts while it ends waits alone.
+One thread waits for all, and started with the store; a put while it ends waits by itself.
 A future cannot be cancelled, because its message is in the log.
 
 How derived: CommitLog.asyncPutMessage of 4.9, whose future the flush completes (spec B3).

@@ -388,7 +388,7 @@ def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:
 
 
 def _root_file(store: StorePlace, name: str) -> bytes:
-    """Return a small file of a store's root; nothing where there is none."""
+    """Return a small file of a store's root; nothing where it is missing."""
     files, root = files_at(store.location)
     size = {entry.name: entry.size for entry in files.list(root)}.get(name)
     return read_part(store.location, f"{root}/{name}", 0, size) if size else b""

@@ -92,7 +92,7 @@ class StoreServices:
             known_ends=parts.known_ends,
         )
         self.commit: Callable[[], object] = lambda: None
-        # Without threads whoever waits dispatches, and listeners that are called then may wait too.
+        # Without threads the caller that waits dispatches; listeners called then may wait too.
         self._dispatching = threading.RLock()
         self._made_ahead_of = -1
         self._queue_flush = Periodic(

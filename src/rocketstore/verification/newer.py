@@ -86,7 +86,7 @@ def newer_findings(
     compacted = content_of(name)
     if isinstance(compacted, bytes) and b"_" in compacted:  # of "topic_queue", of any
         what = "topics of 5.x have the last message of a key here, and maybe no more in the log"
-        action = "read them through that broker, store them anew, and move compaction out of here"
+        action = "read them through that broker, store them again, and move compaction out of here"
         yield finding("newer", name, what, action=action)
     checkpoint, wheel = content_of("config/timercheck"), content_of("timerwheel")
     if not isinstance(checkpoint, bytes):

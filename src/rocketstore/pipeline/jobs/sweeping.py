@@ -84,7 +84,7 @@ def _stats(root: Path) -> Iterator[os.stat_result]:
 
 
 def _directories(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield directories of jobs, each with what needs it whoever runs."""
+    """Yield directories of jobs, each with what needs it whatever runs."""
     beside = root.parent.glob(f".{escape(root.name)}.*")
     for path in sorted({*root.glob(".*"), *beside}):
         if _UNPUBLISHED.fullmatch(path.name) and path.is_dir() and not path.is_symlink():

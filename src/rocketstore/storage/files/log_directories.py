@@ -135,7 +135,7 @@ def dledger_directories(root: Path) -> list[Path]:
 
 @system_errors("cannot list the files of the store")
 def refuse_dledger(layout: StoreLayout, *, writes: bool = False) -> None:
-    """Raise where the log is one of DLedger, or, for who writes, goes on in one beside it."""
+    """Raise where the log is one of DLedger, or, for a writer, goes on in one beside it."""
     logs = dledger_directories(layout.root)
     is_log = not any(path.is_dir() for path in layout.log_directories)
     for base, _, path, _ in sorted(listed_files(layout.log_directories, []))[:1]:
@@ -155,7 +155,8 @@ def refuse_absent(
 ) -> None:  # fmt: skip
     """Raise where a directory of the log seems not to be mounted; `stop` ends the last record.
 
-    Without a record of them any may be it that has no file, or, for who `writes`, lacks some.
+    Without a record of them it may be any that has no file, or, where this process `writes`,
+    lacks some.
     """
     record = _read(layout.root)
     known = record.directories if record.root == _inode(layout.root) else {}
