@@ -40,12 +40,12 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.positions import MARKS, agreed_end, end_within, with_mark
+from rocketstore.rules.half_messages import TRANSACTION_GROUP
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
 from rocketstore.verification.newer import refuse_rocksdb_tables
-from rocketstore.verification.waiting import TRANSACTION_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from rocketstore import MessageStore
 from rocketstore.consumer_offsets import read_offsets
+from rocketstore.rules.extra_queues import offset_in
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.units import system_clock_ms
-from rocketstore.verification.extra_queues import offset_in
 from support import killed_consumer
 from support.killed_consumer import CONFIG, GROUP, LIGHT, TOPIC
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rocketstore import EndStatus, MessageStore, ReadOnlyStore
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import Message
+from rocketstore.rules.half_messages import ended_by
 from rocketstore.transaction.ledger import messages_of, read_ledger
 from rocketstore.transaction.records import (
     HALF,
@@ -20,7 +21,6 @@ from rocketstore.transaction.records import (
     real_queue,
     times_checked,
 )
-from rocketstore.verification.waiting import ended_by
 from support.golden_stores import golden_store
 
 if TYPE_CHECKING:

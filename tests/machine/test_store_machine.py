@@ -33,7 +33,7 @@ from rocketstore.config import RecoveryPolicy
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
 from rocketstore.format.properties import INNER_MULTI_DISPATCH
-from rocketstore.verification.extra_queues import offset_in
+from rocketstore.rules.extra_queues import offset_in
 from support.power_cut import abandon
 
 LOG_FILE_BYTES = 4096

@@ -13,8 +13,8 @@ from rocketstore.format.java_hash import string_hash
 from rocketstore.format.queue_entry import FILLER
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, QueuePages
+from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.storage.reading.pages import page_without_entry
-from rocketstore.verification.extra_queues import may_stand_in
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
 from support.oracle.codecs import encode_entries

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.pipeline.jobs.audit.audit_plan import find_places
+from rocketstore.rules.extra_queues import has_light_queues
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-from rocketstore.verification.extra_queues import has_light_queues
 
 
 def tree(directory):

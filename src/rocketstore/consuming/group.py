@@ -23,9 +23,9 @@ from rocketstore.consuming.sharing import share_of
 from rocketstore.consuming.window import QueueWindow
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
+from rocketstore.rules.extra_queues import offset_in
 from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.results import GetMessageStatus
-from rocketstore.verification.extra_queues import offset_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -30,6 +30,7 @@ from rocketstore.format.refusals import (
 from rocketstore.memory.memory_store import FIRST_ADDRESS, MemoryStore
 from rocketstore.native.log_end import Record
 from rocketstore.native.page import RECORDS
+from rocketstore.rules.extra_queues import named
 from rocketstore.storage.log.prepared import (
     body_bytes,
     client_messages,
@@ -38,7 +39,6 @@ from rocketstore.storage.log.prepared import (
 )
 from rocketstore.topic_routes import TopicRoutes
 from rocketstore.units import QueueKey
-from rocketstore.verification.extra_queues import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -34,10 +34,10 @@ from rocketstore.pipeline.projection import (
 )
 from rocketstore.pipeline.queues import QueueFiles, chosen_stores, list_queues
 from rocketstore.pipeline.stores import list_segments, read_consumer_offsets, read_metadata
+from rocketstore.rules import half_messages
+from rocketstore.rules.half_messages import HALF_TOPIC, OP_TOPIC, Halves
 from rocketstore.units import QueueKey
-from rocketstore.verification import waiting
 from rocketstore.verification.expectation import groups
-from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC, Halves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.log_read import QueueOpener
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.pipeline.stores import StorePlace
+    from rocketstore.rules.half_messages import Half
     from rocketstore.scan.columns import RecordColumns
-    from rocketstore.verification.waiting import Half
 
 pa: Any = pyarrow
 _NO_TIME: Final = LAST_TIMESTAMP_MS + 1
@@ -67,7 +67,7 @@ def _plan(
         if key.topic in topics:
             queue = QueueFiles(store.location, key)
             first = queue.min_offset(segments[0].base if segments else 0)
-            found = waiting.waiting_offsets(next_of(queue), first, queue.max_offset)
+            found = half_messages.waiting_offsets(next_of(queue), first, queue.max_offset)
             # A queue without any entry says nothing of where its records are, and has none.
             if found:
                 starts[QueuePlace(key.topic, ANY_BROKER, key.queue_id)] = found.start
@@ -90,7 +90,7 @@ def _batch(
     ids = _texts(texts, REAL_QID).to_pylist()
     known = own | {
         "realTopic": _texts(texts, REAL_TOPIC),
-        "realQueueId": [waiting.decimal_number(one, 9) for one in ids],
+        "realQueueId": [half_messages.decimal_number(one, 9) for one in ids],
         "bodySize": columns.body_size,
         "brokerName": store.broker_name,
     }
@@ -158,7 +158,7 @@ def plan_transactions(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
 def _halves_of(store: StorePlace, options: ReadOptions) -> tuple[SplitTask, ...]:
     """Return where half messages and op records are; nothing where no half message is left."""
     offsets = read_consumer_offsets(store).by_name()
-    group = f"@{waiting.TRANSACTION_GROUP}"
+    group = f"@{half_messages.TRANSACTION_GROUP}"
 
     def next_of(queue: QueueFiles) -> int | None:
         return offsets.get(queue.key.topic + group, {}).get(queue.key.queue_id)
@@ -191,17 +191,19 @@ class _Open:
 
     def commit(self, columns: RecordColumns) -> None:
         """Take committed records; those without the born time of an open half are not of it."""
-        by_identity: dict[waiting.Identity, list[Half]] = defaultdict(list)
+        by_identity: dict[half_messages.Identity, list[Half]] = defaultdict(list)
         for half, _, _ in self.rows.values():
             by_identity[half.identity].append(half)
         is_chosen = (columns.sys_flag & TRANSACTION_MASK) == TRANSACTION_COMMIT
         is_chosen &= np.isin(columns.born_timestamp, [one.born_ms for one in by_identity])
         for row in is_chosen.nonzero()[0].tolist():
             numbers = int(columns.born_timestamp[row]), int(columns.body_crc[row])
-            identity = waiting.identity_of(*numbers, decode_properties(columns.properties(row)))
+            identity = half_messages.identity_of(
+                *numbers, decode_properties(columns.properties(row))
+            )
             named = int(columns.prepared_offset[row])
             for half in by_identity.get(identity, ()):
-                if waiting.is_final_of(half, named, identity, self._is_lost):
+                if half_messages.is_final_of(half, named, identity, self._is_lost):
                     self.rows.pop(half.queue_offset, None)
 
     def _is_lost(self, physical_offset: int) -> bool:
@@ -229,22 +231,22 @@ def _take(
     columns: RecordColumns, schema: Schema, store: StorePlace, queues: dict[int, _Open]
 ) -> None:
     maps = property_maps(columns)
-    times = _texts(maps, waiting.CHECK_TIMES).to_pylist()
+    times = _texts(maps, half_messages.CHECK_TIMES).to_pylist()
     own = {
-        "producerGroup": _texts(maps, waiting.PRODUCER_GROUP),
-        "checkTimes": [waiting.decimal_number(one, 9) or 0 for one in times],
+        "producerGroup": _texts(maps, half_messages.PRODUCER_GROUP),
+        "checkTimes": [half_messages.decimal_number(one, 9) or 0 for one in times],
     }
     rows = _batch(columns, schema, store, maps, **own).to_pylist()
     topics = columns.to_arrow(["topic"]).column(0).to_pylist()
     for row, (topic, pairs) in enumerate(zip(topics, maps.to_pylist(), strict=True)):
         queue, properties = queues[int(columns.queue_id[row])], dict(pairs)
         if topic == OP_TOPIC:
-            for ended in waiting.ended_by(properties.get(TAGS), columns.body(row)):
+            for ended in half_messages.ended_by(properties.get(TAGS), columns.body(row)):
                 queue.end(ended)
             continue
         place = int(columns.queue_offset[row]), int(columns.physical_offset[row])
         said = int(columns.born_timestamp[row]), int(columns.body_crc[row]), properties
-        queue.take(waiting.half_of(place, *said), properties.get(REAL_TOPIC), rows[row])
+        queue.take(half_messages.half_of(place, *said), properties.get(REAL_TOPIC), rows[row])
 
 
 def _committed(

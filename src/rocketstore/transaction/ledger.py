@@ -23,6 +23,7 @@ from rocketstore.format.properties import DELAY
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.positions import end_within
+from rocketstore.rules.half_messages import Half, Halves, ended_by, is_final_of
 from rocketstore.storage.log.prepared import delayed
 from rocketstore.transaction.records import (
     DISCARDED,
@@ -34,15 +35,14 @@ from rocketstore.transaction.records import (
     real_queue,
 )
 from rocketstore.units import QueueKey
-from rocketstore.verification.waiting import Half, Halves, ended_by, is_final_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
+    from rocketstore.rules.half_messages import Identity
     from rocketstore.storage.reading.reader import Reader
-    from rocketstore.verification.waiting import Identity
 
 PAGE_MESSAGES: Final = 32
 """Messages read at a time, as 4.9 does (OP_MSG_PULL_NUMS)."""

@@ -37,10 +37,8 @@ from rocketstore.format.refusals import (
 )
 from rocketstore.message import STORE_HOST_V6_FLAG, TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.native.log_end import Record
-from rocketstore.storage.log.prepared import body_bytes
-from rocketstore.units import QueueKey
-from rocketstore.verification.extra_queues import named, room_for
-from rocketstore.verification.waiting import (
+from rocketstore.rules.extra_queues import named, room_for
+from rocketstore.rules.half_messages import (
     CHECK_TIMES,
     ENDED_TAG,
     FIRST_HALF_OFFSET,
@@ -52,6 +50,8 @@ from rocketstore.verification.waiting import (
     Half,
     half_of,
 )
+from rocketstore.storage.log.prepared import body_bytes
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

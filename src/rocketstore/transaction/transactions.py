@@ -23,6 +23,7 @@ from rocketstore.config import BrokerRole, parse_delay_levels
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import UNIQ_KEY
+from rocketstore.rules.half_messages import Half
 from rocketstore.storage.log.prepared import refuse_other_types
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.threads import Changes
@@ -49,7 +50,6 @@ from rocketstore.transaction.records import (
     refusal,
 )
 from rocketstore.units import QueueKey
-from rocketstore.verification.waiting import Half
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ import numpy as np
 
 from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
 from rocketstore.native.row import NO_LEVEL_DELAY_MS, CallsFor
+from rocketstore.rules.extra_queues import extra_offsets, extra_queue_ids
 from rocketstore.scan import kernels
-from rocketstore.verification.extra_queues import extra_offsets, extra_queue_ids
 from rocketstore.verification.queue_numbers import TaskQueue
 
 if TYPE_CHECKING:

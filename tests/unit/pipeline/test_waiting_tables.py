@@ -18,10 +18,10 @@ from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.format.properties import encode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.log_end import Record
+from rocketstore.rules.half_messages import HALF_TOPIC, OP_TOPIC
+from rocketstore.rules.half_messages import TRANSACTION_GROUP as GROUP
 from rocketstore.transaction.ledger import endings_of, read_ledger
 from rocketstore.transaction.records import times_checked
-from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
-from rocketstore.verification.waiting import TRANSACTION_GROUP as GROUP
 from support.extended_store import open_extended, units_of
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table

@@ -30,8 +30,8 @@ from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_tim
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import list_segments, segment_at, store_timestamp_ms
 from rocketstore.pipeline.streaming.stream_options import LOG, QUEUES, WHOLE_LOG, Key, Limits, Place
+from rocketstore.rules.extra_queues import offset_in
 from rocketstore.units import MiB, QueueKey
-from rocketstore.verification.extra_queues import offset_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -31,7 +31,7 @@ from rocketstore.format.refusals import (
 )
 from rocketstore.message import DEFAULT_HOST, INNER_BATCH, Message
 from rocketstore.native.log_end import Record
-from rocketstore.verification.waiting import UNDELIVERABLE_TOPICS
+from rocketstore.rules.half_messages import UNDELIVERABLE_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -43,6 +43,7 @@ from rocketstore.format.refusals import (
 from rocketstore.message import INNER_BATCH, Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
+from rocketstore.rules.extra_queues import EXTRA, ExtraQueues, room_for
 from rocketstore.storage.log.prepared import (
     PreparedMessage,
     batch_messages,
@@ -56,7 +57,6 @@ from rocketstore.storage.log.prepared import (
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.running_flags import STOPS_PUTS
 from rocketstore.units import QueueKey, system_clock_ms
-from rocketstore.verification.extra_queues import EXTRA, ExtraQueues, room_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -21,8 +21,8 @@ from rocketstore.errors import InvalidFilterError
 from rocketstore.format.file_name import QUEUE_ID_MAX
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.page import RECORDS, QueuePages
+from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.storage.results import GetMessageStatus
-from rocketstore.verification.extra_queues import may_stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

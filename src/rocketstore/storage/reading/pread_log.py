@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.decode import LogAtHand, message_at, size_at
+from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.log_directories import refuse_absent
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, first_from
 from rocketstore.storage.index.pread_index import PreadIndex
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
-from rocketstore.verification.extra_queues import may_stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -24,6 +24,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.queue_extension import extensions_of
+from rocketstore.rules.extra_queues import has_light_queues
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
@@ -37,7 +38,6 @@ from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import compatible_end, compatible_queue_end
 from rocketstore.units import ByteRange, MiB
-from rocketstore.verification.extra_queues import has_light_queues
 from rocketstore.verification.findings import Finding, Severity
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import log_findings

@@ -29,11 +29,11 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, LMQ_PREFIX
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
+from rocketstore.rules.extra_queues import has_light_queues
 from rocketstore.scan.columns import CallsFor
 from rocketstore.verification import runs
 from rocketstore.verification.batch_entries import entries_called_for
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
-from rocketstore.verification.extra_queues import has_light_queues
 from rocketstore.verification.leftovers import Headers, KeyColumns, left_chains
 from rocketstore.verification.log_rules import Stretch, log_view
 from rocketstore.verification.queue_numbers import QueueNumbers

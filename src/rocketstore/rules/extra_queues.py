@@ -31,8 +31,8 @@ from rocketstore.format.properties import (
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC, LMQ_PREFIX, MAX_QUEUE_OFFSET
 from rocketstore.format.refusals import check_topic
+from rocketstore.rules.half_messages import HALF_TOPIC, OP_TOPIC
 from rocketstore.units import QueueKey
-from rocketstore.verification.waiting import HALF_TOPIC, OP_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
