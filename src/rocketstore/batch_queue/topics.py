@@ -47,6 +47,7 @@ from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, DEFAULT_HOST, INNER_BATCH, NEED_UNWRAP, Message
 from rocketstore.native.log_end import QueueCounter, Record
 from rocketstore.native.row import PutEntry
+from rocketstore.rules.properties import with_properties
 from rocketstore.storage.files.pread_files import file_lengths
 from rocketstore.storage.log.commit_log import QueueMovedError
 from rocketstore.storage.log.prepared import (
@@ -307,9 +308,7 @@ class BatchTopics(BatchReads):
         while True:
             base = self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
             properties |= {INNER_NUM: str(count), INNER_BASE: str(base)}
-            held = record.with_body(record.body)
-            born = None if record.is_born_now else record.born
-            held.describe(encode_properties(properties), born)
+            held = with_properties(record, encode_properties(properties))
             held.hold_batch(base, count)
             try:
                 result = self._put_record(topic, queue_id, held, wait_flush=wait_flush)

@@ -23,13 +23,10 @@ from rocketstore.format.properties import (
     encode_properties,
 )
 from rocketstore.message import TRANSACTION_MASK, Message
+from rocketstore.rules.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from rocketstore.format.stored_message import StoredMessage
-
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
-"""Before the name of a group: the topics of its second tries, and of what it cannot consume."""
 
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from rocketstore.consuming.giving_back import RETRY_LIMIT, RETRY_PREFIX
+from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.sharing import share_of
 from rocketstore.consuming.window import QueueWindow
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.rules.extra_queues import offset_in
+from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.results import GetMessageStatus
 

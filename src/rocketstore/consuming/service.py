@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 from rocketstore.consuming.consumer import Consumer
-from rocketstore.consuming.giving_back import RETRY_LIMIT, RETRY_PREFIX
+from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT, Group, Subscription
 from rocketstore.errors import ConfigError, InvalidNameError
 from rocketstore.format.metadata_json import (
@@ -15,6 +15,7 @@ from rocketstore.format.metadata_json import (
     decode_table,
 )
 from rocketstore.format.refusals import check_topic
+from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.storage.reading.pages import parse_tags
 

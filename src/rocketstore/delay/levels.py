@@ -15,7 +15,7 @@ from rocketstore.config import parse_delay_levels
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.native.row import NO_LEVEL_DELAY_MS
-from rocketstore.rules.half_messages import UNDELIVERABLE_TOPICS
+from rocketstore.rules.topics import UNDELIVERABLE_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

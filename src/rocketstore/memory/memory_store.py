@@ -16,11 +16,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.format.host import encode_host
-from rocketstore.format.properties import PROPERTIES_SIZE_MAX
-from rocketstore.format.record import TOPIC_SIZE_MAX
 from rocketstore.native.decode import decode
 from rocketstore.native.log_end import LogEnd, QueueCounter
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
+from rocketstore.rules.limits import refused_length, refused_properties, refused_topic
 from rocketstore.storage.reading.pages import page_without_entry, parse_tags
 from rocketstore.storage.results import GetMessageStatus, PutMessageStatus, PutResult
 from rocketstore.units import QueueKey
@@ -112,38 +111,28 @@ class MemoryStore:
 
     def append(self, topic: str, queue_id: int, records: Sequence[Record]) -> PutResult:
         """Add records to a queue, all or none; room is made as the law says."""
-        name = topic.encode()
-        refused = self._refusal(name, records)
+        refused = self._refusal(topic, records)
         if refused is not None:
             return refused
         now_ms = self._clock()
         with self._lock:
             try:
-                result = self._add(QueueKey(topic, queue_id), name, records, now_ms)
+                result = self._add(QueueKey(topic, queue_id), topic.encode(), records, now_ms)
             except BaseException:
                 self._settle()
                 raise
         return result
 
-    def _refusal(self, name: bytes, records: Sequence[Record]) -> PutResult | None:
-        longest = self._config.max_message_size
-        illegal = PutMessageStatus.MESSAGE_ILLEGAL
+    def _refusal(self, topic: str, records: Sequence[Record]) -> PutResult | None:
         size = sum(len(record.body) for record in records)
-        longest_block = max((record.properties for record in records), key=len)
-        properties = len(longest_block)
-        if len(name) > TOPIC_SIZE_MAX:
-            detail = f"topic of {len(name)} bytes exceeds the limit of {TOPIC_SIZE_MAX}"
-        elif properties > PROPERTIES_SIZE_MAX:
-            # 4.9 looks at the length of the string first, then at its bytes (B3.2).
-            units = len(longest_block.decode("utf-8", "replace").encode("utf-16-le")) // 2
-            if units <= PROPERTIES_SIZE_MAX:
-                illegal = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
-            detail = f"properties of {properties} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
-        elif size > longest:
-            detail = f"body of {size} bytes exceeds maxMessageSize of {longest}"
-        else:
+        refusal = (
+            refused_topic(topic)
+            or refused_properties(max((record.properties for record in records), key=len))
+            or refused_length("body", size, self._config.max_message_size)
+        )
+        if refusal is None:
             return None
-        return PutResult(illegal, detail=detail)
+        return PutResult(PutMessageStatus[refusal.status], detail=refusal.why)
 
     def _add(self, key: QueueKey, name: bytes, records: Sequence[Record], now_ms: int) -> PutResult:
         queues = self._queues.setdefault(key.topic, {})

@@ -19,7 +19,6 @@ import psutil
 from rocketstore.errors import RefusedMessageError, StoreError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE
-from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import QueueEntry
 from rocketstore.format.refusals import (
     check_queue_id,
@@ -31,6 +30,7 @@ from rocketstore.memory.memory_store import FIRST_ADDRESS, MemoryStore
 from rocketstore.native.log_end import Record
 from rocketstore.native.page import RECORDS
 from rocketstore.rules.extra_queues import named
+from rocketstore.rules.properties import asked
 from rocketstore.storage.log.prepared import (
     body_bytes,
     client_messages,
@@ -174,17 +174,13 @@ class MemoryTopics(TopicRoutes):
 
     def _add(self, topic: str, queue_id: int, records: list[Record]) -> PutResult:
         for record in records:
-            if (
-                b"DELAY\x01" in record.properties
-                and delay_level(decode_properties(record.properties)) > 0
-            ):
+            wanted = asked(record.properties)
+            if delay_level(wanted) > 0:
                 raise RefusedMessageError(
                     f"{topic} is a memory topic, which takes no delayed message",
                     hint="what waits is kept on the disk: put it to another topic",
                 )
-            if b"INNER_MULTI_DISPATCH\x01" in record.properties and named(
-                decode_properties(record.properties)
-            ):
+            if named(wanted):
                 raise RefusedMessageError(
                     f"{topic} is a memory topic, which takes no message for several queues",
                     hint="queues on the disk cannot point at it: put it to another topic",

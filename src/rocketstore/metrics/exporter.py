@@ -16,6 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rocketstore.metrics.runtime import capacity
+from rocketstore.rules.topics import DEAD_LETTER_PREFIX, purpose_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -54,8 +55,7 @@ _RATES: Final = {
     "gettransfered_tps": "getTransferedTps",
 }
 _SPANS: Final = ("10", "60", "600")
-RETRY: Final = "%RETRY%"
-DEAD: Final = "%DLQ%"
+_PURPOSES: Final = ("normal", "retry", "dead letter")
 DEFAULT_CLUSTER: Final = "DefaultCluster"
 """``brokerClusterName`` of a broker that sets none; a store knows of no other."""
 
@@ -113,14 +113,14 @@ class ExporterCollector(Collector):
         ends: Counter[str] = Counter()
         for topic, queue_id in self._store.queues():
             ends[topic] += self._store.max_offset(topic, queue_id)
-        kinds = {"": "producer_offset", RETRY: "topic_retry_offset", DEAD: "topic_dlq_offset"}
-        for prefix, kind in kinds.items():
+        kinds = ("producer_offset", "topic_retry_offset", "topic_dlq_offset")
+        for purpose, kind in zip(_PURPOSES, kinds, strict=True):
             # Dead letters go by the name of their group.
-            label, start = ("group", len(DEAD)) if prefix == DEAD else ("topic", 0)
+            label = "group" if purpose == "dead letter" else "topic"
             values = [
-                (broker | {label: topic[start:]}, end)
+                (broker | {label: topic.removeprefix(DEAD_LETTER_PREFIX)}, end)
                 for topic, end in sorted(ends.items())
-                if _prefix(topic) == prefix
+                if _purpose(topic) == purpose
             ]
             yield _gauge(f"rocketmq_{kind}", values, [*broker, label])
 
@@ -131,20 +131,21 @@ class ExporterCollector(Collector):
             ({"group": group, "topic": topic}, places)
             for (topic, group), places in self._sources.places_of_groups()
         ]
-        kinds = {"": "group_diff", RETRY: "group_retrydiff", DEAD: "group_dlqdiff"}
-        for prefix, kind in kinds.items():
+        kinds = ("group_diff", "group_retrydiff", "group_dlqdiff")
+        for purpose, kind in zip(_PURPOSES, kinds, strict=True):
             diffs = [
                 (labels, sum(one.lag for one in places))
                 for labels, places in groups
-                if _prefix(labels["topic"]) == prefix
+                if _purpose(labels["topic"]) == purpose
             ]
             yield _gauge(f"rocketmq_{kind}", diffs, names)
         ends = [(broker | labels, sum(one.end for one in places)) for labels, places in groups]
         yield _gauge("rocketmq_consumer_offset", ends, [*broker, *names])
 
 
-def _prefix(topic: str) -> str:
-    return next((prefix for prefix in (RETRY, DEAD) if topic.startswith(prefix)), "")
+def _purpose(topic: str) -> str:
+    found = purpose_of(topic)
+    return found if found in _PURPOSES else "normal"
 
 
 def _gauge(

@@ -35,7 +35,8 @@ from rocketstore.pipeline.projection import (
 from rocketstore.pipeline.queues import QueueFiles, chosen_stores, list_queues
 from rocketstore.pipeline.stores import list_segments, read_consumer_offsets, read_metadata
 from rocketstore.rules import half_messages
-from rocketstore.rules.half_messages import HALF_TOPIC, OP_TOPIC, Halves
+from rocketstore.rules.half_messages import Halves
+from rocketstore.rules.topics import HALF_TOPIC, OP_TOPIC
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import groups
 

@@ -29,9 +29,10 @@ from rocketstore.format.properties import (
     joined_properties,
     storable_properties,
 )
-from rocketstore.format.queue_entry import DELAY_TOPIC, LMQ_PREFIX, MAX_QUEUE_OFFSET
+from rocketstore.format.queue_entry import LMQ_PREFIX, MAX_QUEUE_OFFSET
 from rocketstore.format.refusals import check_topic
-from rocketstore.rules.half_messages import HALF_TOPIC, OP_TOPIC
+from rocketstore.rules.properties import with_properties
+from rocketstore.rules.topics import purpose_of
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import QueueCounter, Record
-
-_KEPT_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")
-_OF_ONE_GROUP: Final = ("%RETRY%", "%DLQ%")
 
 EXTRA: Final = INNER_MULTI_DISPATCH.encode() + b"\x01"
 """How the property of further queues begins in a record."""
@@ -69,7 +67,7 @@ def has_light_queues(settings: Settings) -> bool:
 
 def goes_on(topic: str) -> bool:
     """Whether messages of a topic go to the extra queues that they name."""
-    return topic not in _KEPT_TOPICS and not topic.startswith(_OF_ONE_GROUP)
+    return purpose_of(topic) in ("normal", "system")
 
 
 def named(properties: Mapping[str, str]) -> list[str]:
@@ -252,7 +250,7 @@ class ExtraQueues:
         """Return a record without numbers, and the extra queues that it goes to with `own`."""
         queues = self.asked(decode_properties(record.properties), own, refuses=refuses)
         is_on_its_way = goes_on(own.topic) and record.offset_count > 0
-        return _described(record, without_numbers(record.properties)), queues * is_on_its_way
+        return with_properties(record, without_numbers(record.properties)), queues * is_on_its_way
 
     def apart(
         self, record: Record, own: QueueKey, *, is_own_in_memory: bool = False
@@ -270,7 +268,7 @@ class ExtraQueues:
         if not is_own_in_memory:
             queues.difference_update(self.asked(values, own, refuses=False))
         kept = [pair for pair in values.items() if not pair[0].startswith("INNER_MULTI_")]
-        copy = _described(record, storable_properties(joined_properties(kept).encode()))
+        copy = with_properties(record, storable_properties(joined_properties(kept).encode()))
         may_have = (one for one in sorted(queues) if _fault(one, own, (), is_special=False) is None)
         return [(queue, copy) for queue in may_have]
 
@@ -287,10 +285,4 @@ class ExtraQueues:
         self.light |= fresh
         counters = [self._counter(key) for key in queues]
         numbers = [counter.next_offset for counter in counters]
-        return _described(record, with_numbers(record.properties, queues, numbers)), counters
-
-
-def _described(record: Record, properties: bytes) -> Record:
-    copy = record.with_body(record.body)
-    copy.describe(properties, None if record.is_born_now else record.born)
-    return copy
+        return with_properties(record, with_numbers(record.properties, queues, numbers)), counters

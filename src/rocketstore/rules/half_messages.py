@@ -13,19 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.properties import UNIQ_KEY
-from rocketstore.format.queue_entry import DELAY_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 ENDED_TAG: Final = "d"
 """Names of 4.9's TransactionalMessageUtil: an op record of this tag names a half that is ended."""
-
-UNDELIVERABLE_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC)
-"""No delayed message is delivered to these (TopicValidator), so none is put for them."""
 
 PRODUCER_GROUP: Final = "PGROUP"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"

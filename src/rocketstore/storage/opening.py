@@ -22,6 +22,7 @@ from rocketstore.errors import FormatError, NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
+from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.checkpoint import (
     KnownEndsWriter,
     StoreCheckpoint,
@@ -39,7 +40,7 @@ from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.queues.queue_search import listed_queues
-from rocketstore.storage.queues.topic_kinds import TopicKinds, is_own_topic
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.recover import RecoveryParts, recover
@@ -102,8 +103,8 @@ class StoreParts:
         `StoreError` says that a message was put to it, dispatched or not, or that the store itself
         puts there; `StoreClosedError` that the store closes. After an error the table counts.
         """
-        if is_own_topic(topic):
-            raise StoreError(f"{topic} cannot be a {kind} topic: the store itself puts there")
+        if is_reserved(topic):
+            raise StoreError(f"{topic} cannot be a {kind} topic: a broker reserves its name")
         if topic in self.kinds.batch:
             raise StoreError(f"{topic} cannot become a {kind} topic: it is a batch topic")
         with self.log.held():

@@ -42,14 +42,12 @@ from rocketstore.rules.half_messages import (
     CHECK_TIMES,
     ENDED_TAG,
     FIRST_HALF_OFFSET,
-    HALF_TOPIC,
-    OP_TOPIC,
     PRODUCER_GROUP,
     TRANSACTION_GROUP,
-    UNDELIVERABLE_TOPICS,
     Half,
     half_of,
 )
+from rocketstore.rules.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, UNDELIVERABLE_TOPICS
 from rocketstore.storage.log.prepared import body_bytes
 from rocketstore.units import QueueKey
 
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
 
 HALF: Final = QueueKey(HALF_TOPIC, 0)
 OP: Final = QueueKey(OP_TOPIC, 0)
-DISCARDED: Final = QueueKey("TRANS_CHECK_MAX_TIME_TOPIC", 0)
+DISCARDED: Final = QueueKey(DISCARDED_TOPIC, 0)
 """The queues of half messages, of op messages, and of half messages that were checked in vain."""
 
 GROUP: Final = TRANSACTION_GROUP

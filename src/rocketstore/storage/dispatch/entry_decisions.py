@@ -27,9 +27,9 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.rules.extra_queues import extra_queue_offsets
+from rocketstore.rules.topics import is_reserved
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
-from rocketstore.storage.queues.topic_kinds import is_own_topic
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import entry_of
 from rocketstore.verification.queue_numbers import is_continued, is_likely_beginning, may_follow
@@ -89,7 +89,7 @@ class EntryDecisions:
         """
         topic, kinds = self.columns.topic(number), self._table.kinds
         if topic not in kinds.batch:
-            is_told = entry_of(self.columns, number).is_written and not is_own_topic(topic)
+            is_told = entry_of(self.columns, number).is_written and not is_reserved(topic)
             if not (kinds.learns and is_told):
                 return False
             _log.info("topic.is_batch", topic=topic, why="a record of it holds a batch")

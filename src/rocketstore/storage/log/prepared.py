@@ -5,9 +5,8 @@ Each is refused here, by a `RefusedMessageError`, where 4.9 has no status for wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import decode_client_batch
@@ -17,7 +16,6 @@ from rocketstore.format.properties import (
     REAL_QID,
     REAL_TOPIC,
     WAIT,
-    decode_properties,
     encode_properties,
     in_hash_map_order,
     message_properties,
@@ -31,13 +29,11 @@ from rocketstore.format.refusals import (
 )
 from rocketstore.message import DEFAULT_HOST, INNER_BATCH, Message
 from rocketstore.native.log_end import Record
-from rocketstore.rules.half_messages import UNDELIVERABLE_TOPICS
+from rocketstore.rules.properties import asked, with_properties
+from rocketstore.rules.topics import UNDELIVERABLE_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_ASKS: Final = re.compile(f"({DELAY}|{INNER_MULTI_DISPATCH}|{WAIT})\1".encode())
-"""Where it is found, properties may ask something of the store; most do not."""
 
 
 class PreparedMessage:
@@ -110,8 +106,8 @@ class PreparedMessage:
         return prepared
 
     def _leave_if_special(self) -> None:
-        asked = _asked(self.record.properties)
-        if DELAY in asked or INNER_MULTI_DISPATCH in asked or self.record.sys_flag & INNER_BATCH:
+        wanted = asked(self.record.properties)
+        if DELAY in wanted or INNER_MULTI_DISPATCH in wanted or self.record.sys_flag & INNER_BATCH:
             self.__class__ = _SpecialMessage
 
 
@@ -126,7 +122,7 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
 
     Levels beyond the `last` are that one. Source: CommitLog.asyncPutMessage (spec B3.4).
     """
-    properties = _asked(record.properties) if record.offset_count else {}
+    properties = asked(record.properties) if record.offset_count else {}
     if (level := min(delay_level(properties), last)) <= 0:
         return 0, record
     if topic in UNDELIVERABLE_TOPICS:
@@ -135,10 +131,7 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
             hint="put it without DELAY, or to the topic that it is meant for",
         )
     properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue_id)}
-    copy = record.with_body(record.body)
-    born = None if record.is_born_now else record.born
-    copy.describe(encode_properties(in_hash_map_order(properties)), born)
-    return level, copy
+    return level, with_properties(record, encode_properties(in_hash_map_order(properties)))
 
 
 def refuse_other_types(message: object) -> None:
@@ -155,8 +148,8 @@ def record_of(
 ) -> tuple[Record, bool]:
     """Return a message as a record will hold it, and whether a put of it may wait for its flush."""
     body = body_bytes(message.body)
-    asked = message.properties or {}
-    refuse_special(asked, alone=alone)
+    given = message.properties or {}
+    refuse_special(given, alone=alone)
     properties = message_properties(message)
     born_host = encoded_host(message.born_host)
     refuse_transaction(message.sys_flag)
@@ -170,7 +163,7 @@ def record_of(
         reconsume_times=message.reconsume_times,
         prepared_offset=message.prepared_transaction_offset,
     )
-    return record, bool(message.wait_flush) and _may_wait(asked)
+    return record, bool(message.wait_flush) and _may_wait(given)
 
 
 def batch_messages(messages: object) -> Sequence[Message]:
@@ -226,14 +219,9 @@ def storable_block(properties: Any, *, alone: bool = False) -> tuple[bytes, bool
     if not isinstance(properties, (bytes, bytearray, memoryview)):
         properties = encode_properties(properties)
     block = storable_properties(bytes(properties))
-    asked = _asked(block)
-    refuse_special(asked, alone=alone)
-    return block, _may_wait(asked)
-
-
-def _asked(block: bytes) -> dict[str, str]:
-    """Return properties that may ask something of the store, none where they ask for nothing."""
-    return decode_properties(block) if _ASKS.search(block) else {}
+    wanted = asked(block)
+    refuse_special(wanted, alone=alone)
+    return block, _may_wait(wanted)
 
 
 def _may_wait(properties: Mapping[str, str]) -> bool:

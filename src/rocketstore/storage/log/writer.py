@@ -33,7 +33,7 @@ from rocketstore.format.properties import (
     PROPERTIES_SIZE_MAX,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.refusals import (
     check_queue_id,
     check_topic_characters,
@@ -44,6 +44,7 @@ from rocketstore.message import INNER_BATCH, Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
 from rocketstore.rules.extra_queues import EXTRA, ExtraQueues, room_for
+from rocketstore.rules.limits import Refusal, refused_length, refused_properties, refused_topic
 from rocketstore.storage.log.prepared import (
     PreparedMessage,
     batch_messages,
@@ -87,6 +88,11 @@ class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
     def __init__(self, status: PutMessageStatus, why: str) -> None:
         super().__init__(why)
         self.status = status
+
+
+def _refuse(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise _NotTaken(PutMessageStatus[refusal.status], refusal.why)
 
 
 @dataclass(eq=False)
@@ -204,10 +210,10 @@ class StoreWriter:
         if level:
             # When it is delivered.
             self._check_fits(self._log.end.size_of(record, counter))
-            self._check_properties(record.properties, room=room_for(queues))
+            _refuse(refused_properties(record.properties, room=room_for(queues)))
             counter, queues = self._log.counter(QueueKey(DELAY_TOPIC, level - 1)), []
-        self._check_properties(record.properties)
-        self._check_length("body", len(record.body))
+        _refuse(refused_properties(record.properties))
+        _refuse(refused_length("body", len(record.body), self._longest))
         if not queues:
             return self._append(counter, [record], waits=waits)
 
@@ -220,7 +226,7 @@ class StoreWriter:
             if made is None:
                 status = PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
                 raise _NotTaken(status, f"more than maxLmqConsumeQueueNum of {limit} light queues")
-            self._check_properties(made[0].properties)
+            _refuse(refused_properties(made[0].properties))
             self._check_fits(self._log.end.size_of(made[0], counter))
             return made
 
@@ -237,10 +243,10 @@ class StoreWriter:
             counter = self._counter_of(messages[0].topic, queue_id)
             made = [record_of(message, self._born_host) for message in messages]
             records = [record for record, _ in made]
-            self._check_properties(max((record.properties for record in records), key=len))
+            _refuse(refused_properties(max((record.properties for record in records), key=len)))
             fixed = BATCH_MESSAGE_FIXED_SIZE
             size = sum(fixed + len(each.body) + len(each.properties) for each in records)
-            self._check_length("batch", size)
+            _refuse(refused_length("batch", size, self._longest))
             return self._append(counter, records, waits=all(waits for _, waits in made))
         except _NotTaken as refused:
             return self._refused(refused)
@@ -266,14 +272,14 @@ class StoreWriter:
             host = self._born_host(born_host)
             refuse_transaction(fields["sys_flag"])
             more, may_wait = storable_block(properties)
-            self._check_properties(more)
-            self._check_length("batch", len(batch))
+            _refuse(refused_properties(more))
+            _refuse(refused_length("batch", len(batch), self._longest))
             records = [
                 Record(body, block, host, flag=flag, **fields)
                 for flag, body, block in client_messages(batch, more)
             ]
             longest = max((record.properties for record in records), key=len)
-            self._check_properties(longest, what="properties of a message and of its batch")
+            _refuse(refused_properties(longest, "properties of a message and of its batch"))
             return self._append(counter, records, waits=wait_flush and may_wait)
         except _NotTaken as refused:
             return self._refused(refused)
@@ -345,9 +351,7 @@ class StoreWriter:
         """Return the counter of a queue; raises `InvalidNameError` where it can be none."""
         name = check_topic_characters(topic)
         number = check_queue_id(queue_id)
-        if len(name) > TOPIC_SIZE_MAX:
-            why = f"topic of {len(name)} bytes exceeds the limit of {TOPIC_SIZE_MAX}"
-            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
+        _refuse(refused_topic(name))
         refusal = self._log.kinds.refusal(name)
         if refusal is not None:
             raise self._unavailable(refusal)
@@ -363,11 +367,6 @@ class StoreWriter:
             self._born_hosts[host] = known
         return known
 
-    def _check_length(self, what: str, size: int) -> None:
-        if size > self._longest:
-            why = f"{what} of {size} bytes exceeds maxMessageSize of {self._longest}"
-            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
-
     def _check_fits(self, size: int) -> None:
         file_size = self._log.files.file_size
         if size + END_FILE_MIN_BLANK_SIZE > file_size:
@@ -376,20 +375,6 @@ class StoreWriter:
                 f"{size} bytes do not fit a CommitLog file of {file_size} bytes, which holds {room}"
             )
             raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
-
-    def _check_properties(self, properties: bytes, what: str = "properties", room: int = 0) -> None:
-        """Refuse properties that are too long (spec F3, B3.2; disagreement D1).
-
-        4.9 looks at the length of the string first, then at its bytes, with a status for each.
-        """
-        size = len(properties) + room
-        if size <= PROPERTIES_SIZE_MAX:
-            return
-        units = len(properties.decode("utf-8", "replace").encode("utf-16-le")) // 2
-        detail = f"{what} of {size} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
-        if units > PROPERTIES_SIZE_MAX and what == "properties":
-            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, f"{detail} ({units} characters)")
-        raise _NotTaken(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail)
 
     def _refused(self, refused: _NotTaken) -> PutResult:
         self.statistics.note_failed_put()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.config import BrokerRole
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicTable, decode_table, loads
+from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.storage.queues.queue_search import batch_topics_in
 
@@ -59,11 +60,6 @@ class TopicKinds:
         return None
 
 
-def is_own_topic(topic: str) -> bool:
-    """Whether the store itself puts there, so that it is of no kind but the ordinary."""
-    return "%" in topic or topic.startswith(("RMQ_SYS_", "SCHEDULE_TOPIC_", "TRANS_CHECK_MAX_"))
-
-
 def topic_table(layout: StoreLayout) -> dict[str, Any]:
     """Return everything that ``topics.json`` says, or raise `FormatError`."""
     return read_with_backup(layout.config / TOPICS_FILE, decoded_topics) or {}
@@ -80,6 +76,6 @@ def memory_topics_in(layout: StoreLayout) -> frozenset[str]:
     """Return the topics that the table marks; raises `FormatError` where it is broken."""
     topics = topic_table(layout).get(TOPIC_TABLE, {}).items()
     marked = [name for name, one in topics if one.get("memory") is True]
-    for name in filter(is_own_topic, marked):
-        _log.warning("memory.topic_ignored", topic=name, why="the store itself puts there")
-    return frozenset(name for name in marked if not is_own_topic(name))
+    for name in filter(is_reserved, marked):
+        _log.warning("memory.topic_ignored", topic=name, why="a broker reserves its name")
+    return frozenset(name for name in marked if not is_reserved(name))

@@ -32,11 +32,11 @@ import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
-from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline import waiting_tables
 from rocketstore.pipeline.log_read import FoundDamage, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
+from rocketstore.rules.topics import purpose_of
 from rocketstore.scan.columns import Column, RecordColumns
 
 if TYPE_CHECKING:
@@ -202,8 +202,8 @@ def _groups(task: ReportTask, broker: str, held: list[tuple[Numbers, Any]]) -> I
     texts = pa.Table.from_batches([names for _, names in held]).combine_chunks()
     topic = texts["topic"].chunk(0).dictionary_encode()
     numbers, topics = topic.indices.to_numpy(), topic.dictionary.to_pylist()
-    is_scheduled = np.array([name == DELAY_TOPIC for name in topics])[numbers]
-    is_retry = np.array([name.startswith(("%RETRY%", "%DLQ%")) for name in topics])[numbers]
+    is_scheduled = np.array([purpose_of(name) == "delay" for name in topics])[numbers]
+    is_retry = np.array([purpose_of(name) in ("retry", "dead letter") for name in topics])[numbers]
     # Times before 1970 or after the year 9999 are no times of messages.
     is_timed = (store_ms >= 0) & (store_ms <= LAST_TIMESTAMP_MS)
     is_measured = is_timed & (born_ms > 0) & (born_ms <= LAST_TIMESTAMP_MS)

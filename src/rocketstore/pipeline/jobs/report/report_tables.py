@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from rocketstore.rules.topics import PURPOSE_OF_NAME, PURPOSE_OF_PREFIX
+
 KEY_ROWS: Final = 1_000  # that tables ``keys`` and ``allKeys`` have
 MAP_CELLS: Final = 200  # parts of a file that the damage map draws
 
-VIEWS: Final = """
+_PURPOSES: Final = " ".join(
+    [f"WHEN topic = '{name}' THEN '{purpose}'" for name, purpose in PURPOSE_OF_NAME.items()]
+    + [f"WHEN starts_with(topic, '{start}') THEN '{purpose}'"
+       for start, purpose in PURPOSE_OF_PREFIX.items()]
+)  # fmt: skip
+
+VIEWS: Final = f"""
 CREATE MACRO moment(ms) AS make_timestamp_ms(ms)::TIMESTAMPTZ;
-CREATE MACRO kind_of(topic) AS CASE
-  WHEN topic = 'SCHEDULE_TOPIC_XXXX' THEN 'delay'
-  WHEN starts_with(topic, '%RETRY%') THEN 'retry'
-  WHEN starts_with(topic, '%DLQ%') THEN 'dead letter'
-  WHEN topic IN ('RMQ_SYS_TRANS_HALF_TOPIC', 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
-                 'TRANS_CHECK_MAX_TIME_TOPIC') THEN 'transaction'
-  WHEN topic IN ('TBW102', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT')
-       OR starts_with(lower(topic), 'rmq_sys_') THEN 'system'
-  ELSE 'normal' END;
+CREATE MACRO kind_of(topic) AS CASE {_PURPOSES} ELSE 'normal' END;
 CREATE TABLE percentiles AS
   SELECT part, topic, min(most) FILTER (seen >= total * 0.5) AS p50,
     min(most) FILTER (seen >= total * 0.9) AS p90, min(most) FILTER (seen >= total * 0.99) AS p99,
@@ -36,9 +36,9 @@ CREATE TABLE percentiles AS
       FROM groups WHERE part = 'sizes' OR part = 'latencies' AND name = 'direct'
       GROUP BY GROUPING SETS ((part, topic, number), (part, number))))
   GROUP BY part, topic"""
-"""What a topic is for follows from its name (spec F, system names; TopicValidator and MixAll of
-4.9.8). Percentiles are of each topic, and of all together where ``topic`` is null: the greatest
-value in the bucket that so many percent are reached in."""
+"""What a topic is for follows from its name (`rules.topics`). Percentiles are of each topic, and of
+all together where ``topic`` is null: the greatest value in the bucket that so many percent are
+reached in."""
 
 _STORED: Final = "moment(firstMs) AS firstStoreTimestamp, moment(lastMs) AS lastStoreTimestamp"
 

@@ -1,0 +1,50 @@
+"""Limits of what is put: each is a refusal with the status of 4.9 and a reason, or None.
+
+How derived: DefaultMessageStore.checkMessage, CommitLog.asyncPutMessage of 4.9.8 (spec F3, B3.2).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rocketstore.format.properties import PROPERTIES_SIZE_MAX
+from rocketstore.format.record import TOPIC_SIZE_MAX
+
+
+class Refusal(NamedTuple):
+    """What is too long; `status` is the name of the status that a put answers with."""
+
+    status: str
+    why: str
+
+
+def refused_topic(name: str) -> Refusal | None:
+    """Refuse a topic that a record cannot hold; its characters are ASCII."""
+    if len(name) <= TOPIC_SIZE_MAX:
+        return None
+    why = f"topic of {len(name)} bytes exceeds the limit of {TOPIC_SIZE_MAX}"
+    return Refusal("MESSAGE_ILLEGAL", why)
+
+
+def refused_length(what: str, size: int, longest: int) -> Refusal | None:
+    """Refuse a body or a batch of more bytes than maxMessageSize."""
+    if size <= longest:
+        return None
+    return Refusal("MESSAGE_ILLEGAL", f"{what} of {size} bytes exceeds maxMessageSize of {longest}")
+
+
+def refused_properties(
+    properties: bytes, what: str = "properties", room: int = 0
+) -> Refusal | None:
+    """Refuse properties that are too long, with `room` for what is added to them.
+
+    4.9 looks at the length of the string first, then at its bytes, with a status for each.
+    """
+    size = len(properties) + room
+    if size <= PROPERTIES_SIZE_MAX:
+        return None
+    units = len(properties.decode("utf-8", "replace").encode("utf-16-le")) // 2
+    why = f"{what} of {size} bytes exceed the limit of {PROPERTIES_SIZE_MAX}"
+    if units > PROPERTIES_SIZE_MAX and what == "properties":
+        return Refusal("MESSAGE_ILLEGAL", f"{why} ({units} characters)")
+    return Refusal("PROPERTIES_SIZE_EXCEEDED", why)
