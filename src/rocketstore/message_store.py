@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from rocketstore.config import BrokerRole
-from rocketstore.consumer_offsets import ConsumerOffsetTable
 from rocketstore.consuming.async_puts import AsyncPuts
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.consuming.service import ConsumingService
@@ -25,7 +24,8 @@ from rocketstore.metrics.sources import Sources
 from rocketstore.replication import replication_of
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.store import BaseStore
-from rocketstore.topic_file import TopicFile
+from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
+from rocketstore.tables.topics import TopicFile
 from rocketstore.transaction.checks import TransactionChecks
 from rocketstore.transaction.transactions import EndResult, HalfMessage, Transactions
 

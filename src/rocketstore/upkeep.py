@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal
 from rocketstore.batch_queue import checking
 from rocketstore.config import StoreConfig
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, offset_tables_by_age
-from rocketstore.positions import agreed_end
 from rocketstore.storage.audit import repair
 from rocketstore.storage.audit.store_audit import (
     audit_store,
@@ -27,6 +26,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
+from rocketstore.tables.positions import agreed_end
 from rocketstore.verification.batch_entries import UNREACHABLE, queue_bounds
 from rocketstore.verification.findings import Severity, VerifyReport, finding
 from rocketstore.verification.small_files import (

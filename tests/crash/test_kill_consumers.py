@@ -10,9 +10,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from rocketstore import MessageStore
-from rocketstore.consumer_offsets import read_offsets
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.units import system_clock_ms
 from support import killed_consumer
 from support.killed_consumer import CONFIG, GROUP, LIGHT, TOPIC

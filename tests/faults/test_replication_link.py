@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocketstore.positions import known_start
 from rocketstore.replication.link import Link
 from rocketstore.replication.protocol import FRAME, PeerError, Trouble, Welcome
 from rocketstore.replication.slave_session import SlaveSession
+from rocketstore.tables.positions import known_start
 from support.simulated_link import FILE_BYTES, LIMITS, MemoryLog, Simulation, real_log
 
 SEEDS = 1000

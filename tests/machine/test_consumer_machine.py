@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rocketstore import ConsumedMessage, Consumer, Message, MessageStore
-from rocketstore.consumer_offsets import read_offsets
+from rocketstore.tables.consumer_offsets import read_offsets
 from support.configured_store import small_config
 from support.memory import MEMORY
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore import MessageStore, verify_store
 from rocketstore.config import FlushDiskType
-from rocketstore.consumer_offsets import read_offsets
 from rocketstore.format.metadata_json import (
     LMQ_CONSUMER_OFFSETS_FILE,
     ConsumerOffsets,
@@ -24,6 +23,7 @@ from rocketstore.format.metadata_json import (
 from rocketstore.storage.files.whole_file import write_atomically
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.results import PutMessageStatus
+from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.units import ByteRange, QueueKey
 from support.fault_workload import (
     INDEX_SLOTS,

@@ -27,7 +27,7 @@ from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.store import BaseStore
-from rocketstore.topic_file import TopicFile
+from rocketstore.tables.topics import TopicFile
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import (
     UNREACHABLE,

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.log.prepared import PreparedMessage
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.store import BaseStore
-    from rocketstore.topic_file import TopicFile
+    from rocketstore.tables.topics import TopicFile
 
 _IS_BATCH: Final = INNER_BATCH | NEED_UNWRAP
 

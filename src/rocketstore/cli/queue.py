@@ -135,7 +135,7 @@ def lag(
         Only this topic.
     """
     from rocketstore.cli.reading import not_found, open_for_reading
-    from rocketstore.consumer_offsets import read_offsets
+    from rocketstore.tables.consumer_offsets import read_offsets
 
     with open_for_reading(store, settings) as reader:
         # The offsets first: what comes meanwhile is lag, and no group is ahead of its queue by it.

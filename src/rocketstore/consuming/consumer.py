@@ -23,8 +23,8 @@ from rocketstore.units import QueueKey  # noqa: TC001 - a field of a struct
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.consuming.group import Group
+    from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 
 _log: Final = get_logger(__name__)
 

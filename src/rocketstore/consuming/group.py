@@ -31,10 +31,10 @@ from rocketstore.storage.results import GetMessageStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.consuming.window import Delivery
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
+    from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
     from rocketstore.units import QueueKey
 
 PAGE_MESSAGES: Final = 32

@@ -22,8 +22,8 @@ from rocketstore.storage.reading.pages import parse_tags
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.storage.store import BaseStore
+    from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 
 
 class ConsumingService:

@@ -28,11 +28,11 @@ from rocketstore.format.metadata_json import (
     loads,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.positions import agreed_end, with_mark
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, ServiceThread
+from rocketstore.tables.positions import agreed_end, with_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -122,8 +122,8 @@ class ConsumerOffsets(_Bean):
     """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset.
 
     With ``enableLmq`` it is ``lmqConsumerOffset.json``, which has the groups named ``%LMQ%…`` in a
-    table without queue ids: of them it is queue 0. `log_marks` are ours (`rocketstore.positions`):
-    which log they are of. 4.9 neither writes nor keeps them.
+    table without queue ids: of them it is queue 0. `log_marks` are ours (`tables.positions`): which
+    log they are of. 4.9 neither writes nor keeps them.
     """
 
     lmq_offset_table: dict[str, int] | None = None

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.store import BaseStore
-    from rocketstore.topic_file import TopicFile
+    from rocketstore.tables.topics import TopicFile
 
 AVAILABLE_SHARE: Final = 0.75
 """Part of the memory available at the start that messages may take, unless a limit is set (B22)."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketstore.consumer_offsets import say_which_log
 from rocketstore.errors import StoreError
 from rocketstore.format.file_name import KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets, encode_table
-from rocketstore.positions import REPLACED
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.whole_file import backup_path, replace_whole
+from rocketstore.tables.consumer_offsets import say_which_log
+from rocketstore.tables.positions import REPLACED
 
 if TYPE_CHECKING:
     from pathlib import Path

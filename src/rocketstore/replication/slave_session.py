@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.positions import known_start
 from rocketstore.replication.intake import Intake
 from rocketstore.replication.protocol import (
     FRAME,
@@ -27,6 +26,7 @@ from rocketstore.replication.protocol import (
     Trouble,
     Welcome,
 )
+from rocketstore.tables.positions import known_start
 
 if TYPE_CHECKING:
     from rocketstore.replication.protocol import Limits, TargetLog

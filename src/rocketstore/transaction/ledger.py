@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.format.properties import DELAY
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
-from rocketstore.positions import end_within
 from rocketstore.rules.half_messages import Half, Halves, ended_by, is_final_of
 from rocketstore.storage.log.prepared import delayed
+from rocketstore.tables.positions import end_within
 from rocketstore.transaction.records import (
     DISCARDED,
     GROUP,

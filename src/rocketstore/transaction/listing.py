@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore.consumer_offsets import read_offsets
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC
+from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.transaction.ledger import endings_of, read_ledger
 from rocketstore.transaction.records import PGROUP, times_checked
 

@@ -54,11 +54,11 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.consumer_offsets import ConsumerOffsetTable
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message import Message
     from rocketstore.native.log_end import Record
     from rocketstore.storage.store import BaseStore
+    from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 
 WAIT_S: Final = 60.0
 """Longest wait for another call that ends the same half message, and for dispatch."""

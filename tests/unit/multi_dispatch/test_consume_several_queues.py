@@ -7,8 +7,8 @@ import pytest
 
 from rocketstore import Message, verify_store
 from rocketstore.cli.application import run
-from rocketstore.consumer_offsets import read_offsets
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.tables.consumer_offsets import read_offsets
 from support.audit_runs import audited
 from support.configured_store import START_MS, Clock, open_small, small_config
 from support.pipeline_tables import read_table

@@ -19,12 +19,12 @@ from rocketstore import (
     verify_store,
 )
 from rocketstore.config import BrokerRole
-from rocketstore.consumer_offsets import read_offsets
 from rocketstore.delay import waiting_messages
 from rocketstore.format.metadata_json import dumps, loads
-from rocketstore.positions import agreed_end, with_mark
 from rocketstore.replication.renewal import set_log_aside
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.tables.consumer_offsets import read_offsets
+from rocketstore.tables.positions import agreed_end, with_mark
 from rocketstore.transaction.listing import open_transactions
 from support.replicas import wait_until
 

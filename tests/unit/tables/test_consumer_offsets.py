@@ -7,11 +7,11 @@ import shutil
 import pytest
 
 from rocketstore import FlushFailedError, FormatError, Message, MessageStore, StoreConfig
-from rocketstore.consumer_offsets import ConsumerOffsetTable
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.threads import Periodic
+from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 from support.golden_stores import golden_store
 from support.replicas import wait_until
 
@@ -144,7 +144,7 @@ def test_offsets_are_saved_at_the_interval_of_the_setting(tmp_path, monkeypatch)
         pauses_s.append(interval_s)
         return Periodic(name, job, interval_s)
 
-    monkeypatch.setattr("rocketstore.consumer_offsets.Periodic", periodic)
+    monkeypatch.setattr("rocketstore.tables.consumer_offsets.Periodic", periodic)
     settings = StoreConfig.small(flush_consumer_offset_interval=2)
     with MessageStore.open(tmp_path, settings) as store:
         store.consumer_offsets.set("T", "g", 0, 1)

@@ -39,12 +39,12 @@ from rocketstore.format.metadata_json import (
     offsets_key,
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
-from rocketstore.positions import MARKS, agreed_end, end_within, with_mark
 from rocketstore.rules.half_messages import TRANSACTION_GROUP
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
+from rocketstore.tables.positions import MARKS, agreed_end, end_within, with_mark
 from rocketstore.verification.newer import refuse_rocksdb_tables
 
 if TYPE_CHECKING:
