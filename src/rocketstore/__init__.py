@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from rocketstore.message import Message
     from rocketstore.message_store import MessageStore
     from rocketstore.queue_extension.filters import ConsumerFilters
+    from rocketstore.storage.attached import Service
     from rocketstore.storage.audit.repair_plan import RepairReport
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import Arrival
@@ -157,6 +158,7 @@ __all__ = [
     "RocketStoreError",
     "RunningFlag",
     "RunningFlags",
+    "Service",
     "Severity",
     "SparkJobError",
     "StoreClosedError",
@@ -199,6 +201,7 @@ _PLACES: Final = {
     "message": ("Message",),
     "message_store": ("MessageStore",),
     "queue_extension.filters": ("ConsumerFilters",),
+    "storage.attached": ("Service",),
     "storage.audit.repair_plan": ("RepairReport",),
     "storage.dispatch.dispatcher": ("Arrival",),
     "storage.dispatch.dispatch_service": ("DispatchHealth",),

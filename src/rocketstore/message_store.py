@@ -1,27 +1,24 @@
 """MessageStore: the store with the services that work on it while it is open.
 
 `storage.store.BaseStore` puts, reads, flushes and recovers. What RocketMQ's broker does on top of
-its store, each a package of its own (delays, transactions, replication, …), is joined to it here: a
-service that is on is attached, started after the store's own threads and stopped before them.
+its store, each a package of its own (delays, transactions, replication, …), is a row of `SERVICES`.
 
 How derived: DefaultMessageStore.start and BrokerController of 4.9 (spec B1).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from rocketstore.config import BrokerRole
 from rocketstore.consuming.async_puts import AsyncPuts
-from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
+from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT, Subscription
 from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
 from rocketstore.errors import ConfigError
 from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.runtime import broker_info
 from rocketstore.metrics.scrub_service import ScrubService
-from rocketstore.metrics.sources import Sources
-from rocketstore.replication import replication_of
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.store import BaseStore
 from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
@@ -41,10 +38,51 @@ if TYPE_CHECKING:
     from rocketstore.memory import MemoryTopics
     from rocketstore.message import Message
     from rocketstore.queue_extension.filters import ConsumerFilters
+    from rocketstore.replication.master import MasterService
+    from rocketstore.replication.slave import SlaveService
+    from rocketstore.storage.attached import Maker
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
     from rocketstore.transaction.checks import CheckAnswer
     from rocketstore.transient_pool import TransientPoolService
+
+
+def _offsets(store: BaseStore) -> ConsumerOffsetTable:
+    return ConsumerOffsetTable(
+        store.layout, store.config, flush=store.flush, disk=store.disk, store=store
+    )
+
+
+def _delays(store: BaseStore) -> DelayService | None:
+    return None if store.config.broker_role is BrokerRole.SLAVE else DelayService(store)
+
+
+def _replication(store: BaseStore) -> MasterService | SlaveService | None:
+    """Make the part that the settings ask for; most ask for none, and import nothing for it."""
+    config = store.config
+    if config.broker_role is BrokerRole.SLAVE and config.ha_master_address is not None:
+        from rocketstore.replication.slave import SlaveService  # noqa: PLC0415
+
+        return SlaveService(store)
+    if config.broker_role is not BrokerRole.SLAVE and config.ha_listen_port is not None:
+        from rocketstore.replication.master import MasterService  # noqa: PLC0415
+
+        return MasterService(store)
+    return None
+
+
+SERVICES: Final[tuple[Maker, ...]] = (
+    _offsets,  # stops last: the others set offsets until they end
+    _delays,  # finds out what it delivered before a slave or a consumer asks for anything
+    _replication,  # serves slaves before a future waits for them
+    AsyncPuts,
+    ConsumingService,
+    ScrubService,
+    Transactions,  # reads its ledger, which needs the offsets
+    TransactionChecks,  # asks about what `Transactions` knows
+    MetricsService,  # tells of all before it
+)
+"""The services of every store, in the order of their start; see `BaseStore.open` for more."""
 
 
 class MessageStore(BaseStore):
@@ -63,19 +101,17 @@ class MessageStore(BaseStore):
         What commits the transient store pool; None where it is off.
     """
 
-    def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
+    def __init__(
+        self, parts: StoreParts, *wrong: object, threads: bool = True,
+        services: Iterable[Maker] = (),
+    ) -> None:  # fmt: skip
         super().__init__(parts, *wrong, threads=threads)
         self.transient_pool: TransientPoolService | None = None
         if parts.config.has_transient_pool:
             from rocketstore.transient_pool import TransientPoolService  # noqa: PLC0415 - likewise
 
             self.transient_pool = TransientPoolService(parts, self._services)
-            self.attached.append(self.transient_pool)
-        self.consumer_offsets = ConsumerOffsetTable(
-            self.layout, parts.config, flush=self.flush, disk=parts.disk, store=self
-        )
-        # First, so that it is stopped last: the other services may set offsets until they end.
-        self.attached.append(self.consumer_offsets)
+            self.attached["transient_pool"] = self.transient_pool
         self._topics = TopicFile(self.layout, clock=parts.clock, disk=parts.disk)
         self._memory: MemoryTopics | None = None
         if parts.config.memory_topic_enable and parts.config.broker_role is not BrokerRole.SLAVE:
@@ -98,25 +134,16 @@ class MessageStore(BaseStore):
             )
             if parts.config.enable_calc_filter_bit_map:
                 extensions.bit_map_of = self._filters.bit_map
-        self.delays: DelayService | None = None
-        if parts.config.broker_role is not BrokerRole.SLAVE:
-            self.delays = DelayService(self, clock=parts.clock, disk=parts.disk)
-            self.attached.append(self.delays)
-        self.replication = replication_of(self)
-        if self.replication is not None:
-            self.attached.append(self.replication)
-        self._async_puts = AsyncPuts(self)
-        self.attached.append(self._async_puts)
-        self._consuming = ConsumingService(self, self.consumer_offsets)
-        self.attached.append(self._consuming)
-        self.scrub = ScrubService(self, now_ms=parts.clock, disk=parts.disk)
-        offsets = self.consumer_offsets.snapshot
-        sources = Sources(self, lambda: self.scrub.known, offsets, parts.clock)
-        self.metrics = MetricsService(sources)
-        self.attached += [self.scrub, self.metrics]
-        self._transactions = Transactions(self, self.consumer_offsets, parts.clock)
-        self.transaction_checks = TransactionChecks(self, self._transactions, parts.clock)
-        self.attached += [self._transactions, self.transaction_checks]
+        self._attach((*SERVICES, *services))
+        self.consumer_offsets: ConsumerOffsetTable = self.attached["consumer_offsets"]
+        self.delays: DelayService | None = self.attached.get("delays")
+        self.replication: MasterService | SlaveService | None = self.attached.get("replication")
+        self._async_puts: AsyncPuts = self.attached["async_puts"]
+        self._consuming: ConsumingService = self.attached["consuming"]
+        self.scrub: ScrubService = self.attached["scrub"]
+        self.metrics: MetricsService = self.attached["metrics"]
+        self._transactions: Transactions = self.attached["transactions"]
+        self.transaction_checks: TransactionChecks = self.attached["transaction_checks"]
 
     @staticmethod
     def _open_read_only(path: str | Path, config: StoreConfig) -> ReadOnlyStore:
@@ -188,11 +215,7 @@ class MessageStore(BaseStore):
 
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names, and some of our own."""
-        own = {key: str(one) for key, one in self.scrub.runtime_info().items()}
-        if self._memory is not None:
-            memory = self._memory.runtime_info()
-            own |= {key: str(one) for key, one in memory.items()}
-        delays = {} if self.delays is None else self.delays.runtime_info()
+        memory = {} if self._memory is None else self._memory.runtime_info()
         since_ms = self._parts.log.end.locked_since_ms
         info = super().runtime_info() | broker_info(
             self,
@@ -201,7 +224,7 @@ class MessageStore(BaseStore):
             else self.transient_pool.pool.free_count,
             locked_ms=self._parts.log.monotonic() - since_ms if since_ms else 0,
         )
-        return info | own | delays
+        return info | {key: str(one) for key, one in memory.items()}
 
     def put_async(self, message: Message, queue_id: int = 0) -> Future[PutResult]:
         """Append a message and return a future of what `put` returns or raises.
@@ -263,20 +286,9 @@ class MessageStore(BaseStore):
         FormatError
             ``consumerOffset.json`` is broken, and its backup too.
         """
-        return self._consuming.consume(
-            topics,
-            group,
-            tags=tags,
-            start=start,
-            idle_timeout_s=idle_timeout_s,
-            max_reconsume_times=max_reconsume_times,
-            max_unacknowledged=max_unacknowledged,
-        )
-
-    def _go_on_in_child(self) -> None:
-        super()._go_on_in_child()
-        self.metrics.forget()
-        self._async_puts.forget(self._gone.again())
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        wanted = Subscription(names, tags, start, max_unacknowledged=max_unacknowledged)
+        return self._consuming.consume(group, wanted, max_reconsume_times, idle_timeout_s)
 
     # --- transactions ---------------------------------------------------------------------------
 

@@ -152,8 +152,7 @@ def test_a_thread_whose_work_fails_works_again(
         went_on.set()
         thread.stopping.wait()
 
-    thread = ServiceThread("rocketstore-test", work)
-    thread.on_death = lambda _, why: deaths.append(why)
+    thread = ServiceThread("rocketstore-test", work, on_death=lambda _, why: deaths.append(why))
     thread.start()
     assert went_on.wait(PATIENCE_S)
     assert thread.is_running

@@ -100,11 +100,11 @@ READS = {
         next_queue_offset offset_at queue_entries runtime_info store_timestamp""",
     "batch_topics": """attach_puts attach_reads earliest_timestamp enter max_offset min_offset
         offset_at queue_entries store_timestamp""",
-    "consumer_offsets": "get snapshot start stop",
+    "consumer_offsets": "forget get runtime_info snapshot start stop",
     "consumer_filters": "bit_map may_match register unregister",  # in memory only
-    "delays": "runtime_info start stop",
-    "scrub": "runtime_info start stop",
-    "transaction_checks": "start stop watch",
+    "delays": "forget runtime_info start stop",
+    "scrub": "forget runtime_info start stop",
+    "transaction_checks": "forget runtime_info start stop watch",
     "replicated_log": "read ring_at_progress set_replica wait_flushed",
 }
 """What reads, waits, or is how a store starts and stops its services."""

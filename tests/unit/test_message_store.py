@@ -1,18 +1,20 @@
-"""The house above storage: services that are attached to a store, and records put as they are."""
+"""The house above storage: services of a store, also from outside, and records put as they are."""
+
+from functools import partial
 
 import pytest
 
-from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
+from rocketstore import Message, MessageStore, PutMessageStatus, Service, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.native.log_end import Record
 from support.replicas import wait_until
 from support.small_store import CONFIG
 
 
-class Service:
+class Noting(Service):
     """Notes what is asked of it, and whether the store works then."""
 
-    def __init__(self, store, events, name, *, fails=False):
+    def __init__(self, name, events, store, *, fails=False):
         self.store, self.events, self.name, self.fails = store, events, name, fails
 
     def start(self):
@@ -26,27 +28,27 @@ class Service:
     def put(self):
         return self.store.put_record("T", 0, record(b"by a service"))
 
+    def runtime_info(self):
+        return {f"{self.name}Events": len(self.events)}
+
 
 def record(body, properties=b"DELAY\x013"):
     return Record(body, properties, encode_host("127.0.0.1:1"))
 
 
-def store_with(events, *, fails=False):
-    class Store(MessageStore):
-        def __init__(self, parts, *wrong, threads=True):
-            super().__init__(parts, *wrong, threads=threads)
-            self.attached += [
-                Service(self, events, "first"),
-                Service(self, events, "second", fails=fails),
-            ]
-
-    return Store
+def open_with(events, root, *, fails=False, **settings):
+    services = [partial(Noting, "first", events), partial(Noting, "second", events, fails=fails)]
+    return MessageStore.open(root, CONFIG, services=services, **settings)
 
 
 def test_services_start_after_the_store_and_stop_before_it(tmp_path):
     events = []
-    with store_with(events).open(tmp_path, CONFIG) as store:
+    with open_with(events, tmp_path) as store:
         assert [event[:2] for event in events] == [("start", "first"), ("start", "second")]
+        assert [*store.attached][-2:] == ["first", "second"]
+        assert store.attached["second"].store is store
+        assert store.runtime_info()["secondEvents"] == "2"
+        assert store.attached.get("third") is None
         store.wait_dispatched()
     assert [event[:2] for event in events[2:]] == [("stop", "second"), ("stop", "first")]
     assert {event[2] for event in events} == {PutMessageStatus.PUT_OK}
@@ -56,14 +58,14 @@ def test_services_start_after_the_store_and_stop_before_it(tmp_path):
 
 def test_without_threads_no_service_runs(tmp_path):
     events = []
-    with store_with(events).open(tmp_path, CONFIG, threads=False):
+    with open_with(events, tmp_path, threads=False):
         assert not events
 
 
 def test_a_service_that_cannot_start_leaves_the_store_closed_and_unlocked(tmp_path):
     events = []
     with pytest.raises(OSError, match="no port"):
-        store_with(events, fails=True).open(tmp_path, CONFIG)
+        open_with(events, tmp_path, fails=True)
     assert ("stop", "first") in {event[:2] for event in events}
     with MessageStore.open(tmp_path, CONFIG) as store:
         assert store.max_offset("T", 0) >= 1
@@ -71,8 +73,8 @@ def test_a_service_that_cannot_start_leaves_the_store_closed_and_unlocked(tmp_pa
 
 def test_an_interrupt_while_a_service_stops_ends_the_store_all_the_same(tmp_path):
     events = []
-    store = store_with(events).open(tmp_path, CONFIG)
-    interrupted = store.attached[-1]
+    store = open_with(events, tmp_path)
+    interrupted = store.attached["second"]
     stop = interrupted.stop
     left = [KeyboardInterrupt]
 

@@ -23,6 +23,7 @@ from rocketstore.config import BrokerRole
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.message import Message
+from rocketstore.storage.attached import Service
 from rocketstore.storage.results import PutResult
 from rocketstore.storage.threads import Bell, ServiceThread
 
@@ -38,8 +39,10 @@ _ASKED_FOR_S: Final = 5.0
 _log: Final = get_logger(__name__)
 
 
-class AsyncPuts:
-    """Puts of a store whose results come later; a package above storage."""
+class AsyncPuts(Service):
+    """Puts of a store whose results come later."""
+
+    name = "async_puts"
 
     def __init__(self, store: BaseStore) -> None:
         config = store.config

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from rocketstore.consuming.consumer import Consumer
 from rocketstore.consuming.giving_back import RETRY_LIMIT
-from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT, Group, Subscription
+from rocketstore.consuming.group import Group, Subscription
 from rocketstore.errors import ConfigError, InvalidNameError
 from rocketstore.format.metadata_json import (
     SUBSCRIPTION_GROUPS_FILE,
@@ -16,59 +18,55 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.format.refusals import check_topic
 from rocketstore.rules.topics import RETRY_PREFIX
+from rocketstore.storage.attached import Service
 from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.storage.reading.pages import parse_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rocketstore.storage.store import BaseStore
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 
 
-class ConsumingService:
-    """Makes consumers and, when the store closes, ends them; a package above storage."""
+class ConsumingService(Service):
+    """Makes consumers and, when the store closes, ends them."""
 
-    def __init__(self, store: BaseStore, offsets: ConsumerOffsetTable) -> None:
+    name = "consuming"
+
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
-        self._offsets = offsets
+        self._offsets: ConsumerOffsetTable = store.attached["consumer_offsets"]
         self._groups: dict[str, Group] = {}
         self._lock = threading.Lock()
 
-    def consume(  # noqa: PLR0913 - settings by name, all but two with defaults
-        self,
-        topics: str | Iterable[str],
-        group: str,
-        *,
-        tags: str | None = None,
-        start: Literal["first", "last"] | int = "last",
-        idle_timeout_s: float | None = None,
-        max_reconsume_times: int | None = None,
-        max_unacknowledged: int = UNACKNOWLEDGED_LIMIT,
+    def consume(
+        self, group: str, wanted: Subscription, limit: int | None, idle_timeout_s: float | None
     ) -> Consumer:
         """Make a consumer; see `MessageStore.consume`."""
         self._store.check_open()
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
-        for topic in names:
+        for topic in wanted.topics:
             check_topic(topic)
         if not isinstance(group, str) or not group:
             raise InvalidNameError(f"a consumer group is a name, not {group!r:.40}")
         check_topic(RETRY_PREFIX + group)
-        parse_tags(tags)
+        parse_tags(wanted.tags)
+        start, most = wanted.start, wanted.max_unacknowledged
         if start not in ("first", "last") and type(start) is not int:
             raise ConfigError(
                 f"start={start!r:.40}: a group begins first, last, or at a time in ms",
                 key="start",
                 value=start,
             )
-        if max_unacknowledged < 1:
+        if most < 1:
             raise ConfigError(
-                f"max_unacknowledged={max_unacknowledged} lets no message be delivered",
+                f"max_unacknowledged={most} lets no message be delivered",
                 key="max_unacknowledged",
-                value=max_unacknowledged,
+                value=most,
             )
-        limit = self._retry_limit(group) if max_reconsume_times is None else max_reconsume_times
-        wanted = Subscription(tuple(sorted(names)), tags, start, limit, max_unacknowledged)
+        wanted = msgspec.structs.replace(
+            wanted,
+            topics=tuple(sorted(wanted.topics)),
+            max_reconsume_times=self._retry_limit(group) if limit is None else limit,
+        )
         with self._lock:
             return Consumer(self._joinable(group, wanted), self._offsets, idle_timeout_s)
 
@@ -92,9 +90,6 @@ class ConsumingService:
         table = read_with_backup(path, lambda text: decode_table(text, SubscriptionGroupTable))
         known = None if table is None else table.subscription_group_table.get(group)
         return RETRY_LIMIT if known is None else known.retry_max_times
-
-    def start(self) -> None:
-        """Do nothing: what has to be done is done by those who consume."""
 
     def stop(self) -> None:
         """End all consumers; the offsets save themselves."""

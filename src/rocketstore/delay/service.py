@@ -28,24 +28,22 @@ from rocketstore.format.metadata_json import (
     loads,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.storage.attached import Service
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
-from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, ServiceThread
 from rocketstore.tables.positions import agreed_end, with_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.store import BaseStore
 
 _log: Final = get_logger(__name__)
 
 
-class DelayService:
+class DelayService(Service):
     """Delivers the delayed messages of an open store.
 
     Attributes
@@ -55,14 +53,16 @@ class DelayService:
         before; None until then.
     """
 
-    def __init__(self, store: BaseStore, *, clock: Callable[[], int], disk: Disk) -> None:
+    name = "delays"
+
+    def __init__(self, store: BaseStore) -> None:
         self.delivery: Delivery | None = None
         self._store = store
-        self._clock = clock
-        self._disk = disk
+        self._clock, self._disk = store.clock, store.disk
         self._path = delay_offsets_path(store.layout.root)
-        self._thread = ServiceThread("rocketstore-delay", self._work)
-        self._thread.on_death = self._note_death
+        self._thread = ServiceThread(
+            "rocketstore-delay", self._work, on_death=store.running_flags.note_death
+        )
         self._log_end_at_start = store.appended_physical_offset
         self._looked_at: int | None = None
         self._saved = DelayOffsets()
@@ -130,12 +130,6 @@ class DelayService:
                 if self._error != str(error):
                     self._error = str(error)
                     _log.exception("delay.failed", next=f"tried again every {pause_s:.0f} s")
-
-    def _note_death(self, name: str, error: BaseException) -> None:
-        self._store.running_flags.set(
-            RunningFlag.NOT_WRITEABLE,
-            f"the thread {name} ended by an unforeseen error: {type(error).__name__}: {error}",
-        )
 
     def _resume(self) -> None:
         """Find out what is delivered."""

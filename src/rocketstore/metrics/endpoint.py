@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
 from rocketstore.events import get_logger
+from rocketstore.metrics.sources import Sources
+from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from rocketstore.metrics.http_server import MetricsServer
-    from rocketstore.metrics.sources import Sources
+    from rocketstore.storage.store import BaseStore
 
 PATHS: Final = ("/metrics", "/metrics/exporter")
 
 _log: Final = get_logger(__name__)
 
 
-class MetricsService:
+class MetricsService(Service):
     """Serves the numbers of a store over HTTP while it is open."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+    name = "metrics"
+
+    def __init__(self, store: BaseStore) -> None:
+        self._sources = Sources(store)
         self._server: MetricsServer | None = None
         self._thread: ServiceThread | None = None
 
@@ -74,7 +78,7 @@ class MetricsService:
             self._server.close()
             self._server = None
 
-    def forget(self) -> None:
+    def forget(self, _error: RocketStoreError) -> None:
         """Close a forked child's copy of the port: nobody there would answer."""
         if self._server is not None:
             self._server.listener.close()

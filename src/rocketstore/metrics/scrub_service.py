@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.metrics.scrub import Scrubber
-from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.attached import Service
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.threads import Periodic
@@ -23,7 +23,6 @@ from rocketstore.verification.damage_map import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.storage.store import BaseStore
@@ -46,16 +45,14 @@ def read_damage_map(root: Path) -> DamageMap:
         return DamageMap()
 
 
-class ScrubService:
+class ScrubService(Service):
     """Checks the cold files of an open store, if ``scrubBytesPerSecond`` says so."""
 
-    def __init__(
-        self, store: BaseStore, *, now_ms: Callable[[], int], disk: Disk | None = None
-    ) -> None:
+    name = "scrub"
+
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
         self._path = store.layout.root / DAMAGE_MAP_FILE_NAME
-        self._disk = Disk() if disk is None else disk
-        self._now_ms = now_ms
         self._written = read_damage_map(store.layout.root)
         self._budget = int(store.config.scrub_bytes_per_second * TURN_INTERVAL_S)
         self._pause_above = store.config.scrub_pause_above
@@ -80,7 +77,7 @@ class ScrubService:
             self._scrubber = Scrubber(
                 PreadFiles(store.layout.log_directories, file_size=sizes),
                 cold_end=lambda: store.flushed_physical_offset,
-                now_ms=self._now_ms,
+                now_ms=store.clock,
                 known=self._written,
             )
         if not self.is_paused:
@@ -116,7 +113,7 @@ class ScrubService:
         if known is self._written:
             return
         try:
-            replace_whole(self._path, encode_damage_map(known), self._disk)
+            replace_whole(self._path, encode_damage_map(known), self._store.disk)
         except (OSError, StoreError) as error:
             _log.warning("scrub.map_unwritten", path=str(self._path), error=str(error))
         else:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from rocketstore.storage.store import BaseStore
+    from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
     from rocketstore.verification.damage_map import DamageMap
 
 SYNC_LIMITS_S: Final = tuple(0.0001 * 2**step for step in range(17))
@@ -53,10 +54,17 @@ class Sources:
     """A store, and what its services know: damage, offsets of the groups, the time."""
 
     store: BaseStore
-    damage_map: Callable[[], DamageMap]
-    offsets: Callable[[], Mapping[str, Mapping[int, int]]]
-    now_ms: Callable[[], int]
     syncs: SyncTimes = field(default_factory=SyncTimes)
+
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        """The store's clock."""
+        return self.store.clock
+
+    def damage_map(self) -> DamageMap:
+        """Return what the check of old files knows."""
+        known: DamageMap = self.store.attached["scrub"].known
+        return known
 
     def places_of_groups(self) -> Iterator[tuple[tuple[str, str], list[GroupPlace]]]:
         """Yield topic and group, and where that is; nothing from a table that is broken.
@@ -64,7 +72,8 @@ class Sources:
         Consumers are told of that one; the other numbers are no less true.
         """
         try:
-            offsets = self.offsets()
+            table: ConsumerOffsetTable = self.store.attached["consumer_offsets"]
+            offsets = table.snapshot()
         except FormatError:
             return
         for name, queues in sorted(offsets.items()):

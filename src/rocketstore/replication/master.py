@@ -19,6 +19,7 @@ from rocketstore.replication.link import Link, tls_context
 from rocketstore.replication.master_session import MasterSession
 from rocketstore.replication.protocol import PeerError, Welcome
 from rocketstore.replication.settings import limits_of
+from rocketstore.storage.attached import Service
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Changes, ServiceThread
 from rocketstore.units import monotonic_ms
@@ -68,11 +69,13 @@ class _Connection:
         return f"{identity:016x}" if identity >= 0 else self.host
 
 
-class MasterService:
+class MasterService(Service):
     """Serves the log of `store`; `address` is where, once it is started.
 
     `acknowledged` tells those who wait that a slave got on.
     """
+
+    name = "replication"
 
     def __init__(self, store: BaseStore) -> None:
         self._config = config = store.config

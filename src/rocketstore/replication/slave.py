@@ -27,6 +27,7 @@ from rocketstore.replication.protocol import (
 )
 from rocketstore.replication.settings import limits_of
 from rocketstore.replication.slave_session import SlaveSession
+from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import ServiceThread
 from rocketstore.units import monotonic_ms
 
@@ -60,12 +61,14 @@ def master_address(config: StoreConfig) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class SlaveService:
+class SlaveService(Service):
     """Follows the master that the settings of `store` name.
 
     `trouble` is why the last connection ended, None while one is well; `on_trouble` is called
     with it, on the slave's thread.
     """
+
+    name = "replication"
 
     def __init__(self, store: BaseStore) -> None:
         self._config = config = store.config

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rocketstore.config import RecoveryPolicy, StoreConfig
     from rocketstore.config.files import FileObservation
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.layout import StoreLayout
 
 _log: Final = get_logger(__name__)
@@ -124,7 +125,6 @@ class StoreParts:
     def _load(self) -> None:
         """Load the files as they lie on the disk, and make what writes to them."""
         config, layout, disk = self.config, self.layout, self.disk
-        file_size = self.sizes.commit_log_file_bytes
         self.was_clean = not layout.abort.exists()
         self._loaded = loaded = RecoveryParts(
             layout,
@@ -156,7 +156,12 @@ class StoreParts:
             ),
             clock=self.clock,
         )
-        warm_up = None
+        self._make_log(loaded.log)
+
+    def _make_log(self, files: MappedFileQueue) -> None:
+        """Make what appends to the log's files, and what has the next ones ready."""
+        config, layout, disk = self.config, self.layout, self.disk
+        file_size, warm_up = self.sizes.commit_log_file_bytes, None
         if config.warm_mapped_file_enable:
             warm_up = WarmUp(
                 flush_every_pages=config.flush_least_pages_when_warm_mapped_file,
@@ -167,12 +172,13 @@ class StoreParts:
             file_size,
             disk=disk,
             warm_up=warm_up,
+            on_death=self.flags.note_death,
         )
         # With SYNC_FLUSH the thread that syncs touches pages; a warmed file has none to touch.
         touches = warm_up is None and not config.is_sync_flush
-        self.touch_ahead = TouchAhead() if touches else None
+        self.touch_ahead = TouchAhead(self.flags.note_death) if touches else None
         self.log = CommitLog(
-            loaded.log,
+            files,
             preallocator=self.preallocator,
             clock=self.clock,
             store_host=encode_host(config.store_host),

@@ -59,6 +59,13 @@ class RunningFlags:
             self._reasons.pop(flag, None)
         return was_set
 
+    def note_death(self, thread: str, error: BaseException) -> None:
+        """Take no puts any more: a thread died, which is what its ``on_death`` says here."""
+        self.set(
+            RunningFlag.NOT_WRITEABLE,
+            f"the thread {thread} ended by an unforeseen error: {type(error).__name__}: {error}",
+        )
+
     @property
     def is_readable(self) -> bool:
         """Whether pages are given out."""

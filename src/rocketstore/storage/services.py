@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
@@ -47,16 +47,6 @@ _CATCH_UP_TURN_S: Final = 0.1
 _log: Final = get_logger(__name__)
 
 
-class AttachedService(Protocol):
-    """What works on an open store, above it: started after its threads, stopped before them."""
-
-    def start(self) -> None:
-        """Begin to work."""
-
-    def stop(self) -> None:
-        """End; after an interrupt it is called again."""
-
-
 class StoreServices:
     """The working parts of an open store; `is_stopped` when none of its threads runs any more.
 
@@ -81,7 +71,10 @@ class StoreServices:
             clock=clock,
         )
         self.flusher.on_failure = self.writer.fail
-        self.dispatch = DispatchService(parts.dispatcher, monotonic=monotonic_ms, log=log)
+        on_death = parts.flags.note_death
+        self.dispatch = DispatchService(
+            parts.dispatcher, monotonic=monotonic_ms, log=log, on_death=on_death
+        )
         self.queue_flusher = QueueFlusher(
             parts.queues,
             parts.index,
@@ -99,49 +92,42 @@ class StoreServices:
             "rocketstore-queue-flush",
             self.queue_flusher.run_once,
             config.flush_interval_consume_queue / 1000,
+            on_death=on_death,
         )
         self._watchers = list(self._made_watchers())
 
     def _made_watchers(self) -> Iterator[ServiceThread]:
         """Yield the threads that no message waits for."""
         config, retention = self._parts.config, self._parts.retention
-        yield Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S)
+        on_death = self._parts.flags.note_death
+        yield Periodic("rocketstore-statistics", self._sample, SAMPLE_INTERVAL_S, on_death=on_death)
         if config.retention:
             # Two, so that a slow deletion never delays the moment at which a full disk stops puts
             # (K-E3; DefaultMessageStore.addScheduleTask).
             yield Periodic(
                 "rocketstore-disk-check", retention.check_disk, DISK_CHECK_INTERVAL_S,
-                first_s=FIRST_DISK_CHECK_AFTER_S,
+                first_s=FIRST_DISK_CHECK_AFTER_S, on_death=on_death,
             )  # fmt: skip
             yield Periodic(
                 "rocketstore-retention", retention.run_once, config.clean_resource_interval / 1000,
-                first_s=FIRST_CLEAN_AFTER_S,
+                first_s=FIRST_CLEAN_AFTER_S, on_death=on_death,
             )  # fmt: skip
 
     def start(self) -> None:
         """Start the threads."""
         if not self._threads:
             return
-        parts = self._parts
-        touching = [] if parts.touch_ahead is None else [parts.touch_ahead.thread]
-        others = [*touching, self.dispatch.thread, self._queue_flush, *self._watchers]
-        for thread in (parts.preallocator.thread, *others):
-            thread.on_death = self.note_death
+        touch = self._parts.touch_ahead
         try:
-            parts.preallocator.thread.start()
+            self._parts.preallocator.thread.start()
             self.flusher.start()
-            for thread in others:
+            if touch is not None:
+                touch.thread.start()
+            for thread in (self.dispatch.thread, self._queue_flush, *self._watchers):
                 thread.start()
         except BaseException:
             self.stop()
             raise
-
-    def note_death(self, name: str, error: BaseException) -> None:
-        """Take no puts any more: a thread died."""
-        self._parts.flags.set(
-            RunningFlag.NOT_WRITEABLE,
-            f"the thread {name} ended by an unforeseen error: {type(error).__name__}: {error}",
-        )
 
     # --- waiting and flushing -------------------------------------------------------------------
 
@@ -182,8 +168,8 @@ class StoreServices:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def stop(self) -> bool:
-        """Stop everything and flush; return whether the store ends in order.
+    def stop(self) -> None:
+        """Stop everything and flush; take the marker ``abort`` away if that was in order.
 
         `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped.
         After any other `StoreError` buffers hold what could not be committed, and nothing stopped.
@@ -208,10 +194,18 @@ class StoreServices:
         self._queue_flush.stop()
         self._parts.preallocator.thread.stop()
         self.is_stopped = True
-        is_in_order = failure is None and self._finish()
+        why = "not everything is on the disk"
+        if failure is None and self._finish():
+            try:
+                self._parts.disk.unlink(self._parts.layout.abort)
+                self._parts.disk.fsync_directory(self._parts.layout.root)
+            except OSError as error:  # the next open looks closer, and finds all in order
+                why = str(error)
+            else:
+                return
+        _log.warning("store.abort_stays", root=str(self._parts.layout.root), why=why)
         if failure is not None:
             raise failure
-        return is_in_order
 
     def _wait_for_dispatch(self) -> None:
         """Wait as long as dispatch gets on, or tries to."""

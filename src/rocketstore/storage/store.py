@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import StoreForkedError
 from rocketstore.events import get_logger
 from rocketstore.message import DEFAULT_HOST
-from rocketstore.native.decode import LogAtHand
 from rocketstore.scan.kernels import note_missing
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
@@ -34,23 +33,17 @@ from rocketstore.storage.services import StoreServices
 from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from rocketstore.config import RecoveryPolicy
     from rocketstore.message import Message
     from rocketstore.native.log_end import Record
+    from rocketstore.storage.attached import Maker
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import ArrivalListener
     from rocketstore.storage.results import PutResult
-    from rocketstore.storage.services import AttachedService
     from rocketstore.storage.threads import Bell
-
-_IN_USE: Final = (
-    "_check_readable", "_key_search", "_log", "_pages", "_parts", "_queues",
-    "_services", "_writer", "running_flags", "statistics",
-)  # fmt: skip
-"""What a store's methods go to."""
 
 _log: Final = get_logger(__name__)
 
@@ -73,7 +66,9 @@ class BaseStore(Reader):
     replicated_log
         The log as master and slave see it.
     attached
-        Services that a class above adds when it is made.
+        Its services by name, in the order of their start.
+    clock, disk
+        The time in ms, and the calls that make things durable, as `open` got them.
     extra_queues, kinds
         Which queues a message may name besides its own; which topics are not like others.
     """
@@ -81,43 +76,49 @@ class BaseStore(Reader):
     is_read_only: Final = False
     _open_read_only: Callable[..., ReadOnlyStore] = staticmethod(ReadOnlyStore.open)
 
-    def __init__(self, parts: StoreParts, *wrong: object, threads: bool = True) -> None:
+    def __init__(
+        self, parts: StoreParts, *wrong: object, threads: bool = True,
+        services: Iterable[Maker] = (),
+    ) -> None:  # fmt: skip
         """Take what `open` made; programs call that."""
         if wrong or not isinstance(parts, StoreParts):
             raise TypeError("a store is opened by MessageStore.open(path), not MessageStore(path)")
         super().__init__(parts.layout, parts.config, parts.log, parts.queues, parts.index)
+        self.clock, self.disk = parts.clock, parts.disk
         self.recovery = parts.recovery
         self.problems = parts.problems
         self.running_flags = parts.flags
         self._check_readable = parts.flags.check_readable
         self._parts = parts
-        self._services = services = StoreServices(parts, threads=threads)
-        self._writer = services.writer
-        self.extra_queues = services.writer.extra_queues
+        self._services = own = StoreServices(parts, threads=threads)
+        self._writer = own.writer
+        self.extra_queues = own.writer.extra_queues
         self.kinds = parts.kinds
-        self._put_at_once = services.writer.put_at_once
-        self._put_prepared_at_once = services.writer.put_prepared_at_once
-        self.statistics = services.statistics
-        self.replicated_log = ReplicatedLog(parts, services)
-        self._note_get = services.statistics.note_get
-        self.attached: list[AttachedService] = []
+        self._put_at_once = own.writer.put_at_once
+        self._put_prepared_at_once = own.writer.put_prepared_at_once
+        self.statistics = own.statistics
+        self.replicated_log = ReplicatedLog(parts, own)
+        self._note_get = own.statistics.note_get
+        self.attached: dict[str, Any] = {}
         self._is_closed = self._is_let_go = False
         self._closing: dict[str, object] = {}
         self._pid = os.getpid()
+        self._attach(services)
+
+    def _attach(self, services: Iterable[Maker]) -> None:
+        """Make services, each of which finds those before it."""
+        for make in services:
+            if (service := make(self)) is not None:
+                self.attached[service.name] = service
 
     @overload
     @classmethod
     def open(
-        cls,
-        path: str | Path,
-        config: StoreConfig | None = None,
-        *,
-        read_only: Literal[False] = False,
-        clock: Callable[[], int] = system_clock_ms,
-        disk: Disk | None = None,
-        policy: RecoveryPolicy | None = None,
-        threads: bool = True,
-    ) -> Self: ...
+        cls, path: str | Path, config: StoreConfig | None = None, *,
+        read_only: Literal[False] = False, clock: Callable[[], int] = system_clock_ms,
+        disk: Disk | None = None, policy: RecoveryPolicy | None = None, threads: bool = True,
+        services: Iterable[Maker] = (),
+    ) -> Self: ...  # fmt: skip
 
     @overload
     @classmethod
@@ -129,7 +130,7 @@ class BaseStore(Reader):
     def open(  # noqa: PLR0913 - settings by name, all with defaults
         cls, path: str | Path, config: StoreConfig | None = None, *, read_only: bool = False,
         clock: Callable[[], int] = system_clock_ms, disk: Disk | None = None,
-        policy: RecoveryPolicy | None = None, threads: bool = True,
+        policy: RecoveryPolicy | None = None, threads: bool = True, services: Iterable[Maker] = (),
     ) -> Self | ReadOnlyStore:  # fmt: skip
         """Open the store at `path`, recover it, and make it when there is none.
 
@@ -150,6 +151,8 @@ class BaseStore(Reader):
         threads
             False runs nothing in the background: puts flush, and `wait_dispatched` dispatches, on
             the calling thread. For tests that must not depend on time.
+        services
+            What makes further services of the store (`Service`); they start last, and stop first.
 
         Raises
         ------
@@ -172,14 +175,14 @@ class BaseStore(Reader):
                 StoreLayout.of(path, config), config, disk=Disk() if disk is None else disk,
                 clock=clock, to_drop=to_drop, policy=policy,
             )  # fmt: skip
-            store = cls(parts, threads=threads)
+            store = cls(parts, threads=threads, services=services)
             store._services.start()
         except BaseException:
             to_drop.close()
             raise
         try:
             if threads:
-                for service in store.attached:
+                for service in store.attached.values():
                     service.start()
         except BaseException:
             store.close()
@@ -399,7 +402,10 @@ class BaseStore(Reader):
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names."""
         self.check_open()
-        return self._services.runtime_info()
+        told: dict[str, object] = {**self._services.runtime_info()}
+        for service in self.attached.values():
+            told |= service.runtime_info()
+        return {key: str(one) for key, one in told.items()}
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -449,19 +455,9 @@ class BaseStore(Reader):
             self._let_go()
 
     def _end(self) -> None:
-        """Stop everything; take the marker ``abort`` away if that was in order."""
-        for service in reversed(self.attached):
+        for service in reversed(self.attached.values()):
             service.stop()
-        why = "not everything is on the disk"
-        if self._services.stop():
-            try:
-                self._parts.disk.unlink(self.layout.abort)
-                self._parts.disk.fsync_directory(self.layout.root)
-            except OSError as error:  # the next open looks closer, and finds all in order
-                why = str(error)
-            else:
-                return
-        _log.warning("store.abort_stays", root=str(self.layout.root), why=why)
+        self._services.stop()
 
     def _let_go(self) -> None:
         super().close()
@@ -493,8 +489,11 @@ class BaseStore(Reader):
         self._writer.forked = error
         self._writer.stop()
         self._kept = self._parts  # a view that somebody has stays valid
-        self._gone = Gone(error)
         self._is_closed = self._is_let_go = True
-        for name in _IN_USE:
-            setattr(self, name, self._gone)
-        self._records = LogAtHand(self._gone)
+        gone: Any = Gone(error)
+        self._gone = gone
+        self._parts = self._services = self._writer = self.statistics = self.running_flags = gone
+        self._check_readable = gone
+        super().close()
+        for service in self.attached.values():
+            service.forget(error)

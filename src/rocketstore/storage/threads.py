@@ -12,7 +12,7 @@ import contextlib
 import functools
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.errors import SystemRefusedError
 from rocketstore.events import get_logger
@@ -25,6 +25,9 @@ JOIN_TIMEOUT_S: Final = 60.0
 
 PAUSE_AFTER_ERROR_S: Final = 1.0
 """Descriptors, memory and threads that were refused may be there again by then."""
+
+OnDeath: TypeAlias = "Callable[[str, BaseException], object]"
+"""Called on a thread that ends by an error, with the thread's name and the error."""
 
 _log: Final = get_logger(__name__)
 
@@ -116,16 +119,15 @@ class ServiceThread:
 
     `work` runs on the thread and returns soon after `stopping` was set; `wake`, called then, lets
     it look. Where it raises an error it is called again after a pause, unless `ends_by_errors`.
-    `on_death` is called on the thread with its name and the error that ended it.
     """
 
     def __init__(
         self, name: str, work: Callable[[], object], wake: Callable[[], object] | None = None,
-        *, ends_by_errors: bool = False,
+        *, ends_by_errors: bool = False, on_death: OnDeath | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.stopping = StopSign()
-        self.on_death: Callable[[str, BaseException], object] | None = None
+        self._on_death = on_death
         self._work = work
         self._wake = wake
         self._ends_by_errors = ends_by_errors
@@ -179,8 +181,8 @@ class ServiceThread:
                     return
         except BaseException as error:  # noqa: BLE001 - nobody else would ever say so
             _log.exception("service.died", service=self.name)
-            if self.on_death is not None:
-                self.on_death(self.name, error)
+            if self._on_death is not None:
+                self._on_death(self.name, error)
 
 
 class Periodic(ServiceThread):
@@ -190,9 +192,10 @@ class Periodic(ServiceThread):
     """
 
     def __init__(
-        self, name: str, job: Callable[[], object], interval_s: float, first_s: float | None = None
-    ) -> None:
-        super().__init__(name, self._do_turns)
+        self, name: str, job: Callable[[], object], interval_s: float, first_s: float | None = None,
+        *, on_death: OnDeath | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name, self._do_turns, on_death=on_death)
         self._job = job
         self._interval_s = interval_s
         self._first_s = interval_s if first_s is None else first_s

@@ -40,6 +40,7 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.rules.half_messages import TRANSACTION_GROUP
+from rocketstore.storage.attached import Service
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.queues.topic_kinds import TopicKinds
@@ -64,13 +65,15 @@ _log: Final = get_logger(__name__)
 _T = TypeVar("_T")
 
 
-class ConsumerOffsetTable:
+class ConsumerOffsetTable(Service):
     """The offsets of all groups; any thread may ask and set.
 
     `flush` makes the store's messages durable. What is consumed between two saves
     (``flushConsumerOffsetInterval``) is consumed again after a kill. The offsets are those of the
     log of `store`; without one, of no log that is known.
     """
+
+    name = "consumer_offsets"
 
     def __init__(
         self, layout: StoreLayout, config: StoreConfig, *, flush: Callable[[], object], disk: Disk,

@@ -24,6 +24,7 @@ from rocketstore.config import BrokerRole
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.format.host import decode_host
+from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import Periodic
 from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.records import (
@@ -66,16 +67,14 @@ class CheckAnswer(Enum):
     UNKNOWN = "UNKNOWN"
 
 
-class TransactionChecks:
+class TransactionChecks(Service):
     """The checks of one open store; off before `watch` names whom to ask."""
 
-    def __init__(
-        self, store: BaseStore, transactions: Transactions, clock: Callable[[], int], *,
-        monotonic: Callable[[], int] = monotonic_ms,
-    ) -> None:  # fmt: skip
+    name = "transaction_checks"
+
+    def __init__(self, store: BaseStore, monotonic: Callable[[], int] = monotonic_ms) -> None:
         self._store = store
-        self._transactions = transactions
-        self._clock = clock
+        self._transactions: Transactions = store.attached["transactions"]
         self._monotonic = monotonic
         self._met: dict[int, int] = {}
         config = store.config
@@ -87,7 +86,7 @@ class TransactionChecks:
         self._on_check: Callable[[StoredMessage], CheckAnswer | None] | None = None
         interval_s = config.transaction_check_interval / 1000
         self._thread = Periodic(
-            "rocketstore-transaction-check", lambda: self.turn(self._clock()), interval_s
+            "rocketstore-transaction-check", lambda: self.turn(store.clock()), interval_s
         )
 
     def watch(self, on_check: Callable[[StoredMessage], CheckAnswer | None]) -> None:

@@ -24,6 +24,7 @@ from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import UNIQ_KEY
 from rocketstore.rules.half_messages import Half
+from rocketstore.storage.attached import Service
 from rocketstore.storage.log.prepared import refuse_other_types
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.threads import Changes
@@ -52,8 +53,6 @@ from rocketstore.transaction.records import (
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message import Message
     from rocketstore.native.log_end import Record
@@ -116,15 +115,15 @@ class EndResult(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
-class Transactions:
+class Transactions(Service):
     """The transactions of one open store; any thread may call."""
 
-    def __init__(
-        self, store: BaseStore, offsets: ConsumerOffsetTable, clock: Callable[[], int]
-    ) -> None:
+    name = "transactions"
+
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
-        self._offsets = offsets
-        self._ids = TransactionIds(store.config.store_host, clock)
+        self._offsets: ConsumerOffsetTable = store.attached["consumer_offsets"]
+        self._ids = TransactionIds(store.config.store_host, store.clock)
         self._max_level = len(parse_delay_levels(store.config.message_delay_level))
         self._loaded: Ledger | None = None
         self._loading, self._reading, self._lock = (threading.Lock() for _ in range(3))
@@ -259,7 +258,7 @@ class Transactions:
             return self.settle(half)
         return self.ledger.is_open(offset)
 
-    def forget(self) -> None:
+    def distrust(self) -> None:
         """Read the ledger again at the next use: it may not know what is in the log."""
         self._loaded = None
 
@@ -278,7 +277,7 @@ class Transactions:
         try:
             put = self._store.put_record(*HALF, record)
         except BaseException:
-            self.forget()  # the copy may be there
+            self.distrust()  # the copy may be there
             raise
         if put.is_stored:
             place = put.queue_offset, put.physical_offset

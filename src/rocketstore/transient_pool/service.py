@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
+from rocketstore.storage.attached import Service
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.threads import Bell, ServiceThread
@@ -41,8 +42,10 @@ _SLOW_COMMIT_S: Final = 0.5
 _log: Final = get_logger(__name__)
 
 
-class TransientPoolService:
+class TransientPoolService(Service):
     """Has a store that was just opened write by way of a pool, and commits what that holds."""
+
+    name = "transient_pool"
 
     def __init__(self, parts: StoreParts, services: StoreServices) -> None:
         config = parts.config
@@ -63,8 +66,9 @@ class TransientPoolService:
             lock=config.transient_store_pool_lock,
             fails_fast=config.fast_fail_if_no_buffer_in_store_pool,
         )
-        self.thread = ServiceThread("rocketstore-commit", self._run, wake=self._bell.ring)
-        self.thread.on_death = services.note_death
+        self.thread = ServiceThread(
+            "rocketstore-commit", self._run, self._bell.ring, on_death=parts.flags.note_death
+        )
         parts.preallocator.make_file = self.pool.make_file
         log.committer = services.commit = self.commit
         services.dispatch.log = self

@@ -188,8 +188,9 @@ def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_chec
 # --- in an open store ---------------------------------------------------------------------------
 
 
-def service_of(opened: MessageStore, **more: Any) -> ScrubService:
-    return ScrubService(opened, now_ms=Clock(), **more)
+def service_of(opened: MessageStore, disk: Any = None) -> ScrubService:
+    opened.disk = disk or opened.disk
+    return ScrubService(opened)
 
 
 def open_scrubbed(root: Path) -> MessageStore:

@@ -264,7 +264,7 @@ def test_what_is_owed_an_op_message_has_ended_also_when_all_is_read_again(
     turn(stores, producer)
     stores.store.put_record = real  # type: ignore[method-assign]
     assert len(all_of(stores.store, DISCARDED)) == 1
-    stores.store._transactions.forget()  # as a copy does that is interrupted
+    stores.store._transactions.distrust()  # as a copy does that is interrupted
     assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY
     assert ended(stores.store) == [b"16"]
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.storage.dispatch.dispatcher import Dispatcher
+    from rocketstore.storage.threads import OnDeath
 
 _log: Final = get_logger(__name__)
 
@@ -71,12 +72,15 @@ class DispatchService:
     dispatcher: Dispatcher
     monotonic: Callable[[], int]
     log: LogProgress | None = None
+    on_death: OnDeath | None = None
 
     def __post_init__(self) -> None:
         self.health = _WELL
         self._bell = Bell()
         self._idle_rounds = 0
-        self.thread = ServiceThread("rocketstore-dispatch", self._run, wake=self._bell.ring)
+        self.thread = ServiceThread(
+            "rocketstore-dispatch", self._run, wake=self._bell.ring, on_death=self.on_death
+        )
 
     def stop(self) -> None:
         """Stop the thread after the round it is in, and let all waiting callers go."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.threads import OnDeath
 
 FILES_AHEAD: Final = 2
 """Most files made ahead of the one in use (AllocateMappedFileService, "canSubmitRequests")."""
@@ -70,6 +71,7 @@ class Preallocator:
     _file_size: int
     disk: Disk
     warm_up: WarmUp | None = None
+    on_death: OnDeath | None = None
 
     def __post_init__(self) -> None:
         self.make_file: Callable[..., MappedFile] = MappedFile.create
@@ -84,7 +86,7 @@ class Preallocator:
         self._taken = -1
         # Without the thread every file is made when it is asked for.
         self.thread = ServiceThread(
-            "rocketstore-preallocate", self._make_files, wake=self._changes.tell
+            "rocketstore-preallocate", self._make_files, self._changes.tell, on_death=self.on_death
         )
 
     def request(self, base: int) -> None:
@@ -243,10 +245,12 @@ class TouchAhead:
     is not touched again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_death: OnDeath | None = None) -> None:
         self._bell = Bell()
         self._pages: PagesAhead | None = None
-        self.thread = ServiceThread("rocketstore-touch", self._run, wake=self.end_file)
+        self.thread = ServiceThread(
+            "rocketstore-touch", self._run, wake=self.end_file, on_death=on_death
+        )
 
     def request(self, file: MappedFile, start: int, stop: int) -> None:
         """Ask for the pages of `file` from position `start` to `stop`."""

@@ -67,8 +67,10 @@ class CommitLogFlusher:
         self._touched_offset = 0
         self._last_thorough_ms = 0
         work = self._run_sync if config.is_sync_flush else self._run_async
-        self.thread = ServiceThread("rocketstore-flush", work, self.group.ask, ends_by_errors=True)
-        self.thread.on_death = self._note_death
+        self.thread = ServiceThread(
+            "rocketstore-flush", work, self.group.ask, ends_by_errors=True,
+            on_death=self._note_death,
+        )  # fmt: skip
 
     # --- flushing -------------------------------------------------------------------------------
 

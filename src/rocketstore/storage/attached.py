@@ -1,0 +1,42 @@
+"""What works on an open store from above: services, each in a package of its own.
+
+A service is made with the store, which it gets as its only argument, and finds there what it needs:
+`store.clock`, `store.disk`, `store.config`, and services made before it by `store.attached[name]`.
+It uses the store's public calls only. Page: docs/contributing.md, "Add a service".
+
+Law: services start after the store's own threads, in the order in which they were made, and stop
+before them, the other way round. A store without threads starts none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocketstore.errors import RocketStoreError
+
+
+class Service:
+    """The base of services, which override what concerns them; `name` is how others find it."""
+
+    name: str
+
+    def start(self) -> None:
+        """Begin to work."""
+
+    def stop(self) -> None:
+        """End; after an interrupt it is called again."""
+
+    def forget(self, error: RocketStoreError) -> None:
+        """Drop what would act in a forked child, where whoever waits gets `error`."""
+
+    def runtime_info(self) -> Mapping[str, object]:
+        """Return what it tells of itself in the store's runtime information."""
+        return {}
+
+
+Maker: TypeAlias = Callable[[Any], "Service | None"]
+"""Makes a service of a store, None where the settings want none: often the class itself."""
