@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rocketstore.format.record import decode_record
 from rocketstore.scan import kernels
+from rocketstore.scan.arrow import to_arrow
 from rocketstore.scan.columns import new_columns
 from rocketstore.scan.scanner import scan_window
 from support.fuzzing import check_mutations, fuzz_with_atheris
@@ -78,7 +79,7 @@ def check_arrow(columns):
     records = b"".join(columns.record(row) for row in range(len(columns)))
     batch = len(columns.buffer), columns.cols.tobytes(), records
     if batch not in CHECKED:
-        columns.to_arrow().validate(full=True)
+        to_arrow(columns).validate(full=True)
         CHECKED.add(batch)
 
 

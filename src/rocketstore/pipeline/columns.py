@@ -6,9 +6,14 @@ that plans a query, so it imports nothing but the standard library.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyspark.sql.types import StructType
 
 BODY: Final = "body"
 PROPERTIES: Final = "properties"
@@ -100,3 +105,25 @@ def column_type(table: str, name: str) -> str:
         )
         raise ConfigError(what, key="columns", value=name, hint=hint)
     return columns[name]
+
+
+def check_schema(table: str, columns: Collection[str], schema: StructType) -> None:
+    """Refuse a schema that the table's rows would not fit."""
+    for at, field in enumerate(schema.fields):
+        name, hint = field.name, None
+        wanted = column_type(table, name).lower()
+        found = field.dataType.simpleString().lower()
+        if found != wanted:
+            problem = f"is {wanted}, the schema asks for {found}"
+            hint = "read it as it is and cast it"
+        elif name in schema.names[:at]:
+            problem = "stands in the schema twice"
+        elif not field.nullable and name in NULLABLE:
+            problem, hint = "may be null, the schema says that it is not", "leave out NOT NULL"
+        elif name not in columns:
+            problem = "is in the schema, and the options leave it out"
+            hint = "choose columns either by a schema or by columns, includeBody, includeProperties"
+        else:
+            continue
+        what = f"column {name} of table {table} {problem}"
+        raise ConfigError(what, key="schema", value=name, hint=hint)

@@ -65,10 +65,9 @@ def warn_of_untested_versions() -> None:
     for package, least, below in TESTED:
         found = _version(package)
         if not least <= found < below:
-            _log.warning(
-                "%s %s is not tested: expected %s or newer, below %s; %s",
-                *(package, _text(found), _text(least), _text(below), INSTALL),
-            )
+            what = f"{package} {_text(found)} is not tested"
+            expected = f"{_text(least)} or newer, below {_text(below)}"
+            _log.warning("spark.environment", what=what, expected=expected, hint=INSTALL)
 
 
 def check_java(environment: Mapping[str, str] = os.environ) -> None:

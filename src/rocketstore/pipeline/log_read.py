@@ -26,6 +26,7 @@ from rocketstore.pipeline.projection import wanted_records
 from rocketstore.pipeline.queues import Doubt, QueueFiles
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
+from rocketstore.scan.arrow import to_arrow
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_window
 from rocketstore.units import ByteRange, KiB, MiB, QueueKey
@@ -53,6 +54,23 @@ class FoundDamage(NamedTuple):
 
     damage: Damage
     is_torn_tail: bool
+
+
+class Losses:
+    """What one stream or task has lost and accepted; what is met again counts once."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.is_error = options.fail_on_data_loss
+        self.accepted: set[str] = set()
+
+    def report(self, what: str, then: str) -> None:
+        """Raise or count a loss: `what` says where, expected and found, `then` what follows."""
+        if self.is_error:
+            hint = 'to go on with what is there: option("failOnDataLoss", "false")'
+            raise StoreError(f"data loss: {what}", hint=hint)
+        if what not in self.accepted:
+            self.accepted.add(what)
+            _log.warning("stream.loss", count=len(self.accepted), what=what, then=then)
 
 
 def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamage]]]:
@@ -147,10 +165,8 @@ def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordCo
     except StoreError as error:
         if options.fail_on_data_loss or not isinstance(error.__cause__, FileNotFoundError):
             raise
-        _log.warning("skipped a file that is gone: %s", task.segment.path)
-    if damaged:
-        counts = len(damaged), sum(damaged)
-        _log.warning("skipped %d damaged ranges of %d bytes in %s", *counts, task.segment.path)
+        _log.warning("log.file_gone", path=task.segment.path)
+    report_skipped(task, damaged)
 
 
 def passed_over(task: SplitTask, damage: Damage, options: ReadOptions) -> int:
@@ -167,8 +183,15 @@ def passed_over(task: SplitTask, damage: Damage, options: ReadOptions) -> int:
             'to list all damage: option("table", "damage")',
         )
     if options.damage == "report":
-        _log.warning("skipped damage: %s", described)
+        _log.warning("log.damage", what=described)
     return damage.range.size
+
+
+def report_skipped(task: SplitTask, damaged: Sequence[int]) -> None:
+    """Log how many damaged ranges of a file were passed over, of so many bytes each."""
+    if damaged:
+        path, size = task.segment.path, sum(damaged)
+        _log.warning("log.damage_skipped", ranges=len(damaged), bytes=size, path=path)
 
 
 # --- by entries ---------------------------------------------------------------------------------
@@ -228,7 +251,7 @@ def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> Recor
     wanted = np.concatenate(runs)
     rows = np.minimum(columns.physical_offset.searchsorted(wanted[:, 0]), count - 1)
     stated = np.stack([getattr(columns, name)[rows] for name in _WANTED], axis=1)
-    topics: Any = columns.to_arrow(["topic"]).column(0).take(rows)
+    topics: Any = to_arrow(columns, ["topic"]).column(0).take(rows)
     if not np.array_equal(stated, wanted[:, :-1]) or topics.to_pylist() != [
         task.queues[number].topic for number in wanted[:, -1].tolist()
     ]:

@@ -91,7 +91,8 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
 
 def _topics_in(ranges: Sequence[SplitTask]) -> set[str]:
     """Return the topics of records of some short ranges: what no queue has an entry of yet."""
-    from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - hardly any plan needs it
+    from rocketstore.scan.arrow import to_arrow  # noqa: PLC0415 - hardly any plan needs it
+    from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - as above
 
     found: set[str] = set()
     for one in ranges:
@@ -99,7 +100,7 @@ def _topics_in(ranges: Sequence[SplitTask]) -> set[str]:
         sizes |= {"file_size": one.segment.file_size, "data_stop": one.data_stop}
         with opened(one.store.location, one.segment.path) as file:
             for batch in scan_window(file, start=one.start, stop=one.stop, **sizes):
-                found.update(batch.columns.to_arrow(["topic"]).column(0).to_pylist())
+                found.update(to_arrow(batch.columns, ["topic"]).column(0).to_pylist())
     return found
 
 
@@ -131,12 +132,11 @@ def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
         try:
             kept = _within_queues(kept, store, segments, options)
         except Doubt as doubt:
-            what = "all of the log is read for the chosen queues"
-            _log.warning("%s: %s, since %s", store.location, what, doubt)
+            _log.warning("plan.reads_all", store=store.location, reason=doubt)
     chosen = options.topics or options.topic_pattern or options.queues or "all topics"
     asked = chosen if isinstance(chosen, str) else sorted(chosen)
-    counts = sum(one.byte_count for one in kept), sum(one.size for one in segments)
-    _log.info("%s: reads %d of %d bytes of the log for %s", store.location, *counts, asked)
+    reads, of = sum(one.byte_count for one in kept), sum(one.size for one in segments)
+    _log.info("plan.reads", store=store.location, bytes=reads, of=of, chosen=asked)
     return kept
 
 

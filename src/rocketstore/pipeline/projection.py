@@ -20,7 +20,7 @@ from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESS
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES, TABLES
 from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
 from rocketstore.scan import kernels
-from rocketstore.scan.arrow import text_slices
+from rocketstore.scan.arrow import text_slices, to_arrow
 from rocketstore.scan.columns import CallsFor, Column, RecordColumns
 from rocketstore.units import MiB, QueueKey
 from rocketstore.verification.batch_entries import queue_stops
@@ -82,7 +82,7 @@ def _masks(
 
 def distinct(columns: RecordColumns, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Return the distinct texts of a column, and which of them each record has; -1 is none."""
-    encoded: Any = columns.to_arrow([name]).column(0).dictionary_encode()
+    encoded: Any = to_arrow(columns, [name]).column(0).dictionary_encode()
     numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return encoded.dictionary.to_pylist(), numbers
 
@@ -149,7 +149,7 @@ def record_values(
     """Return columns of ``messages`` for `batch_of`, besides those that are `known`."""
     made = {name: make for name, make in _MADE.items() if name in names and name not in known}
     plain = [name for name in names if name not in known and name not in made]
-    stored = columns.to_arrow(plain).columns  # at once: a batch for each would cost as much again
+    stored = to_arrow(columns, plain).columns  # at once: a batch for each would cost as much again
     own = {name: make(columns) for name, make in made.items()}
     return {**known, **own, **dict(zip(plain, stored, strict=True))}
 
@@ -163,7 +163,7 @@ def _bodies(
     if BODY not in names:
         yield slice(0, len(columns)), None
         return
-    stored = columns.to_arrow([BODY]).column(0)
+    stored = to_arrow(columns, [BODY]).column(0)
     kinds = columns.sys_flag & COMPRESSION_TYPE_MASK
     is_zlib = ((columns.sys_flag & COMPRESSED_FLAG) != 0) & (
         (kinds == 0) | (kinds == COMPRESSION_TYPE_ZLIB)
@@ -197,7 +197,7 @@ def _key_lists(columns: RecordColumns) -> Any:
     """Return the keys of each record: KEYS split at blanks, empty ones left out."""
     import pyarrow.compute as pc  # noqa: PLC0415 - costs a planning process 0.06 s
 
-    found = pc.split_pattern(columns.to_arrow(["keys"]).column(0), " ")
+    found = pc.split_pattern(to_arrow(columns, ["keys"]).column(0), " ")
     lists = pa.ListArray.from_arrays(found.offsets, found.values)  # no null, an empty list
     if not pc.any(pc.equal(lists.flatten(), "")).as_py():
         return lists

@@ -17,7 +17,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import InputPartition
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.columns import NULLABLE, column_type
+from rocketstore.pipeline.columns import check_schema, column_type
 from rocketstore.pipeline.environment import check_versions, let_warnings_out, plain_errors
 from rocketstore.pipeline.options import ReadOptions, parse_options
 
@@ -64,7 +64,7 @@ class StoreDataSource(datasource.DataSource):
         """Return a reader of the columns in `schema`, which the user may have given."""
         with plain_errors():
             options = parse_options(self._given(schema))
-            check_schema(options, schema)
+            check_schema(options.table, options.columns, schema)
         return StoreReader(options, schema)
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -89,7 +89,7 @@ class StoreDataSource(datasource.DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return the sink of ``df.write``; see ``docs/guide/spark-sink.md``."""
-        from rocketstore.pipeline.sink.sink_writer import BatchSink  # noqa: PLC0415 - as above
+        from rocketstore.pipeline.sink.spark_sink import BatchSink  # noqa: PLC0415 - as above
 
         with plain_errors():
             return BatchSink.planned(dict(self.options), schema, overwrite=overwrite)
@@ -100,7 +100,7 @@ class StoreDataSource(datasource.DataSource):
         overwrite: bool,  # noqa: FBT001 - Spark's
     ) -> datasource.DataSourceStreamWriter:
         """Return the sink of one micro-batch of ``df.writeStream``."""
-        from rocketstore.pipeline.sink.sink_writer import StreamSink  # noqa: PLC0415 - as above
+        from rocketstore.pipeline.sink.spark_sink import StreamSink  # noqa: PLC0415 - as above
 
         with plain_errors():
             return StreamSink.planned(dict(self.options), schema, overwrite=overwrite)
@@ -151,25 +151,3 @@ class StoreReader(datasource.DataSourceReader):
         schema = to_arrow_schema(self.row_schema, timezone="UTC")
         with plain_errors():
             yield from table.read(partition.value, self.read_options, schema)
-
-
-def check_schema(options: ReadOptions, schema: StructType) -> None:
-    """Refuse a schema that the table's rows would not fit."""
-    for at, field in enumerate(schema.fields):
-        name, hint = field.name, None
-        wanted = column_type(options.table, name).lower()
-        found = field.dataType.simpleString().lower()
-        if found != wanted:
-            problem = f"is {wanted}, the schema asks for {found}"
-            hint = "read it as it is and cast it"
-        elif name in schema.names[:at]:
-            problem = "stands in the schema twice"
-        elif not field.nullable and name in NULLABLE:
-            problem, hint = "may be null, the schema says that it is not", "leave out NOT NULL"
-        elif name not in options.columns:
-            problem = "is in the schema, and the options leave it out"
-            hint = "choose columns either by a schema or by columns, includeBody, includeProperties"
-        else:
-            continue
-        what = f"column {name} of table {options.table} {problem}"
-        raise ConfigError(what, key="schema", value=name, hint=hint)

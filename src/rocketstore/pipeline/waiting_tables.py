@@ -37,6 +37,7 @@ from rocketstore.pipeline.stores import list_segments, read_consumer_offsets, re
 from rocketstore.rules import half_messages
 from rocketstore.rules.half_messages import Halves
 from rocketstore.rules.topics import HALF_TOPIC, OP_TOPIC
+from rocketstore.scan.arrow import to_arrow
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import groups
 
@@ -238,7 +239,7 @@ def _take(
         "checkTimes": [half_messages.decimal_number(one, 9) or 0 for one in times],
     }
     rows = _batch(columns, schema, store, maps, **own).to_pylist()
-    topics = columns.to_arrow(["topic"]).column(0).to_pylist()
+    topics = to_arrow(columns, ["topic"]).column(0).to_pylist()
     for row, (topic, pairs) in enumerate(zip(topics, maps.to_pylist(), strict=True)):
         queue, properties = queues[int(columns.queue_id[row])], dict(pairs)
         if topic == OP_TOPIC:

@@ -1,4 +1,4 @@
-"""What a walk finds, as columns: a row of int64 numbers per record, numpy views, Arrow batches.
+"""What a walk finds, as columns: a row of int64 numbers per record, numpy views.
 
 A row (``native.row``) costs 224 bytes whatever the body weighs; a caller that needs bytes takes
 them from the buffer.
@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.native.row import COLUMN_COUNT, CallsFor, Column, StopReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy.typing as npt
-    import pyarrow as pa
 
 __all__ = ["COLUMN_COUNT", "CallsFor", "Column", "RecordColumns", "StopReason", "new_columns"]
 
@@ -85,17 +81,6 @@ class RecordColumns:
         """View of a whole record."""
         begin = int(self.cols[row, Column.PHYSICAL_OFFSET]) - self.base
         return self.buffer.data[begin : begin + int(self.cols[row, Column.SIZE])]
-
-    def to_arrow(self, names: Iterable[str] | None = None) -> pa.RecordBatch:
-        """Return the records as an Arrow batch; see ``rocketstore.scan.arrow`` for the columns."""
-        try:
-            from rocketstore.scan.arrow import to_arrow  # noqa: PLC0415 - only when asked for
-        except ModuleNotFoundError as error:
-            raise UnsupportedEnvironmentError(
-                "an Arrow batch needs pyarrow", hint="pip install 'rocketstore[arrow]'"
-            ) from error
-
-        return to_arrow(self, names)
 
 
 def _column(column: Column) -> property:

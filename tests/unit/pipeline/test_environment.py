@@ -55,7 +55,7 @@ def test_a_spark_without_the_interface_is_one_error(monkeypatch, spark, message)
 @pytest.mark.parametrize(
     ("spark", "pandas", "message"),
     [
-        ("4.1.2", "2.2.0", "pyspark 4.1.2 is not tested: expected 4.3 or newer, below 4.4"),
+        ("4.1.2", "2.2.0", "pyspark 4.1.2 is not tested' expected='4.3 or newer, below 4.4'"),
         ("4.3.0", "3.0.0", "pandas 3.0.0 is not tested"),
         ("4.3.0", "2.1.4", "2.2 or newer, below 3"),
     ],

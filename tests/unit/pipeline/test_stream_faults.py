@@ -137,7 +137,7 @@ def test_an_accepted_loss_goes_on_behind_the_saved_offset_and_is_counted(
         assert places_of(rows) == [at for at in new if at >= end]
     assert rows
     assert len(again.reader.losses.accepted) == 1
-    assert "data loss 1 of this stream" in caplog.text
+    assert "stream.loss count=1" in caplog.text
     later = log.put(3, b"later")
     assert sorted_places(again.drain()) == later
     assert len(again.reader.losses.accepted) == 1
@@ -651,9 +651,9 @@ def test_a_record_with_the_number_of_another_is_a_row_and_no_loss(root, caplog, 
     run.plan_next()
     caplog.set_level(logging.WARNING)
     assert sorted(places_of(run.run_planned())) == put
-    assert "1 records in" in caplog.text
+    assert "stream.offset_stated_twice records=1" in caplog.text
     assert "queue-conflict" in caplog.text
-    assert "data loss" not in caplog.text
+    assert "stream.loss" not in caplog.text
     again = StreamRun(root, run.checkpoint.copy(), **options)
     assert sorted_places(again.drain()) == put
 

@@ -17,13 +17,8 @@ from rocketstore.errors import ConfigError
 from rocketstore.pipeline.jobs import sweeping
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.sweeping import OWNER, sweep
-from rocketstore.pipeline.sink.sink_writer import (
-    BatchSink,
-    StreamSink,
-    new_job,
-    parse_sink_options,
-    staging_root,
-)
+from rocketstore.pipeline.sink.sink_writer import new_job, parse_sink_options, staging_root
+from rocketstore.pipeline.sink.spark_sink import BatchSink, StreamSink
 
 DAY_S = 86_400
 

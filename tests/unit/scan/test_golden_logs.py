@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rocketstore.format.java_hash import tags_code
-from rocketstore.scan.arrow import SCHEMA
+from rocketstore.scan.arrow import SCHEMA, to_arrow
 from rocketstore.scan.scanner import scan_window
 from support.golden_stores import STORES, golden_store
 
@@ -34,7 +34,7 @@ def scanned(store, end):
     """Return the rows of all segments, and the blanks as (physical offset, size)."""
     rows, blanks = [], []
     for batch in batches_of(store, end):
-        rows += [row for row in batch.columns.to_arrow().to_pylist() if row["physicalOffset"] < end]
+        rows += [row for row in to_arrow(batch.columns).to_pylist() if row["physicalOffset"] < end]
         blanks += [tuple(blank) for blank in batch.blanks if blank.physical_offset < end]
     return rows, blanks
 
@@ -100,12 +100,12 @@ def test_arrow_columns_have_the_schema_whatever_is_asked_for():
     store, _ = golden_store("basic")
     data = (store / "commitlog" / "00000000000000000000").read_bytes()
     (batch,) = scan_window(data, base=0)
-    whole = batch.columns.to_arrow()
+    whole = to_arrow(batch.columns)
     whole.validate(full=True)
     assert whole.schema == SCHEMA
     for name in SCHEMA.names:
-        one = batch.columns.to_arrow([name])
+        one = to_arrow(batch.columns, [name])
         assert one.schema == pa.schema([SCHEMA.field(name)])
         assert one.column(0).equals(whole.column(name))
     with pytest.raises(KeyError):
-        batch.columns.to_arrow(["nothing"])
+        to_arrow(batch.columns, ["nothing"])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import mmap
 import resource
-import sys
 
 import numpy as np
 import pytest
 
-from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.scan import kernels
+from rocketstore.scan.arrow import to_arrow
 from rocketstore.scan.scanner import Blank, DamageReason, scan_window
 from rocketstore.units import ByteRange, KiB, MiB
 from support.guarded_memory import guarded
@@ -224,7 +223,7 @@ def test_records_with_every_kind_of_host_and_magic_are_read():
     assert columns.reconsume_times.tolist() == [2, 0x12, 0x22, 0x32, 0]
     assert set(columns.store_timestamp.tolist()) == {1_600_000_000_123}
     assert columns.topic(4) == "t" * 300
-    rows = columns.to_arrow(["bornHost", "storeHost", "msgId"]).to_pylist()
+    rows = to_arrow(columns, ["bornHost", "storeHost", "msgId"]).to_pylist()
     v4, v6 = "10.0.0.1:1234", "[2001:db8::1]:10911"
     assert [(row["bornHost"], row["storeHost"]) for row in rows] == [
         (v4, v4), (v6, v4), (v4, v6), (v6, v6), (v4, v4)
@@ -241,17 +240,8 @@ def test_a_topic_longer_than_a_signed_byte_is_no_v1_record():
 
 def test_a_malformed_topic_becomes_the_replacement_character_in_arrow():
     log = SyntheticLog(BASE).add(topic=b"T\xff", properties=b"TAGS\x01t\x02KEYS\x01k")
-    (row,) = scan(log.data).columns.to_arrow(["topic", "tags", "keys", "uniqKey"]).to_pylist()
+    (row,) = to_arrow(scan(log.data).columns, ["topic", "tags", "keys", "uniqKey"]).to_pylist()
     assert row == {"topic": "T�", "tags": "t", "keys": "k", "uniqKey": None}
-
-
-def test_without_pyarrow_a_batch_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "rocketstore.scan.arrow", raising=False)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    batch = scan(healthy().data)
-    assert queue_offsets(batch) == [0, 1, 2]
-    with pytest.raises(UnsupportedEnvironmentError, match=r"rocketstore\[arrow\]"):
-        batch.columns.to_arrow()
 
 
 def test_an_empty_file_gives_one_empty_batch():
@@ -259,7 +249,7 @@ def test_an_empty_file_gives_one_empty_batch():
     assert len(batch.columns) == 0
     assert batch.end_of_data == BASE
     assert batch.unwritten_at is None
-    assert batch.columns.to_arrow().num_rows == 0
+    assert to_arrow(batch.columns).num_rows == 0
 
 
 def test_a_scan_may_start_and_stop_between_records():

@@ -119,7 +119,8 @@ def refuse_taken(location: str) -> None:
     for left in sorted(
         target.parent.glob(f".{escape(target.name)}.*{PARTIAL}") if is_local else ()
     ):
-        _log.warning("%s is another run's; if that was killed: rocketstore pipeline sweep", left)
+        hint = "another run's; if that was killed: rocketstore pipeline sweep"
+        _log.warning("job.left", path=left, hint=hint)
 
 
 @contextmanager

@@ -27,8 +27,12 @@ from rocketstore.config import resolve_sizes
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32
-from rocketstore.pipeline.sink import sink_writer
-from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile, staging_root
+from rocketstore.pipeline.sink.sink_writer import (
+    SINK_DIRECTORY,
+    SinkOptions,
+    StagedFile,
+    staging_root,
+)
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import refuse_writer
 from rocketstore.storage.files.whole_file import replace_whole
@@ -72,7 +76,7 @@ def check_target(options: SinkOptions) -> int:
     """Refuse what is not a store, settle what a killed commit left; return a log file's bytes."""
     root, layout = Path(options.root), StoreLayout.of(options.root, options.config)
     _waiting(options, lambda: refuse_writer(layout.lock, hint=""))
-    signs = (root / sink_writer.SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
+    signs = (root / SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
     is_free = not root.exists() or (root.is_dir() and not any(root.iterdir()))
     if not is_free and not any(sign.exists() for sign in signs):
         what = f"{root} is not a store and not empty: it has no {COMMIT_LOG_DIRECTORY}"
@@ -331,12 +335,12 @@ def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
 
 
 def _intent_path(root: str | Path) -> Path:
-    return Path(root) / sink_writer.SINK_DIRECTORY / "intent.json"
+    return Path(root) / SINK_DIRECTORY / "intent.json"
 
 
 def ledger_path(root: str | Path, sink_id: str | None) -> Path:
     """Return where the ledger of a sink is."""
-    return Path(root) / sink_writer.SINK_DIRECTORY / "done" / f"{sink_id}.json"
+    return Path(root) / SINK_DIRECTORY / "done" / f"{sink_id}.json"
 
 
 def read_intent(root: str | Path) -> Intent | None:

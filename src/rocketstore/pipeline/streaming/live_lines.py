@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.format.stored_message import StoredMessage
+    from rocketstore.pipeline.log_read import Losses
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
-    from rocketstore.pipeline.streaming.stream_reader import Losses
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
 
@@ -460,8 +460,7 @@ class LiveQueue:
         others = self.files.entries(start, stop) if kept < stop - start else ()
         if fillers := sum(int(equal_mask(one, FILLER).sum()) for _, one in others):
             # Those who put them there reported the loss; `get` steps over them as well.
-            what = "fillers in the place of lost messages"
-            _log.warning("%s: %d offsets from %d to %d are %s", self, fillers, start, stop, what)
+            _log.warning("stream.fillers", queue=self, start=start, stop=stop, lost=fillers)
             kept += fillers
         is_whole = is_rising and kept == stop - start
         if not is_whole:
@@ -473,5 +472,5 @@ class LiveQueue:
                 hint = 'to stream what the log has: option("damage", "skip"); to make the queue '
                 hint += "again from the log: rocketstore queue rebuild"
                 raise StoreDamagedError(what, hint=hint)
-            _log.warning("%s", what)
+            _log.warning("stream.damage", what=what)
         return QueueSpan(*self.queue, start, stop, low, high), is_whole

@@ -25,9 +25,16 @@ from rocketstore.errors import ConfigError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX
+from rocketstore.pipeline.columns import check_schema
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import opened
-from rocketstore.pipeline.log_read import damage_of, passed_over, scanned
+from rocketstore.pipeline.log_read import (
+    Losses,
+    damage_of,
+    passed_over,
+    report_skipped,
+    scanned,
+)
 from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
 from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.projection import distinct, record_batches, wanted_records
@@ -37,7 +44,6 @@ from rocketstore.pipeline.queues import (
     refuse_unknown,
     unknown_topics,
 )
-from rocketstore.pipeline.source import check_schema
 from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue, Move
@@ -77,23 +83,6 @@ def answered(method: Callable[..., Answer]) -> Callable[..., Answer]:
     return asked
 
 
-class Losses:
-    """What one stream or task has lost and accepted; what is met again counts once."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self.is_error = options.fail_on_data_loss
-        self.accepted: set[str] = set()
-
-    def report(self, what: str, then: str) -> None:
-        """Raise or count a loss: `what` says where, expected and found, `then` what follows."""
-        if self.is_error:
-            hint = 'to go on with what is there: option("failOnDataLoss", "false")'
-            raise StoreError(f"data loss: {what}", hint=hint)
-        if what not in self.accepted:
-            self.accepted.add(what)
-            _log.warning("data loss %d of this stream: %s; %s", len(self.accepted), what, then)
-
-
 class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNow):
     """Reads a store as a stream; see ``docs/guide/spark-streaming.md``.
 
@@ -118,7 +107,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def stream_options(self) -> StreamOptions:
         """What the stream was asked for."""
         options = stream_options.parse_stream_options(self.given)
-        check_schema(options.read, self.row_schema)
+        check_schema(options.read.table, options.read.columns, self.row_schema)
         return options
 
     @cached_property
@@ -378,9 +367,7 @@ def _records(task: StreamTask, options: ReadOptions) -> Iterator[RecordColumns]:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         lose("the file is gone")
-    if damaged:
-        count, size = len(damaged), sum(damaged)
-        _log.warning("skipped %d damaged ranges of %d bytes in %s", count, size, segment.path)
+    report_skipped(split, damaged)
     if spans is not None and task.expected is not None:
         found = spans.count(task.expected, segment.path)
         # What is not there because of damage, or was said to be lost, is said already.
@@ -436,9 +423,6 @@ class _SpanTable:
         count = len(np.unique(found))
         surplus = len(found) - min(count, expected)
         if surplus:
-            _log.warning(
-                "%d records in %s state a queue offset that another record has; they are rows of "
-                "the batch as well: rocketstore pipeline audit lists them as queue-conflict",
-                surplus, path,
-            )  # fmt: skip
+            hint = "rows of the batch as well; rocketstore pipeline audit lists each queue-conflict"
+            _log.warning("stream.offset_stated_twice", records=surplus, path=path, hint=hint)
         return count

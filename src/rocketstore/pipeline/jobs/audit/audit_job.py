@@ -28,9 +28,9 @@ from rocketstore.pipeline.files import files_at, is_remote, read_part, sync_path
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.pipeline.jobs.audit.audit_judgement import Judgement, QueueRow, judge_targets
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, Row
+from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, spark_place
-from rocketstore.pipeline.jobs.rebuild.log_scan import judged_log
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
 from rocketstore.pipeline.stores import offset_files, store_timestamp_ms

@@ -1,13 +1,9 @@
-"""Scan a stretch of the CommitLog into rows, and judge from their facts what is log.
+"""Scan a stretch of the CommitLog into rows, with facts from which `log_verdict` judges the log.
 
 Entries of one queue whose queue offsets rise by one, and items, travel in blocks of up to 2,048, so
 that Spark moves few rows and few bytes. A block never crosses a *piece*: records that follow one
 another without a break inside one task. What is wrong with a log decides over whole pieces, and the
 facts of a task say everything that has to be known of its pieces, so nothing is read twice.
-
-Recovery judges stretch by stretch with the records at hand (decision 0004). Here the same judge
-gets the queue offsets that tasks have found and the store times of chains, so that audit, rebuild
-and ``store verify`` say the same. Of the log itself only headers inside damage are read.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ from __future__ import annotations
 import itertools
 import zlib
 from bisect import bisect_right
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -26,34 +21,30 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import decode_batch_entry
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, LMQ_PREFIX
-from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.rules.extra_queues import has_light_queues
 from rocketstore.scan.columns import CallsFor
-from rocketstore.verification import runs
 from rocketstore.verification.batch_entries import entries_called_for
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
-from rocketstore.verification.leftovers import Headers, KeyColumns, left_chains
-from rocketstore.verification.log_rules import Stretch, log_view
+from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_plan import Cut, StorePlaces
+    from rocketstore.pipeline.jobs.audit.audit_plan import Cut
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.verification.expectation import ExpectedEntries
-    from rocketstore.verification.log_rules import Chain, LogView
+    from rocketstore.verification.log_rules import Chain
     from rocketstore.verification.queue_numbers import TaskQueue
 
     Int64Array = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]
-    Ranges = Sequence[tuple[int, int]]
     Row = tuple[bytes, int, int, int, int, bytes, int]
 
 
@@ -272,94 +263,3 @@ def unpacked(data: bytes, count: int, crc: int) -> Bytes:
     if count:
         plain = pa.decompress(data, decompressed_size=size, codec="lz4_raw", asbytes=True)
     return np.frombuffer(plain, np.uint8).reshape(ENTRY_SIZE_BYTES, -1).T.reshape(-1)
-
-
-# --- which records an earlier log left ----------------------------------------------------------
-
-
-def judged_log(
-    places: StorePlaces,
-    stretches: Iterable[Stretch],
-    ask: Callable[[Ranges], pa.Table],
-    now_ms: int,
-    gone: Container[int] = (),
-) -> LogView:
-    """Put together what tasks have met of a log; files that begin at `gone` are no longer there.
-
-    `ask` returns the queue offsets of the records in some ranges, as runs in the order of the log:
-    target, piece (a physical offset in the records' chain), first, count; a negative one is how
-    many messages a record of a batch topic has, which is a row by itself.
-    """
-    present = sorted((one for one in stretches if one.base not in gone), key=lambda one: one.start)
-    bases = [file.base for file in places.log.files if file.base not in gone]
-    judge = partial(left_chains, source=_Evidence(places, ask), now_ms=now_ms)
-    return log_view(present, bases, places.sizes.commit_log_file_bytes, judge)
-
-
-class _Evidence:
-    """Queue offsets of records, from the runs that tasks have found, and times of chains."""
-
-    def __init__(self, places: StorePlaces, ask: Callable[[Ranges], pa.Table]) -> None:
-        self._places, self._ask = places, ask
-        self._loaded: list[tuple[int, int]] = []
-        self._numbers: dict[object, int] = {}
-        self._runs = np.empty((0, 4), np.int64)
-
-    def load(self, ranges: Ranges) -> None:
-        """Fetch what begins in some ranges of the log."""
-        wanted = runs.pairs(runs.joined([ranges]))
-        table = self._ask(wanted)
-        queues = [
-            self._numbers.setdefault(target, len(self._numbers))
-            for target in table.column("target").to_pylist()
-        ]
-        columns = [table.column(name).to_numpy() for name in ("piece", "first", "count")]
-        self._runs = np.concatenate((self._runs, np.array([queues, *columns], np.int64).T))
-        self._loaded += wanted
-
-    def whole(self, chain: Chain) -> KeyColumns:
-        """Return all records of a chain, with the time of the last."""
-        times = [chain.last_ms] if chain.last_ms else []
-        return self._keys(chain, [times, times], at_end=True)
-
-    def head(self, chain: Chain) -> KeyColumns:
-        """Return them with the times of the first few."""
-        return self._keys(chain, chain.head, at_end=False)
-
-    def tail(self, chain: Chain) -> KeyColumns:
-        """Return them with the times of the last few."""
-        return self._keys(chain, chain.tail, at_end=True)
-
-    def is_bridged(self, start: int, stop: int) -> bool:
-        """Whether the damaged record's own header leads to what stands after it."""
-        file = self._places.file_at(start)
-        if file is None or file != self._places.file_at(stop):
-            return False
-        with opened(self._places.location, file.path) as source:
-            headers = Headers(source.read, self._places.sizes.commit_log_file_bytes)
-            return headers.lead(file.base, start, stop)
-
-    def _keys(self, chain: Chain, times: list[list[int]], *, at_end: bool) -> KeyColumns:
-        """Return what the judge needs of a chain, with store times at one end of the rows.
-
-        `times` are those of any records, which count where none has an entry, and of normal ones.
-        """
-        if not any(start <= chain.start and chain.stop <= stop for start, stop in self._loaded):
-            self.load([(chain.start, chain.stop)])
-        inside = (self._runs[:, 1] >= chain.start) & (self._runs[:, 1] < chain.stop)
-        queues, _, firsts, counts = self._runs[inside].T
-        sizes = np.where(counts < 0, -counts, 1)
-        counts = np.maximum(counts, 1)
-        total = int(counts.sum())
-        if not total:
-            # Of records that call for no entry the times testify, no number does.
-            stored = np.array(times[1] or times[0], np.int64)
-            own = np.full(stored.size, -1 - chain.start)
-            return KeyColumns(own, own, own, stored, np.full(stored.size, bool(times[1])))
-        before = np.cumsum(counts) - counts
-        offsets = np.repeat(firsts - before, counts) + np.arange(total)
-        stored = np.zeros(total, np.int64)
-        few = times[1][-total:] if at_end else times[1][:total]
-        stored[total - len(few) if at_end else 0 :][: len(few)] = few
-        queues, stops = np.repeat(queues, counts), offsets + np.repeat(sizes, counts)
-        return KeyColumns(queues, offsets, stops, stored, np.ones(total, np.bool_))

@@ -25,6 +25,7 @@ from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTOR
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.audit.audit_plan import batch_topics_of, find_places, log_cuts
+from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_scan, rebuild_commit, rebuilt_files
@@ -176,7 +177,7 @@ def _build(
     try:
         facts = rows.facts()
         stretches = (stretch for found, _ in facts for stretch in found)
-        view = log_scan.judged_log(places, stretches, rows.runs, now_ms)
+        view = judged_log(places, stretches, rows.runs, now_ms)
         left = runs.joined([[(one.start, one.stop) for one in view.leftovers]])
         pieces = [one for _, found in facts for one in found if not runs.holds(left, one.start)]
         pieces.sort(key=lambda one: one.start)

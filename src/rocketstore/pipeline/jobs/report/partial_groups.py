@@ -37,15 +37,18 @@ from rocketstore.pipeline import waiting_tables
 from rocketstore.pipeline.log_read import FoundDamage, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
 from rocketstore.rules.topics import purpose_of
+from rocketstore.scan.arrow import to_arrow
 from rocketstore.scan.columns import Column, RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     import numpy.typing as npt
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.planning import SplitTask
+    from rocketstore.pipeline.stores import Segment, StorePlace
 
     Numbers = npt.NDArray[np.int64]
     Chosen = npt.NDArray[np.bool_]
@@ -112,6 +115,17 @@ class ReportTask(NamedTuple):
     halves: tuple[tuple[SplitTask, ...], ReadOptions] | None = None
 
 
+class ReportPlan(NamedTuple):
+    """What will be counted: by store its CommitLog files, missing ones included, and the tasks."""
+
+    place: Path
+    stores: list[tuple[StorePlace, list[Segment]]]
+    tasks: list[ReportTask]
+    delivered: dict[str, dict[int, int] | None]
+    now_ms: int
+    width_ms: int
+
+
 def count_task(task: ReportTask) -> Iterator[Any]:
     """Yield the groups of a task, as rows of `SCHEMA`."""
     if task.halves is not None:
@@ -126,7 +140,7 @@ def count_task(task: ReportTask) -> Iterator[Any]:
                 continue
             # Turned while the batch is in the processor's cache; its buffer is not kept.
             numbers = np.ascontiguousarray(columns.cols[:, _PICKED].T)
-            held.append((numbers, columns.to_arrow(["topic", "tags", "keys"])))
+            held.append((numbers, to_arrow(columns, ["topic", "tags", "keys"])))
             held_bytes += sum(one.nbytes for one in held[-1])
             if held_bytes >= BLOCK_BYTES:
                 yield from _groups(task, broker, held)

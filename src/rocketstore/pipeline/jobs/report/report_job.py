@@ -27,6 +27,7 @@ from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, spark_place
 from rocketstore.pipeline.jobs.report import partial_groups
+from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
 from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page
 from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
@@ -67,17 +68,6 @@ class Report(NamedTuple):
     tables: Path
     json: Path
     summary: dict[str, Any]
-
-
-class ReportPlan(NamedTuple):
-    """What will be counted: by store its CommitLog files, missing ones included, and the tasks."""
-
-    place: Path
-    stores: list[tuple[StorePlace, list[Segment]]]
-    tasks: list[partial_groups.ReportTask]
-    delivered: dict[str, dict[int, int] | None]
-    now_ms: int
-    width_ms: int
 
 
 def report(

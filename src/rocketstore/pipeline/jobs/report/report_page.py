@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
-    from rocketstore.pipeline.jobs.report.report_job import ReportPlan
+    from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
     from rocketstore.pipeline.stores import StorePlace
 
     Row = dict[str, Any]

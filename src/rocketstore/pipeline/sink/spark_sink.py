@@ -1,0 +1,115 @@
+"""The sink as Spark calls it: planned and committed on the driver, written by tasks.
+
+Of a stream Spark makes a writer for each micro-batch and another one to commit it, so the job's
+name travels with what tasks report.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pyspark.sql import datasource
+
+from rocketstore.errors import ConfigError
+from rocketstore.pipeline.environment import plain_errors
+from rocketstore.pipeline.jobs.publishing import missing_directories, remove_empty
+from rocketstore.pipeline.sink.sink_writer import (
+    RowEncoder,
+    SinkOptions,
+    StagedFile,
+    check_columns,
+    new_job,
+    parse_sink_options,
+    stage_chunks,
+    staging_root,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class TaskCommit(datasource.WriterCommitMessage):
+    """What a task reports to the commit; `file` is None when it had no row."""
+
+    job: str
+    file: StagedFile | None
+
+
+@dataclass
+class _Sink:
+    """What both kinds of sink do alike."""
+
+    streaming: ClassVar[bool]
+    sink_options: SinkOptions
+    file_size: int
+    job: str
+    made: list[Path]
+
+    @classmethod
+    def planned(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
+        """Return the sink, after all that can be refused before any work."""
+        from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
+
+        options = parse_sink_options(given, streaming=cls.streaming)
+        if overwrite:
+            kind = "output mode complete" if cls.streaming else "mode overwrite"
+            raise ConfigError(
+                f"{kind} would replace the messages of {options.root}: a log is only appended to",
+                key="mode",
+                hint='use mode "append"; for a new log name a directory that is not there',
+            )
+        types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        check_columns(types, options.topic)
+        size = sink_commit.check_target(options)
+        made = missing_directories(staging_root(options.root))
+        return cls(options, size, new_job(options), made)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """Encode and stage the rows of one task; runs on an executor."""
+        from pyspark import TaskContext  # noqa: PLC0415 - of the worker that runs the task
+
+        context = TaskContext.get()
+        partition_id = 0 if context is None else context.partitionId()
+        encoder = RowEncoder(self.sink_options, self.file_size, partition_id)
+        chunks = itertools.chain.from_iterable(map(encoder.encode, iterator))
+        with plain_errors():
+            file = stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
+            return TaskCommit(self.job, file)
+
+    def commit(self, messages: list[datasource.WriterCommitMessage | None], *number: int) -> None:
+        """Append what the tasks staged, unless this batch, which a stream numbers, is there."""
+        from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
+
+        reports = [message for message in messages if isinstance(message, TaskCommit)]
+        # A stream is committed by a writer that did not plan it: the tasks know the job.
+        job = reports[0].job if reports else self.job
+        files = [report.file for report in reports if report.file]
+        with plain_errors():
+            batch_id = number[0] if number else self.sink_options.batch_id
+            sink_commit.commit_batch(self.sink_options, job, files, batch_id)
+
+    def abort(self, *_: object) -> None:
+        """Take away what the tasks staged."""
+        from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
+
+        sink_commit.sweep_job(self.sink_options, self.job)
+        remove_empty(self.made)
+
+
+class BatchSink(_Sink, datasource.DataSourceArrowWriter):
+    """The sink of one ``df.write``."""
+
+    streaming = False
+
+
+class StreamSink(_Sink, datasource.DataSourceStreamArrowWriter):
+    """The sink of one micro-batch of ``df.writeStream``."""
+
+    streaming = True
