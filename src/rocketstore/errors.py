@@ -254,6 +254,32 @@ class SparkJobError(RocketStoreError):
     retriable = True
 
 
+class RemotingError(RocketStoreError):
+    """A connection to a name server, broker or client failed, ended, or was silent for too long."""
+
+    exit_code = 3
+    retriable = True
+
+
+class ResponseError(RemotingError):
+    """The other side answered that it did not do what was asked.
+
+    Attributes
+    ----------
+    code
+        Its `rocketstore.remoting.ResponseCode`, or a number that is none.
+    remark
+        What it says of it.
+    """
+
+    retriable = False
+
+    def __init__(self, message: str, *, code: int, remark: str | None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.remark = remark
+
+
 class UnsupportedEnvironmentError(RocketStoreError):
     """Something outside this package is missing or of a version that does not work."""
 

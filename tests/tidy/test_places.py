@@ -14,7 +14,13 @@ MACHINE_PATH = re.compile(r"(?<![\w.$}/-])/(?:work|root|home|Users|opt)/[\w.-]+"
 
 URL = re.compile(r"https?://[^\s)>\"'`\]]+")
 
-PUBLIC_HOSTS = {"maven.apache.org", "www.apache.org", "www.w3.org", "github.com"}
+PUBLIC_HOSTS = {
+    "maven.apache.org",
+    "rocketmq.apache.org",
+    "www.apache.org",
+    "www.w3.org",
+    "github.com",
+}
 
 INDEX_OPTION = re.compile(r"(?:--(?:extra-)?index-url|--find-links|--trusted-host|<mirror>)")
 """Where packages come from is a matter of the machine's own settings."""

@@ -1,0 +1,158 @@
+"""Frames: a stream of bytes in, commands out; a command in, bytes out.
+
+``length`` (4 bytes: what follows), the kind of the header (1) and its length (3), header, body.
+
+Law: a frame is one command or the end of its connection: there is no place from which to go on
+after a length that cannot be true. No memory is taken for bytes that have not come.
+How derived: NettyDecoder, RemotingCommand.decode and encode of 4.9.8 (remoting specification,
+section 1).
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final, NamedTuple
+
+from rocketstore.errors import FieldRangeError, FormatError
+from rocketstore.remoting import binary_header, json_header
+from rocketstore.remoting.command import Command, HeaderKind
+from rocketstore.units import MiB
+
+LONGEST_FRAME: Final = 16 * MiB - 4
+"""The largest ``length`` that is taken: netty's limit of 16 MiB counts the length's own bytes."""
+
+LONGEST_HEADER: Final = 0xFFFFFF
+"""What three bytes can say."""
+
+_LENGTH: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">II")
+_WORD: Final = struct.Struct(">I")
+
+_TLS_HANDSHAKE: Final = 0x1603
+"""How the first record of TLS begins, of whatever version; no frame is so long."""
+
+_DECODERS: Final = (json_header.decode, binary_header.decode)
+_ENCODERS: Final = (json_header.encode, binary_header.encode)
+assert tuple(HeaderKind) == (0, 1)
+
+
+class FrameFault(enum.Enum):
+    """What is wrong with a frame that ends its connection."""
+
+    TLS = "a TLS handshake, which is not spoken here"
+    TOO_LONG = "a frame is longer than the limit"
+    NEGATIVE_LENGTH = "a frame has a negative length"
+    TOO_SHORT = "a frame has no room for the length of its header"
+    UNKNOWN_KIND = "a header is neither JSON nor binary"
+    HEADER_PAST_FRAME = "a header ends after its frame"
+    BAD_HEADER = "a header cannot be decoded"
+
+
+class FrameError(FormatError):
+    """A frame that cannot be taken; `fault` says why."""
+
+    def __init__(self, fault: FrameFault, *, expected: object = None, found: object = None) -> None:
+        super().__init__(fault.value, expected=expected, found=found)
+        self.fault = fault
+
+
+class Frame(NamedTuple):
+    """A command that came, and how many bytes it was."""
+
+    command: Command
+    size: int
+
+
+class FrameReader:
+    """Cuts a stream into frames, whatever pieces it comes in."""
+
+    __slots__ = ("_limit", "_part", "_wanted")
+
+    def __init__(self, limit: int = LONGEST_FRAME) -> None:
+        self._limit = limit
+        self._part = bytearray()
+        self._wanted = 0  # bytes of the whole frame that `_part` begins; 0 unknown
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the frame that is not whole yet."""
+        return len(self._part)
+
+    def feed(self, data: bytes) -> tuple[list[Frame], FrameError | None]:
+        """Take what came; return the frames that are whole now.
+
+        Where a frame cannot be taken, those before it are returned with the error, and nothing may
+        be fed any more.
+        """
+        if self._part:
+            self._part += data
+            if len(self._part) < self._wanted:
+                return [], None
+            data, self._part = bytes(self._part), bytearray()
+        frames: list[Frame] = []
+        self._wanted = 0
+        position, size = 0, len(data)
+        try:
+            while size - position >= _LENGTH.size:
+                [length] = _LENGTH.unpack_from(data, position)
+                if not _WORD.size <= length <= self._limit:
+                    raise self._refused(length)
+                end = position + _LENGTH.size + length
+                if end > size:
+                    self._wanted = end - position
+                    break
+                frames.append(Frame(_decode(data, position + _LENGTH.size, end), end - position))
+                position = end
+        except FrameError as error:
+            return frames, error
+        if position < size:
+            self._part += memoryview(data)[position:]
+        return frames, None
+
+    def _refused(self, length: int) -> FrameError:
+        if length >> 16 == _TLS_HANDSHAKE:
+            return FrameError(FrameFault.TLS, found=f"{length:#010x}")
+        if length > self._limit:
+            return FrameError(FrameFault.TOO_LONG, expected=f"at most {self._limit}", found=length)
+        if length < 0:
+            return FrameError(FrameFault.NEGATIVE_LENGTH, found=length)
+        return FrameError(FrameFault.TOO_SHORT, expected=f"at least {_WORD.size}", found=length)
+
+
+def _decode(data: bytes, start: int, end: int) -> Command:
+    """Return the command of a frame whose length was taken off."""
+    [word] = _WORD.unpack_from(data, start)
+    kind, start = word >> 24, start + _WORD.size
+    header_end = start + (word & LONGEST_HEADER)
+    if kind >= len(_DECODERS):
+        raise FrameError(FrameFault.UNKNOWN_KIND, expected="0 or 1", found=kind)
+    if header_end > end:
+        raise FrameError(
+            FrameFault.HEADER_PAST_FRAME, expected=f"at most {end - start}",
+            found=header_end - start,
+        )  # fmt: skip
+    try:
+        command = _DECODERS[kind](data[start:header_end])
+    except FormatError as error:
+        raise FrameError(FrameFault.BAD_HEADER, found=str(error)) from error
+    if header_end < end:
+        command.body = data[header_end:end]
+    return command
+
+
+def encode_frame(command: Command) -> tuple[bytes, bytes]:
+    """Return the bytes of a command: the frame up to its body, and the body.
+
+    Raises
+    ------
+    FieldRangeError
+        It would be longer than the other side takes.
+    """
+    header = _ENCODERS[command.kind](command)
+    length = _WORD.size + len(header) + len(command.body)
+    if length > LONGEST_FRAME or len(header) > LONGEST_HEADER:
+        raise FieldRangeError(
+            f"frame of command {command.code}", expected=f"at most {LONGEST_FRAME}", found=length
+        )
+    return _HEAD.pack(length, command.kind << 24 | len(header)) + header, command.body

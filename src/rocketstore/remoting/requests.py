@@ -1,0 +1,203 @@
+"""Requests that came, and the table in which code, header type and processor meet.
+
+Requests that are ready in one turn of the event loop are handed over together. A row of the table
+answers its request at once, or keeps the `Call` and answers it later (`LATER`): at the end of the
+turn, where it has put the messages of all of them at once, or when a held pull is woken. What is
+kept is a row in a table of its owner, not a task.
+
+Law: every request ends: answered, dropped where no reply is wanted, or kept by somebody.
+How derived: NettyRemotingAbstract.processRequestCommand and NettyRemotingServer.registerProcessor
+of 4.9.8 (remoting specification, section 1.1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from rocketstore.errors import FieldRangeError, ResponseError
+from rocketstore.events import get_logger
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.fields import Header, decode_fields, encode_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rocketstore.remoting.fields import AnyHeader
+    from rocketstore.remoting.limits import Totals
+
+_log: Final = get_logger(__name__)
+
+
+class Peer(Protocol):
+    """The other side of a connection, as processors see it; one object as long as it lasts."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, ``host:port``."""
+
+    def answer(self, request: Command, size: int, reply: Command | None) -> None:
+        """See `connection.Connection.answer`."""
+
+    def tell(self, request: Command) -> None:
+        """Send a request that wants no reply."""
+
+
+class Call:
+    """A request that came and is not answered yet.
+
+    Attributes
+    ----------
+    command
+        What is asked.
+    peer
+        Who asks.
+    received_ms
+        When it came, by the clock of the server.
+    """
+
+    __slots__ = ("_size", "command", "peer", "received_ms")
+
+    def __init__(self, command: Command, size: int, peer: Peer, received_ms: int) -> None:
+        self.command = command
+        self.peer = peer
+        self.received_ms = received_ms
+        self._size = size
+
+    def answer(self, reply: Command | None) -> None:
+        """Answer it, or drop it; once, in the thread of the event loop."""
+        self.peer.answer(self.command, self._size, reply)
+
+
+class Later:
+    """The type of `LATER`."""
+
+
+LATER: Final = Later()
+"""What a handler returns that keeps its call."""
+
+
+class Row(NamedTuple):
+    """One kind of request.
+
+    Attributes
+    ----------
+    code
+        Its number.
+    header, reply
+        Types of its custom header and of its reply's; None: a reply has none.
+    handle
+        Does what is asked, and returns the reply, None for none, or `LATER`.
+    """
+
+    code: RequestCode
+    header: type[Header]
+    reply: type[Header] | None
+    handle: Callable[[Any, Call], Command | Later | None]
+
+
+class Processor(Protocol):
+    """What does something with requests."""
+
+    def process(self, calls: Sequence[Call], totals: Totals) -> None:
+        """Answer, drop or keep what is ready in one turn."""
+
+    def disconnected(self, peer: Peer) -> None:
+        """Take note that a connection ended; what is kept of it goes nowhere any more."""
+
+
+def not_supported(call: Call) -> Command:
+    """Return what a broker answers to a code that it does not know."""
+    # Compatible: the blank in front is 4.9's.
+    remark = f" request type {call.command.code} not supported"
+    return reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+
+class RequestTable:
+    """Hands each request to the row of its code.
+
+    Parameters
+    ----------
+    rows
+        What is served, one row per code.
+    unknown
+        Answers any other request; None of it is no answer.
+    turn_ended
+        Called after the calls of each turn, for rows that do the work of a turn at once.
+    disconnected
+        Called for each connection that ends.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[Row],
+        *,
+        unknown: Callable[[Call], Command | None] = not_supported,
+        turn_ended: Sequence[Callable[[], None]] = (),
+        disconnected: Sequence[Callable[[Peer], None]] = (),
+    ) -> None:
+        self.rows: dict[int, Row] = {}
+        for row in rows:
+            if row.code in self.rows:
+                raise ValueError(f"two rows for {row.code!r}")
+            self.rows[row.code] = row
+        self._unknown = unknown
+        self._turn_ended = turn_ended
+        self._disconnected = disconnected
+
+    def process(self, calls: Sequence[Call], totals: Totals) -> None:
+        """Let each row handle its calls, in the order in which they came."""
+        for call in calls:
+            answer = self._handled(call, totals)
+            if not isinstance(answer, Later):
+                _answer(call, answer, totals)
+        for ended in self._turn_ended:
+            ended()
+
+    def _handled(self, call: Call, totals: Totals) -> Command | Later | None:
+        row = self.rows.get(call.command.code)
+        if row is None:
+            totals.refused[call.command.code] += 1
+            return self._unknown(call)
+        try:
+            return row.handle(decode_fields(call.command.fields, row.header), call)
+        except FieldRangeError as error:
+            totals.failed[row.code] += 1
+            return reply(ResponseCode.SYSTEM_ERROR, str(error))
+        except Exception as error:  # noqa: BLE001 - it fails one request, and not the server
+            totals.failed[row.code] += 1
+            _log.exception("request.failed", code=row.code.name, peer=call.peer.address)
+            return reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def disconnected(self, peer: Peer) -> None:
+        """Tell everybody who keeps something of a connection."""
+        for tell in self._disconnected:
+            tell(peer)
+
+
+def _answer(call: Call, answer: Command | None, totals: Totals) -> None:
+    try:
+        call.answer(answer)
+    except FieldRangeError as error:  # longer than a frame
+        totals.failed[call.command.code] += 1
+        call.answer(reply(ResponseCode.SYSTEM_ERROR, str(error)))
+
+
+def request(code: int, header: Header | None = None, body: bytes = b"") -> Command:
+    """Return a request; `remoting.client.RemotingClient.ask` sends it."""
+    return Command(code, fields=None if header is None else encode_fields(header), body=body)
+
+
+def answered(header: Header | None = None, body: bytes = b"") -> Command:
+    """Return the reply to a request that was done."""
+    return reply(fields=None if header is None else encode_fields(header), body=body)
+
+
+def reply_header(found: Command, header: type[AnyHeader]) -> AnyHeader:
+    """Return the custom header of a reply that says success; any other is a `ResponseError`."""
+    if found.code != ResponseCode.SUCCESS:
+        raise ResponseError(
+            f"answered with code {found.code}: {found.remark}", code=found.code,
+            remark=found.remark,
+        )  # fmt: skip
+    return decode_fields(found.fields, header)

@@ -1,0 +1,80 @@
+"""frames and headers: any bytes are commands that say the same when written again, or a fault."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FormatError
+from rocketstore.remoting import binary_header, json_header
+from rocketstore.remoting.command import Command, HeaderKind
+from rocketstore.remoting.connection import Connection, RequestReceived, State
+from rocketstore.remoting.frame import FrameReader
+from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
+from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.wire import frame, framed, recorded_headers
+
+HEADERS = tuple(header for _by, header in recorded_headers())
+BINARY = tuple(
+    framed(Command(code, 9, fields={"topic": "T1", "k": "v" * code}, kind=HeaderKind.ROCKETMQ))
+    for code in (0, 30, 300)
+)
+GOLDEN = (*map(frame, HEADERS), *BINARY, frame(HEADERS[0], b"body") + BINARY[0])
+
+
+def check(data: bytes) -> None:
+    """Feed the bytes whole and in pieces, and read them as a header of each kind."""
+    frames, error = FrameReader().feed(data)
+    for command, size in frames:
+        assert 8 <= size <= len(data)
+        check_written_again(command)
+    if error is not None:
+        str(error)
+    check_connection(data, [one.command for one in frames], error)
+    for kind, codec in enumerate((json_header, binary_header)):
+        try:
+            command = codec.decode(data)
+        except FormatError as refused:
+            str(refused)
+            continue
+        assert command.kind == kind
+        check_written_again(command)
+
+
+def check_written_again(command: Command) -> None:
+    try:
+        data = framed(command)
+    except FormatError:
+        return  # a number that one kind of header has no room for
+    [(again, _)], error = FrameReader().feed(data)
+    assert error is None
+    again.language, language = command.language, again.language
+    assert again == command
+    assert language is command.language or command.language is None
+
+
+def check_connection(data: bytes, commands: list[Command], error: object) -> None:
+    """A connection that gets the bytes in two pieces ends alike, and holds nothing afterwards."""
+    totals = Totals()
+    connection = Connection(DEFAULT_LIMITS, totals, 0)
+    at = len(data) // 3
+    events = [*connection.receive(data[:at], 0), *connection.receive(data[at:], 0)]
+    requests = [event.command for event in events if isinstance(event, RequestReceived)]
+    assert requests == [command for command in commands if not command.is_response]
+    assert (connection.state is State.CLOSED) == (error is not None)
+    assert totals.requests + totals.replies == len(commands)
+    assert totals.unmatched == totals.replies
+    assert 0 <= totals.held_bytes <= len(data)
+    connection.close()
+    assert totals.held_bytes == 0
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=100).map(frame))
+def test_any_bytes_are_commands_or_a_fault(data):
+    check(data)
+
+
+def test_broken_recorded_frames_are_commands_or_a_fault():
+    check_mutations(check, GOLDEN)
+
+
+if __name__ == "__main__":
+    fuzz_with_atheris(check)
