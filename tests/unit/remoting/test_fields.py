@@ -40,7 +40,7 @@ def test_values_become_texts_and_what_is_none_is_left_out():
     assert decode_fields(encode_fields(header), Sample) == header
 
 
-@pytest.mark.parametrize("text", ["1", "yes", "0", "", "false", "truely"])
+@pytest.mark.parametrize("text", ["1", "yes", "0", "", "false", "trues"])
 def test_only_true_is_true(text):
     assert decode_fields({**NEEDED, "isOrder": text}, Sample).is_order is False
 
