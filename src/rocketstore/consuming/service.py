@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocketstore.consuming.consumer import Consumer
-from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.group import Group, Subscription
 from rocketstore.errors import ConfigError, InvalidNameError
-from rocketstore.format.metadata_json import (
-    SUBSCRIPTION_GROUPS_FILE,
-    SubscriptionGroupTable,
-    decode_table,
-)
 from rocketstore.format.refusals import check_topic
 from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.attached import Service
-from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.storage.reading.pages import parse_tags
+from rocketstore.tables.groups import SubscriptionGroups
 
 if TYPE_CHECKING:
     from rocketstore.storage.store import BaseStore
@@ -35,6 +29,7 @@ class ConsumingService(Service):
     def __init__(self, store: BaseStore) -> None:
         self._store = store
         self._offsets: ConsumerOffsetTable = store.attached["consumer_offsets"]
+        self._settings = SubscriptionGroups(store.layout)
         self._groups: dict[str, Group] = {}
         self._lock = threading.Lock()
 
@@ -62,11 +57,9 @@ class ConsumingService(Service):
                 key="max_unacknowledged",
                 value=most,
             )
-        wanted = msgspec.structs.replace(
-            wanted,
-            topics=tuple(sorted(wanted.topics)),
-            max_reconsume_times=self._retry_limit(group) if limit is None else limit,
-        )
+        limit = self._settings.get(group).retry_max_times if limit is None else limit
+        topics = tuple(sorted(wanted.topics))
+        wanted = msgspec.structs.replace(wanted, topics=topics, max_reconsume_times=limit)
         with self._lock:
             return Consumer(self._joinable(group, wanted), self._offsets, idle_timeout_s)
 
@@ -83,13 +76,6 @@ class ConsumingService(Service):
                 hint="give all consumers of a group the same topics, tags and limits",
             )
         return group
-
-    def _retry_limit(self, group: str) -> int:
-        """Return how often a group may try, which a broker's table says."""
-        path = self._store.layout.config / SUBSCRIPTION_GROUPS_FILE
-        table = read_with_backup(path, lambda text: decode_table(text, SubscriptionGroupTable))
-        known = None if table is None else table.subscription_group_table.get(group)
-        return RETRY_LIMIT if known is None else known.retry_max_times
 
     def stop(self) -> None:
         """End all consumers; the offsets save themselves."""

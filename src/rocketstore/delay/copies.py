@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.delay.levels import MOST_HELD, Level, destination_of, entries_of, message_of
 from rocketstore.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT
@@ -29,6 +29,7 @@ from rocketstore.storage.files.pread_files import PreadFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rocketstore.format.metadata_json import DelayOffsets
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.reading.reader import Reader
@@ -43,21 +44,15 @@ _CHANGED: Final = (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT)
 Mark: TypeAlias = "tuple[int, int, int, int, int, int, frozenset[tuple[str, str]]]"
 
 
-class Saved(NamedTuple):
-    """What ``delayOffset.json`` says: offsets by level, and the log's end at that moment."""
-
-    offsets: dict[int, int]
-    log_end: int | None
-
-
 def resume(
-    store: Reader, levels: Sequence[Level], saved: Saved, log_end: int, is_over: Callable[[], bool]
-) -> int:
+    store: Reader, levels: Sequence[Level], saved: DelayOffsets, log_end: int,
+    is_over: Callable[[], bool],
+) -> int:  # fmt: skip
     """Set `levels` to what is delivered of the log before `log_end`; return how many were found.
 
     `is_over` ends it early. An offset outside its queue becomes one inside (spec B18, K-S5).
     """
-    offsets, looked_at = saved
+    offsets, looked_at = saved.offset_table, saved.log_end
     if looked_at is not None and looked_at > log_end:
         # The log was cut, or put back from a copy: what was delivered says the log alone.
         offsets, looked_at = {}, None

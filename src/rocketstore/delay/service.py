@@ -10,34 +10,20 @@ How derived: ScheduleMessageService of 4.9 (spec B18): one thread here instead o
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from rocketstore.delay.copies import Saved, resume
+from rocketstore.delay.copies import resume
 from rocketstore.delay.delivery import RETRY_MS, Delivery
 from rocketstore.delay.levels import levels_of
-from rocketstore.errors import FlushFailedError, FormatError, StoreError
+from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.format.metadata_json import (
-    DELAY_OFFSETS_FILE,
-    DelayOffsets,
-    decode_table,
-    dumps,
-    loads,
-)
+from rocketstore.format.metadata_json import DelayOffsets
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.storage.attached import Service
-from rocketstore.storage.files.disk import system_errors
-from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, ServiceThread
-from rocketstore.tables.positions import agreed_end, with_mark
+from rocketstore.tables.delay_offsets import DelayOffsetTable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.store import BaseStore
 
 _log: Final = get_logger(__name__)
@@ -58,8 +44,8 @@ class DelayService(Service):
     def __init__(self, store: BaseStore) -> None:
         self.delivery: Delivery | None = None
         self._store = store
-        self._clock, self._disk = store.clock, store.disk
-        self._path = delay_offsets_path(store.layout.root)
+        self._clock = store.clock
+        self._table = DelayOffsetTable(store.layout, store.disk)
         self._thread = ServiceThread(
             "rocketstore-delay", self._work, on_death=store.running_flags.note_death
         )
@@ -86,7 +72,7 @@ class DelayService(Service):
                 self._save(state)
         except (FlushFailedError, StoreError, OSError) as error:
             # The next start finds in the log what the file does not say.
-            _log.error("delay.not_saved", path=str(self._path), error=str(error))
+            _log.error("delay.not_saved", path=str(self._table.path), error=str(error))
 
     def turn(self) -> float:
         """Deliver what is due and save what is to be saved; return the seconds until the next."""
@@ -134,14 +120,14 @@ class DelayService(Service):
     def _resume(self) -> None:
         """Find out what is delivered."""
         levels, end = levels_of(self._store), self._log_end_at_start
-        saved = load_delay_offsets(self._store.layout)
+        saved = self._table.load()
         is_over = self._thread.stopping.is_set
         found = resume(self._store, levels, saved, end, is_over)
         if is_over():
             return
         if saved.log_end is not None and saved.log_end <= end:
             self._looked_at = saved.log_end
-            self._saved = DelayOffsets(log_end=saved.log_end, offset_table=saved.offsets)
+            self._saved = saved
         if found:
             _log.info("delay.resumed", delivered_since_saved=found)
         self.delivery = Delivery(self._store, levels)
@@ -180,45 +166,6 @@ class DelayService(Service):
             (state, _), self._to_save = self._to_save, None
             self._save(state)
 
-    @system_errors("cannot save the offsets of delay levels")
     def _save(self, state: DelayOffsets) -> None:
-        marks = with_mark(self._store.layout, (), self._store.flushed_physical_offset)
-        marked = msgspec.structs.replace(state, log_marks=marks or None)
-        former: dict[str, Any] = {}
-        with contextlib.suppress(FormatError):  # what a newer broker keeps there stays
-            former = read_with_backup(self._path, loads) or {}
-        content = dumps({**former, **msgspec.to_builtins(marked)}).encode()
-        write_atomically(self._path, content, disk=self._disk, decode=_decode)
+        self._table.save(state, self._store.flushed_physical_offset)
         self._saved = state
-
-
-def delay_offsets_path(root: Path) -> Path:
-    """Return where the offsets of delay levels are kept."""
-    return root / "config" / DELAY_OFFSETS_FILE
-
-
-def load_delay_offsets(layout: StoreLayout) -> Saved:
-    """Return the offsets of delay levels that were saved last; none where they are lost.
-
-    None, too, where they count deliveries in another log than the one at hand: that says them.
-    """
-    path = delay_offsets_path(layout.root)
-    try:
-        table = read_with_backup(path, _decode)
-    except FormatError as error:
-        _log.error("delay.offsets_lost", path=str(path), error=str(error))
-        table = None
-    if table is None:
-        return Saved({}, None)
-    agreed = agreed_end(layout, table.log_marks or [])
-    if agreed is not None:
-        _log.warning(
-            "delay.offsets_of_another_log", path=str(path), agreed_physical_offset=agreed,
-            next="the log itself says what was delivered",
-        )  # fmt: skip
-        return Saved({}, None)
-    return Saved(table.offset_table, table.log_end)
-
-
-def _decode(content: bytes) -> DelayOffsets:
-    return decode_table(content, DelayOffsets)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.delay.copies import resume
 from rocketstore.delay.levels import destination_of, entries_of, levels_of, message_of
-from rocketstore.delay.service import load_delay_offsets
+from rocketstore.tables.delay_offsets import DelayOffsetTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Waiting(NamedTuple):
 def waiting(store: ReadOnlyStore) -> list[tuple[Level, Iterator[Due]]]:
     """Return the levels, each with the entries that wait in it."""
     levels = levels_of(store)
-    saved = load_delay_offsets(store.layout)
+    saved = DelayOffsetTable(store.layout).load()
     resume(store, levels, saved, store.max_physical_offset, lambda: False)
     return [(level, entries_of(store, level, level.offset)) for level in levels]
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreError
 from rocketstore.format.file_name import KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME
-from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets, encode_table
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
-from rocketstore.storage.files.whole_file import backup_path, replace_whole
+from rocketstore.storage.files.whole_file import backup_path
 from rocketstore.tables.consumer_offsets import say_which_log
+from rocketstore.tables.delay_offsets import DelayOffsetTable
 from rocketstore.tables.positions import REPLACED
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ def set_log_aside(layout: StoreLayout, end: int) -> list[Path]:
     `StoreLockedError` says that somebody writes to the store, `StoreError` that something was set
     aside already, which nobody has looked at.
     """
-    delays = layout.config / DELAY_OFFSETS_FILE
+    disk = Disk()
+    delays = DelayOffsetTable(layout, disk)
     own = (KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME)
     known = [layout.checkpoint, layout.abort, *(layout.root / name for name in own)]
-    known += [delays, backup_path(delays)]
+    known += [delays.path, backup_path(delays.path)]
     derived = [layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue]
     derived.append(layout.index)
     # What is known goes first, and the log last: interrupted, the next opening builds the rest.
@@ -48,12 +49,11 @@ def set_log_aside(layout: StoreLayout, end: int) -> list[Path]:
                 f"the log cannot be set aside again: {taken[0]} is there from the last time",
                 hint="remove or move it once nothing in it is needed",
             )
-        disk = Disk()
         say_which_log(layout, end, disk)
         for path, name in renamed.items():
             path.rename(name)
         for directory in {path.parent for path in renamed}:
             disk.fsync_directory(directory)
-        if delays in renamed:  # nothing is delivered of the log to come
-            replace_whole(delays, encode_table(DelayOffsets()).encode(), disk)
+        if delays.path in renamed:
+            delays.clear()
     return list(renamed.values())

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.config import BrokerRole
 from rocketstore.errors import FormatError, StoreError
@@ -62,7 +62,6 @@ _TABLE: Final = "offsetTable"
 _LIGHT: Final = "lmqOffsetTable"
 
 _log: Final = get_logger(__name__)
-_T = TypeVar("_T")
 
 
 class ConsumerOffsetTable(Service):
@@ -171,7 +170,7 @@ class ConsumerOffsetTable(Service):
         if self._loaded is None:
             with self._loading:
                 if self._loaded is None:
-                    known = _read(self.path.parent, _decoded) or {_TABLE: {}}
+                    known = _read(self.path.parent) or {_TABLE: {}}
                     known.pop(_LIGHT, None)  # by now it stands in the other table
                     self._loaded = ({_LIGHT: {}} if self._lmq else {}) | known
         offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
@@ -256,30 +255,25 @@ def read_offsets(layout: StoreLayout, reader: Reader | None = None) -> ConsumerO
     FormatError
         The file and its backup are broken.
     """
-    if reader is None:
-        return _read(layout.config, _table) or ConsumerOffsets()
-    found = _read(layout.config, _decoded) or {_TABLE: {}}
-    return ConsumerOffsets(offset_table=_settled(reader, found)[_TABLE])
+    found = _read(layout.config) or {_TABLE: {}}
+    settled = found if reader is None else _settled(reader, found)
+    return ConsumerOffsets(offset_table=settled[_TABLE])
 
 
-def _read(directory: Path, decode: Callable[[bytes], _T]) -> _T | None:
+def _read(directory: Path) -> dict[str, Any] | None:
     """Return what the file that counts has; None without one."""
     changed = changed_ns(directory)
     refuse_rocksdb_tables(directory, changed)
     for name in offset_tables_by_age(changed):
-        found = read_with_backup(directory / name, decode)
+        found = read_with_backup(directory / name, _decoded)
         if found is not None:
             return found
     return None
 
 
-def _table(content: bytes) -> ConsumerOffsets:
-    return decode_table(content, ConsumerOffsets)
-
-
 def _decoded(content: bytes) -> dict[str, Any]:
     """Return everything that stands in the file; raises `FormatError`."""
-    table = _table(content)  # judges the types
+    table = decode_table(content, ConsumerOffsets)  # judges the types
     # Another writer's JSON may have its queue ids quoted, as every parser but fastjson wants them.
     tables = {_TABLE: table.by_name()}
     loaded: dict[str, Any] = loads(content)

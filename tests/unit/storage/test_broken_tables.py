@@ -76,7 +76,7 @@ def acknowledged(root: Path, **settings: Any) -> None:
 
 def limited(root: Path) -> int:
     with MessageStore.open(root, config_of(), threads=False) as store:
-        return store._consuming._retry_limit("g")
+        return store.consume("T", "g")._group.subscription.max_reconsume_times
 
 
 def batch_topic(root: Path) -> None:

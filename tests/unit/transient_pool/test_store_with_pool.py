@@ -21,7 +21,6 @@ from rocketstore import (
 )
 from rocketstore.aio import AsyncMessageStore
 from rocketstore.config.sources import from_properties
-from rocketstore.delay.service import delay_offsets_path
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.read_only import ReadOnlyStore
@@ -255,7 +254,7 @@ def test_what_was_delivered_is_written_down_when_the_copy_is_on_the_disk(tmp_pat
 
 
 def saved_offsets(root: Path) -> dict[int, int]:
-    path = delay_offsets_path(root)
+    path = root / "config" / "delayOffset.json"
     return decode_table(path.read_bytes(), DelayOffsets).offset_table if path.exists() else {}
 
 
