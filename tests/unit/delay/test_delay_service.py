@@ -550,7 +550,7 @@ def test_a_failed_save_is_no_end(tmp_path, clock, monkeypatch):
         turns(store)
         clock.now_ms += 1000
         turns(store)
-        monkeypatch.setattr("rocketstore.delay.service.write_atomically", _no_room)
+        monkeypatch.setattr("rocketstore.tables.delay_offsets.write_atomically", _no_room)
         with capture_logs() as said:
             store.close()
     monkeypatch.undo()
