@@ -9,6 +9,7 @@ from rocketstore import EndStatus, MessageStore, ReadOnlyStore
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import Message
 from rocketstore.rules.half_messages import ended_by
+from rocketstore.rules.waiting import real_queue
 from rocketstore.transaction.ledger import messages_of, read_ledger
 from rocketstore.transaction.records import (
     HALF,
@@ -18,7 +19,6 @@ from rocketstore.transaction.records import (
     half_record,
     known,
     op_record,
-    real_queue,
     times_checked,
 )
 from support.golden_stores import golden_store

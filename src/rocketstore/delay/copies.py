@@ -19,9 +19,10 @@ from collections import defaultdict, deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rocketstore.delay.levels import MOST_HELD, Level, destination_of, entries_of, message_of
+from rocketstore.delay.levels import MOST_HELD, Level, entries_of, message_of
 from rocketstore.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.rules.waiting import real_queue, waiting_offsets
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.audit.store_audit import ReadLogFile
 from rocketstore.storage.files.pread_files import PreadFiles
@@ -59,7 +60,7 @@ def resume(
     for level in levels:
         first = store.min_offset(DELAY_TOPIC, level.queue_id)
         last = store.max_offset(DELAY_TOPIC, level.queue_id)
-        level.offset = max(first, min(offsets.get(level.number, 0), last))
+        level.offset = waiting_offsets(offsets.get(level.number), first, last).start
         level.delivered.clear()
     start = _first_waiting(store, levels) if looked_at is None else looked_at
     if start is None or all(
@@ -141,7 +142,7 @@ def _copies(store: Reader, start: int, stop: int) -> Iterator[StoredMessage]:
     for file in files:
         for offset in _delayed_records(file, start, stop):
             message = store.at_physical_offset(offset)
-            if message is not None and destination_of(message) == (message.topic, message.queue_id):
+            if message is not None and real_queue(message) == (message.topic, message.queue_id):
                 yield message
 
 

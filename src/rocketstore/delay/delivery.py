@@ -17,18 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.delay.levels import (
     MOST_HELD,
-    Destination,
     Due,
     Level,
-    destination_of,
     entries_of,
     message_of,
 )
 from rocketstore.errors import RefusedMessageError
 from rocketstore.events import get_logger
-from rocketstore.format.host import encode_host
 from rocketstore.format.queue_entry import DELAY_TOPIC, is_due_time
-from rocketstore.native.log_end import Record
+from rocketstore.rules.waiting import copy_of, real_queue
 from rocketstore.storage.results import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -36,6 +33,7 @@ if TYPE_CHECKING:
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
+    from rocketstore.units import QueueKey
 
 RETRY_MS: Final = 100
 """Pause before a put that was not taken is tried again (DELAY_FOR_A_WHILE of 4.9)."""
@@ -140,12 +138,12 @@ class Delivery:
         message = message_of(self._store, level, entry)
         if message is None:
             return self._give_up(level, entry, "no intact record stands there")
-        to = destination_of(message)
+        to = real_queue(message)
         if to is None:
             return self._give_up(level, entry, "REAL_TOPIC and REAL_QID name no queue of messages")
         return self._deliver(level, entry, message, to)
 
-    def _deliver(self, level: Level, entry: Due, message: StoredMessage, to: Destination) -> bool:
+    def _deliver(self, level: Level, entry: Due, message: StoredMessage, to: QueueKey) -> bool:
         try:
             result = self._store.put_record(*to, copy_of(message), wait_flush=False)
         except RefusedMessageError as error:
@@ -183,16 +181,3 @@ class Delivery:
             why=why,
         )
         return True
-
-
-def copy_of(message: StoredMessage) -> Record:
-    """Return the record that a delayed message is delivered as (messageTimeup)."""
-    return Record(
-        message.raw_body,
-        message.raw_properties,
-        encode_host(message.born_host),
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms,
-        reconsume_times=message.reconsume_times,
-    )

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import parse_delay_levels
-from rocketstore.format.properties import REAL_QID, REAL_TOPIC
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.native.row import NO_LEVEL_DELAY_MS
-from rocketstore.rules.topics import UNDELIVERABLE_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,13 +77,6 @@ class Due(NamedTuple):
     size: int
 
 
-class Destination(NamedTuple):
-    """Where a message is to be delivered."""
-
-    topic: str
-    queue_id: int
-
-
 def levels_of(store: Reader) -> list[Level]:
     """Return the levels of the settings, and of further queues that the store has."""
     delays = parse_delay_levels(store.config.message_delay_level)
@@ -124,12 +115,3 @@ def message_of(store: Reader, level: Level, entry: Due) -> StoredMessage | None:
     if message is None or (message.topic, message.queue_id) != (DELAY_TOPIC, level.queue_id):
         return None
     return message
-
-
-def destination_of(message: StoredMessage) -> Destination | None:
-    """Return where a delayed message belongs; None where it does not say, or says a wrong place."""
-    properties = message.properties
-    topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
-    if not topic or topic in UNDELIVERABLE_TOPICS or not queue_id.isdecimal():
-        return None
-    return Destination(topic, int(queue_id))

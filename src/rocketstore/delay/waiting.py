@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.delay.copies import resume
-from rocketstore.delay.levels import destination_of, entries_of, levels_of, message_of
+from rocketstore.delay.levels import entries_of, levels_of, message_of
+from rocketstore.rules.waiting import real_queue
 from rocketstore.tables.delay_offsets import DelayOffsetTable
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def waiting_messages(store: ReadOnlyStore, only_level: int | None = None) -> Ite
     for level, entries in waiting(store):
         for entry in entries if only_level in (None, level.number) else ():
             message = message_of(store, level, entry)
-            to = None if message is None else destination_of(message)
+            to = None if message is None else real_queue(message)
             topic, queue_id = (None, -1) if to is None else to
             yield Waiting(
                 level.number, entry.due_ms, topic, queue_id, entry.physical_offset, entry.size

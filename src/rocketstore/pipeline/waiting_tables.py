@@ -37,6 +37,7 @@ from rocketstore.pipeline.stores import list_segments, read_consumer_offsets, re
 from rocketstore.rules import half_messages
 from rocketstore.rules.half_messages import Halves
 from rocketstore.rules.topics import HALF_TOPIC, OP_TOPIC
+from rocketstore.rules.waiting import waiting_offsets
 from rocketstore.scan.arrow import to_arrow
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import groups
@@ -69,7 +70,7 @@ def _plan(
         if key.topic in topics:
             queue = QueueFiles(store.location, key)
             first = queue.min_offset(segments[0].base if segments else 0)
-            found = half_messages.waiting_offsets(next_of(queue), first, queue.max_offset)
+            found = waiting_offsets(next_of(queue), first, queue.max_offset)
             # A queue without any entry says nothing of where its records are, and has none.
             if found:
                 starts[QueuePlace(key.topic, ANY_BROKER, key.queue_id)] = found.start

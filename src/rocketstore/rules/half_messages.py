@@ -1,11 +1,10 @@
-"""What waits in a store: messages to be delivered later, and half messages that nobody has ended.
+"""Half messages: which of them nobody has ended, told by their records and those that end them.
 
-Law: pure rules, which take numbers and properties wherever they were read: tables, lists and
-services that look at the same store say the same.
+Law: numbers and properties are taken wherever they were read: tables, lists and services that look
+at the same store say the same.
 
-How derived: ScheduleMessageService.load and TransactionalMessageServiceImpl.check of 4.9.3 (spec
-B18, B19). Of each delay level the next entry is kept in ``delayOffset.json``, of half and op topic
-in ``consumerOffset.json`` under `TRANSACTION_GROUP`.
+How derived: TransactionalMessageServiceImpl.check of 4.9.3 (spec B19). How far half and op topic
+were looked through is kept in ``consumerOffset.json`` under `TRANSACTION_GROUP`.
 """
 
 from __future__ import annotations
@@ -25,17 +24,6 @@ PRODUCER_GROUP: Final = "PGROUP"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 FIRST_HALF_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 """Properties of 4.9's MessageConst, the last two of copies that a check has written."""
-
-
-def waiting_offsets(stored: int | None, first: int, stop: int) -> range:
-    """Return the queue offsets that wait in a queue of [first, stop); `stored` is the next one.
-
-    Examples
-    --------
-    >>> waiting_offsets(5, 0, 12), waiting_offsets(None, 3, 12), waiting_offsets(99, 3, 12)
-    (range(5, 12), range(3, 12), range(12, 12))
-    """
-    return range(min(max(stored or 0, first), stop), stop)
 
 
 def decimal_number(text: str | None, digits: int = 18) -> int | None:

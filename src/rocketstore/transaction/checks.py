@@ -24,20 +24,20 @@ from rocketstore.config import BrokerRole
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.format.host import decode_host
+from rocketstore.rules.half_messages import PRODUCER_GROUP
+from rocketstore.rules.waiting import real_queue
 from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import Periodic
 from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.records import (
     DISCARDED,
     HALF,
-    PGROUP,
     CheckRules,
     CheckStep,
     check_step,
     checked_record,
     discarded_record,
     immune_record,
-    real_queue,
     times_checked,
 )
 from rocketstore.units import monotonic_ms
@@ -172,7 +172,7 @@ class TransactionChecks(Service):
             if (
                 step is CheckStep.DISCARD
                 or real_queue(half) is None
-                or PGROUP not in half.properties
+                or PRODUCER_GROUP not in half.properties
             ):
                 return self._discarded(half)
             if step is CheckStep.MOVE:
@@ -202,7 +202,7 @@ class TransactionChecks(Service):
             return
         if answer in (CheckAnswer.COMMIT, CheckAnswer.ROLLBACK):
             self._transactions.end(
-                half.properties[PGROUP],
+                half.properties[PRODUCER_GROUP],
                 half.queue_offset,
                 half.physical_offset,
                 commits=answer is CheckAnswer.COMMIT,

@@ -22,17 +22,22 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.format.properties import DELAY
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
-from rocketstore.rules.half_messages import Half, Halves, ended_by, is_final_of
+from rocketstore.rules.half_messages import (
+    TRANSACTION_GROUP,
+    Half,
+    Halves,
+    ended_by,
+    is_final_of,
+)
+from rocketstore.rules.waiting import real_queue, waiting_offsets
 from rocketstore.storage.log.prepared import delayed
 from rocketstore.tables.positions import end_within
 from rocketstore.transaction.records import (
     DISCARDED,
-    GROUP,
     HALF,
     OP,
     final_record,
     known,
-    real_queue,
 )
 from rocketstore.units import QueueKey
 
@@ -119,12 +124,13 @@ def read_ledger(
     and its op message. `endings_of` finds out. `offset_of` answers with the offset of a topic, a
     group and a queue, None where there is none.
     """
-    ledger = Ledger(
-        _start(reader, HALF, offset_of(HALF.topic, GROUP, HALF.queue_id)),
-        _start(reader, OP, offset_of(OP.topic, GROUP, OP.queue_id)),
-    )
+    left = []
+    for queue in (HALF, OP):
+        stored = offset_of(queue.topic, TRANSACTION_GROUP, queue.queue_id)
+        bounds = reader.min_offset(*queue), reader.max_offset(*queue)
+        left.append(waiting_offsets(stored, *bounds))
+    ledger = Ledger(left[0].start, left[1].start)
     halves: dict[int, StoredMessage] = {}
-    stop = reader.max_offset(*HALF)
     in_order = merge(
         messages_of(reader, HALF, ledger.base),
         messages_of(reader, OP, ledger.op_base),
@@ -144,7 +150,7 @@ def read_ledger(
         halves[offset] = message
         if older is not None:
             halves.pop(older, None)
-    for lost in range(ledger.stop, stop):
+    for lost in range(ledger.stop, left[0].stop):
         ledger.end(lost)
     return ledger, [half for half in halves.values() if ledger.is_open(half.queue_offset)]
 
@@ -182,11 +188,6 @@ def messages_of(reader: Reader, queue: QueueKey, offset: int) -> Iterator[Stored
         if page.next_offset <= offset:
             return
         offset = page.next_offset
-
-
-def _start(reader: Reader, queue: QueueKey, stored: int | None) -> int:
-    first, stop = reader.min_offset(*queue), reader.max_offset(*queue)
-    return first if stored is None else min(max(stored, first), stop)
 
 
 def final_place(half: StoredMessage, max_level: int) -> tuple[QueueKey, Record] | None:

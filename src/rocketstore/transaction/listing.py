@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC
+from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.transaction.ledger import endings_of, read_ledger
-from rocketstore.transaction.records import PGROUP, times_checked
+from rocketstore.transaction.records import times_checked
 
 if TYPE_CHECKING:
     from rocketstore.format.stored_message import StoredMessage
@@ -33,7 +34,7 @@ def open_transactions(reader: Reader) -> list[OpenTransaction]:
     return [
         OpenTransaction(
             half,
-            half.properties.get(PGROUP),
+            half.properties.get(PRODUCER_GROUP),
             half.properties.get(REAL_TOPIC),
             half.properties.get(REAL_QID),
             times_checked(half),

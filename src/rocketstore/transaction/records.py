@@ -43,11 +43,11 @@ from rocketstore.rules.half_messages import (
     ENDED_TAG,
     FIRST_HALF_OFFSET,
     PRODUCER_GROUP,
-    TRANSACTION_GROUP,
     Half,
     half_of,
 )
 from rocketstore.rules.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, UNDELIVERABLE_TOPICS
+from rocketstore.rules.waiting import copy_of, real_queue
 from rocketstore.storage.log.prepared import body_bytes
 from rocketstore.units import QueueKey
 
@@ -62,20 +62,14 @@ OP: Final = QueueKey(OP_TOPIC, 0)
 DISCARDED: Final = QueueKey(DISCARDED_TOPIC, 0)
 """The queues of half messages, of op messages, and of half messages that were checked in vain."""
 
-GROUP: Final = TRANSACTION_GROUP
-"""The group that has, in `HALF` and `OP`, the offsets before which everything has ended."""
-
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 """Of a message that names none (MixAll.DEFAULT_PRODUCER_GROUP)."""
 
 TRAN_MSG: Final = "TRAN_MSG"
-PGROUP: Final = PRODUCER_GROUP
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-FIRST_OFFSET: Final = FIRST_HALF_OFFSET
-"""Properties of half messages (MessageConst), as `CHECK_TIMES` is; the last is the half queue
-offset of the first copy of one that was moved because it was immune."""
+"""Properties of half messages (MessageConst), as those of `rules.half_messages` are."""
 
-ROOM_BYTES: Final = len(f"{CHECK_TIMES}\x01{2**31}\x02{FIRST_OFFSET}\x01{2**63}\x02")
+ROOM_BYTES: Final = len(f"{CHECK_TIMES}\x01{2**31}\x02{FIRST_HALF_OFFSET}\x01{2**63}\x02")
 """Bytes of properties that checks add; a half message leaves them free, or it could not be checked
 (K-P6)."""
 
@@ -113,9 +107,9 @@ def half_record(
     properties = decode_properties(message_properties(message))
     properties = {UNIQ_KEY: transaction_id, **properties}
     properties |= {
-        TRAN_MSG: "true", PGROUP: producer_group, REAL_TOPIC: topic, REAL_QID: str(queue_id)
+        TRAN_MSG: "true", PRODUCER_GROUP: producer_group, REAL_TOPIC: topic, REAL_QID: str(queue_id)
     }  # fmt: skip
-    for name in (CHECK_TIMES, FIRST_OFFSET):  # of a message that was one of ours before
+    for name in (CHECK_TIMES, FIRST_HALF_OFFSET):  # of a message that was one of ours before
         properties.pop(name, None)
     return Record(
         body_bytes(message.body),
@@ -152,25 +146,13 @@ def missing_room(record: Record, file_size: int) -> str | None:
     return f"{size} bytes, for a copy at its longest, exceed a CommitLog file of {file_size}"
 
 
-def real_queue(half: StoredMessage) -> QueueKey | None:
-    """Return the queue a half message is meant for; None where it names none that can be."""
-    properties = half.properties
-    try:
-        if (topic := check_topic(properties.get(REAL_TOPIC))) in UNDELIVERABLE_TOPICS:
-            return None
-        return QueueKey(topic, check_queue_id(int(properties.get(REAL_QID, ""))))
-    except (InvalidNameError, ValueError):
-        return None
-
-
 def final_record(half: StoredMessage) -> Record:
     """Return the record that a commit puts into the real queue, with the half message's text.
 
     Source: EndTransactionProcessor.endMessageTransaction.
     """
-    return _copy(
+    return copy_of(
         half,
-        half.raw_properties,
         sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         prepared_offset=half.physical_offset,
     )
@@ -191,7 +173,7 @@ def checked_record(half: StoredMessage, times: int) -> Record:
 
     Source: TransactionalMessageBridge.renewHalfMessageInner, which forgets two of its fields.
     """
-    return _copy(half, _encoded({**half.properties, CHECK_TIMES: str(times)}))
+    return copy_of(half, _encoded({**half.properties, CHECK_TIMES: str(times)}))
 
 
 def immune_record(half: StoredMessage) -> Record:
@@ -201,8 +183,8 @@ def immune_record(half: StoredMessage) -> Record:
     are not counted.
     """
     properties = half.properties
-    properties.setdefault(FIRST_OFFSET, str(half.queue_offset))
-    return _copy(half, _encoded(properties))
+    properties.setdefault(FIRST_HALF_OFFSET, str(half.queue_offset))
+    return copy_of(half, _encoded(properties))
 
 
 def discarded_record(half: StoredMessage) -> Record:
@@ -210,31 +192,12 @@ def discarded_record(half: StoredMessage) -> Record:
 
     Source: DefaultTransactionalMessageCheckListener.toMessageExtBrokerInner.
     """
-    return _copy(half, half.raw_properties)
+    return copy_of(half)
 
 
 def times_checked(half: StoredMessage) -> int:
     """Return how often a half message's producer was asked."""
     return _number(half.properties.get(CHECK_TIMES), 0)
-
-
-def _copy(
-    half: StoredMessage,
-    properties: bytes,
-    *,
-    sys_flag: int | None = None,
-    prepared_offset: int = 0,
-) -> Record:
-    return Record(
-        half.raw_body,
-        properties,
-        encode_host(half.born_host),
-        flag=half.flag,
-        sys_flag=half.sys_flag if sys_flag is None else sys_flag,
-        born_timestamp_ms=half.born_timestamp_ms,
-        reconsume_times=half.reconsume_times,
-        prepared_offset=prepared_offset,
-    )
 
 
 def _encoded(properties: Mapping[str, str]) -> bytes:
@@ -272,7 +235,7 @@ def refusal(half: StoredMessage, producer_group: str, queue_offset: int) -> EndS
     Source: EndTransactionProcessor.checkPrepareMessage.
     """
     is_half = half.topic == HALF.topic and half.queue_id == HALF.queue_id
-    group = half.properties.get(PGROUP)
+    group = half.properties.get(PRODUCER_GROUP)
     if not is_half or group is None or real_queue(half) is None:
         return EndStatus.NOT_A_HALF_MESSAGE
     if group != producer_group:

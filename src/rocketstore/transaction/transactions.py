@@ -23,7 +23,7 @@ from rocketstore.config import BrokerRole, parse_delay_levels
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import UNIQ_KEY
-from rocketstore.rules.half_messages import Half
+from rocketstore.rules.half_messages import PRODUCER_GROUP, TRANSACTION_GROUP, Half
 from rocketstore.storage.attached import Service
 from rocketstore.storage.log.prepared import refuse_other_types
 from rocketstore.storage.results import PutMessageStatus, PutResult
@@ -38,10 +38,8 @@ from rocketstore.transaction.ledger import (
 )
 from rocketstore.transaction.records import (
     DEFAULT_PRODUCER_GROUP,
-    GROUP,
     HALF,
     OP,
-    PGROUP,
     EndStatus,
     half_record,
     immune_record,
@@ -139,7 +137,7 @@ class Transactions(Service):
         """Put a half message; see `MessageStore.begin`."""
         refuse_other_types(message)
         properties = message.properties or {}
-        group = producer_group or properties.get(PGROUP) or DEFAULT_PRODUCER_GROUP
+        group = producer_group or properties.get(PRODUCER_GROUP) or DEFAULT_PRODUCER_GROUP
         key = message.unique_key or properties.get(UNIQ_KEY) or self._ids.next()
         record = half_record(message, queue_id, group, key)
         self._store.extra_queues.asked(properties, QueueKey(message.topic, queue_id))
@@ -345,8 +343,8 @@ class Transactions(Service):
         while ledger.is_long(self._store.max_offset(*HALF)) and self._let_pass(ledger.base):
             with self._lock:
                 ledger.advance()
-        self._offsets.set(HALF.topic, GROUP, HALF.queue_id, ledger.base)
-        self._offsets.set(OP.topic, GROUP, OP.queue_id, ledger.op_base)
+        self._offsets.set(HALF.topic, TRANSACTION_GROUP, HALF.queue_id, ledger.base)
+        self._offsets.set(OP.topic, TRANSACTION_GROUP, OP.queue_id, ledger.op_base)
 
     def _let_pass(self, queue_offset: int) -> bool:
         """Move the first half message to the tail, where too many after it have ended.
@@ -402,7 +400,7 @@ class Transactions(Service):
 
 def _told(status: EndStatus, half: StoredMessage) -> str:
     if status is EndStatus.WRONG_GROUP:
-        return f"it belongs to the producer group {half.properties[PGROUP]}"
+        return f"it belongs to the producer group {half.properties[PRODUCER_GROUP]}"
     if status is EndStatus.WRONG_QUEUE_OFFSET:
         return f"it is half message {half.queue_offset}"
     return f"a message of {half.topic} is there"

@@ -21,10 +21,11 @@ from rocketstore.format.host import encode_host
 from rocketstore.format.metadata_json import loads
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.log_end import Record
+from rocketstore.rules.half_messages import TRANSACTION_GROUP as GROUP
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import read_ledger
 from rocketstore.transaction.listing import open_transactions
-from rocketstore.transaction.records import GROUP, HALF, OP, op_record
+from rocketstore.transaction.records import HALF, OP, op_record
 from rocketstore.units import QueueKey
 from support.memory import memory_directory
 from support.small_store import CONFIG, START_MS

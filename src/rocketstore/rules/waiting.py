@@ -1,0 +1,64 @@
+"""What waits in a topic of the store for the queue that it is meant for: how far, and whereto.
+
+Law: delayed messages and half messages name that queue in the same properties, and tables, lists
+and services that look at the same store say the same of it.
+
+How derived: ScheduleMessageService.load and messageTimeup, TransactionalMessageBridge of 4.9 (spec
+B18, B19).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocketstore.errors import InvalidNameError
+from rocketstore.format.host import encode_host
+from rocketstore.format.properties import REAL_QID, REAL_TOPIC
+from rocketstore.format.refusals import check_queue_id, check_topic
+from rocketstore.native.log_end import Record
+from rocketstore.rules.topics import UNDELIVERABLE_TOPICS
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from rocketstore.format.stored_message import StoredMessage
+
+
+def waiting_offsets(stored: int | None, first: int, stop: int) -> range:
+    """Return the queue offsets that wait in a queue of [first, stop); `stored` is the next one.
+
+    Examples
+    --------
+    >>> waiting_offsets(5, 0, 12), waiting_offsets(None, 3, 12), waiting_offsets(99, 3, 12)
+    (range(5, 12), range(3, 12), range(12, 12))
+    """
+    return range(min(max(stored or 0, first), stop), stop)
+
+
+def real_queue(message: StoredMessage) -> QueueKey | None:
+    """Return the queue that a message which waits is meant for; None: it names none that can be."""
+    properties = message.properties
+    try:
+        topic, queue_id = check_topic(properties.get(REAL_TOPIC)), int(properties.get(REAL_QID, ""))
+        return None if topic in UNDELIVERABLE_TOPICS else QueueKey(topic, check_queue_id(queue_id))
+    except (InvalidNameError, ValueError):
+        return None
+
+
+def copy_of(
+    message: StoredMessage,
+    properties: bytes | None = None,
+    *,
+    sys_flag: int | None = None,
+    prepared_offset: int = 0,
+) -> Record:
+    """Return what is put for a stored message: with its own properties and flag, or others."""
+    return Record(
+        message.raw_body,
+        message.raw_properties if properties is None else properties,
+        encode_host(message.born_host),
+        flag=message.flag,
+        sys_flag=message.sys_flag if sys_flag is None else sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=prepared_offset,
+    )
