@@ -63,8 +63,9 @@ def decode(header: bytes) -> Command:
             read: _Header[Any] = _read(header)
         except msgspec.ValidationError:
             read = _read_leniently(header)
-            found: Any = read.ext_fields
-            read.ext_fields = found and _texts(found)
+            fields_found: Any = read.ext_fields
+            texts: Any = fields_found and _texts(fields_found)
+            read.ext_fields = texts
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"header: {error}", field="header") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -18,8 +18,8 @@ from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.format.properties import encode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.log_end import Record
-from rocketstore.rules.half_messages import HALF_TOPIC, OP_TOPIC
 from rocketstore.rules.half_messages import TRANSACTION_GROUP as GROUP
+from rocketstore.rules.topics import HALF_TOPIC, OP_TOPIC
 from rocketstore.transaction.ledger import endings_of, read_ledger
 from rocketstore.transaction.records import times_checked
 from support.extended_store import open_extended, units_of
