@@ -5,7 +5,7 @@ Law: each queue is read by one member at a time, and no message is with two memb
 nothing is waited for and no file is written under it.
 
 How derived: RebalanceImpl, RebalancePushImpl.computePullFromWhere and ProcessQueue of 4.9's client,
-ConsumerManageProcessor.queryConsumerOffset of its broker (spec 2.4).
+ConsumerManageProcessor.queryConsumerOffset of its broker (spec B24.4).
 """
 
 from __future__ import annotations

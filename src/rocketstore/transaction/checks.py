@@ -9,8 +9,8 @@ the log before its original counts as moved, and in the ledger before anybody is
 is not known, the ledger is read again. A put that fails ends the turn, and the next one goes on.
 
 How derived: TransactionalMessageServiceImpl.check, TransactionalMessageCheckService of 4.9 (spec
-B19; transactions-and-schedule §1.4). There a half message is asked about only when enough op
-messages were read to be sure; here every end is known, so its age alone decides.
+B19.4). There a half message is asked about only when enough op messages were read to be sure; here
+every end is known, so its age alone decides.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ what a broker of 4.9 puts, byte for byte, but for two fields that it forgets: fl
 times of a half message that is checked.
 
 How derived: TransactionalMessageBridge, EndTransactionProcessor.endMessageTransaction and
-DefaultTransactionalMessageCheckListener of 4.9 (spec B19; transactions-and-schedule §1).
+DefaultTransactionalMessageCheckListener of 4.9 (spec B19.1, B19.2, B19.4).
 """
 
 from __future__ import annotations

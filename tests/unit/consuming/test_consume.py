@@ -1,4 +1,4 @@
-"""Consuming in process: what is delivered, to whom, and where a group goes on (B4, spec 2.4)."""
+"""Consuming in process: what is delivered, to whom, and where a group goes on (spec B4, B24.4)."""
 
 from __future__ import annotations
 
