@@ -22,6 +22,7 @@ from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.store import BaseStore
 from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
+from rocketstore.tables.positions import LogMark
 from rocketstore.tables.topics import TopicFile
 from rocketstore.transaction.checks import TransactionChecks
 from rocketstore.transaction.transactions import EndResult, HalfMessage, Transactions
@@ -72,6 +73,7 @@ def _replication(store: BaseStore) -> MasterService | SlaveService | None:
 
 
 SERVICES: Final[tuple[Maker, ...]] = (
+    LogMark,  # which whoever saves positions asks for
     _offsets,  # stops last: the others set offsets until they end
     _delays,  # finds out what it delivered before a slave or a consumer asks for anything
     _replication,  # serves slaves before a future waits for them

@@ -69,7 +69,7 @@ class DelayService(Service):
             state = self._state()
             if self._is_worth_saving(state):
                 self._store.flush()
-                self._save(state)
+                self._save(state, self._store.appended_physical_offset)
         except (FlushFailedError, StoreError, OSError) as error:
             # The next start finds in the log what the file does not say.
             _log.error("delay.not_saved", path=str(self._table.path), error=str(error))
@@ -163,9 +163,9 @@ class DelayService(Service):
             if self._is_worth_saving(state):
                 self._to_save = state, self._store.appended_physical_offset
         if self._to_save is not None and self._store.flushed_physical_offset >= self._to_save[1]:
-            (state, _), self._to_save = self._to_save, None
-            self._save(state)
+            saved, self._to_save = self._to_save, None
+            self._save(*saved)
 
-    def _save(self, state: DelayOffsets) -> None:
-        self._table.save(state, self._store.flushed_physical_offset)
+    def _save(self, state: DelayOffsets, counted: int) -> None:
+        self._table.save(state, self._store.attached["log_mark"].after(counted))
         self._saved = state

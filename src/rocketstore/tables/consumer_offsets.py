@@ -42,10 +42,11 @@ from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.rules.half_messages import TRANSACTION_GROUP
 from rocketstore.storage.attached import Service
 from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
-from rocketstore.tables.positions import MARKS, agreed_end, end_within, with_mark
+from rocketstore.tables.positions import MARKS, agreed_end, end_within, mark_of, with_mark
 from rocketstore.verification.newer import refuse_rocksdb_tables
 
 if TYPE_CHECKING:
@@ -134,11 +135,12 @@ class ConsumerOffsetTable(Service):
             self._is_changed = False
             try:
                 # The offsets first: what they count as consumed is there to be flushed.
-                tables = self._tables()
+                tables, store = self._tables(), self._store
+                counted = 0 if store is None else store.appended_physical_offset
                 self._flush()
-                if self._store is not None and self._is_settled:
-                    end = self._store.flushed_physical_offset
-                    self._loaded[MARKS] = with_mark(self._layout, self._loaded.get(MARKS, ()), end)
+                if store is not None and self._is_settled:
+                    mark = store.attached["log_mark"].after(counted)
+                    self._loaded[MARKS] = with_mark(mark, self._loaded.get(MARKS, ()))
                 content = dumps({**self._loaded, **tables}).encode("utf-8")
                 write_atomically(self.path, content, disk=self._disk, decode=_decoded)
             except BaseException:
@@ -242,7 +244,8 @@ def say_which_log(layout: StoreLayout, end: int, disk: Disk) -> None:
         if loaded is not None:
             rows = loaded[_TABLE].items()
             rows = {key: one for key, one in rows if not key.endswith(f"@{TRANSACTION_GROUP}")}
-            marks = loaded.get(MARKS) or with_mark(layout, (), end)
+            log = PreadFiles(layout.log_directories)
+            marks = loaded.get(MARKS) or ([mark_of(log, end)] if log.find(end - 1) else [])
             content = dumps(loaded | {_TABLE: rows, MARKS: marks})
             write_atomically(path, content.encode("utf-8"), disk=disk, decode=_decoded)
 

@@ -29,6 +29,8 @@ from rocketstore.storage.files.whole_file import read_with_backup, replace_whole
 from rocketstore.tables.positions import agreed_end, with_mark
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rocketstore.storage.layout import StoreLayout
 
 _decoded: Final = partial(decode_table, table=DelayOffsets)
@@ -63,9 +65,9 @@ class DelayOffsetTable:
         return msgspec.structs.replace(table, log_marks=None)
 
     @system_errors("cannot save the offsets of delay levels")
-    def save(self, offsets: DelayOffsets, flushed_to: int) -> None:
-        """Write down offsets that count nothing after `flushed_to`, a physical offset."""
-        marks = with_mark(self._layout, (), flushed_to)
+    def save(self, offsets: DelayOffsets, mark: Sequence[int]) -> None:
+        """Write down offsets that count nothing after the end of `mark`."""
+        marks = with_mark(mark, ())
         marked = msgspec.structs.replace(offsets, log_marks=marks or None)
         former: dict[str, Any] = {}
         with contextlib.suppress(FormatError):  # what a newer broker keeps there stays

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rocketstore.scan import kernels
+from rocketstore.storage.attached import Service
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.units import KiB
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.reading.reader import Reader
+    from rocketstore.storage.replicated_log import ReplicatedLog
+    from rocketstore.storage.store import BaseStore
 
 MARKS: Final = "logMarks"
 REPLACED: Final = ".replaced"
@@ -52,15 +55,35 @@ def known_start(read: Callable[[int, int], bytes | None], file_size: int, end: i
     return base or int.from_bytes(read(0, 4) or b"", "big")
 
 
-def with_mark(layout: StoreLayout, marks: Sequence[Sequence[int]], end: int) -> list[Sequence[int]]:
-    """Return marks with one more, up to `end`, where a record ends that is on the disk."""
-    files = PreadFiles(layout.log_directories)
-    file = files.find(end - 1)
-    if file is None:
+class LogMark(Service):
+    """The newest mark of an open store's log, which the tables share that are saved."""
+
+    name = "log_mark"
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+        self._mark: Sequence[int] = (0, 0, 0)
+
+    def after(self, counted: int) -> Sequence[int]:
+        """Return a mark for a table that counts nothing after `counted`, which is on the disk."""
+        if self._mark[1] < counted:
+            self._mark = mark_of(self._store.replicated_log, self._store.flushed_physical_offset)
+        return self._mark
+
+
+def mark_of(log: ReplicatedLog | PreadFiles, end: int) -> Sequence[int]:
+    """Return the mark of a log up to `end`, where a record ends that is on the disk."""
+    start = known_start(log.read, log.file_size, end)
+    start = end - 1 - (end - 1) % log.file_size if start >= end else start  # its first record
+    return [start, end, zlib.crc32(log.read(start, end - start) or b"")]
+
+
+def with_mark(mark: Sequence[int], marks: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """Return marks with a newer one; of an empty log there is none."""
+    end = mark[1]
+    if not end:
         return list(marks)
-    start = known_start(files.read, files.file_size, end)
-    start = file.base if start >= end else start  # the first record of the log
-    kept: list[Sequence[int]] = [[start, end, zlib.crc32(files.read(start, end - start) or b"")]]
+    kept = [mark]
     for one, older in zip_longest(marks, marks[1:]):
         # One goes where those beside it are enough.
         if one[1] < end and (older is None or end - older[1] > 2 * (end - kept[-1][1])):

@@ -435,13 +435,13 @@ def test_what_a_file_does_not_know_is_found_in_the_log(
         for number in range(delivered):
             if number == saved_after:
                 store.flush()
-                store.delays._save(store.delays._state())
+                store.delays._save(store.delays._state(), store.flushed_physical_offset)
                 kept = Kept(tmp_path)
             clock.now_ms = START_MS + 1000 + 10 * number
             turns(store)
         if delivered == saved_after:
             store.flush()
-            store.delays._save(store.delays._state())
+            store.delays._save(store.delays._state(), store.flushed_physical_offset)
             kept = Kept(tmp_path)
     if form == "java" and kept.content is not None:
         kept.content = b"".join(

@@ -24,7 +24,7 @@ from rocketstore.format.metadata_json import dumps, loads
 from rocketstore.replication.renewal import set_log_aside
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
-from rocketstore.tables.positions import agreed_end, with_mark
+from rocketstore.tables.positions import agreed_end, mark_of, with_mark
 from rocketstore.transaction.listing import open_transactions
 from support.replicas import wait_until
 
@@ -246,7 +246,7 @@ def test_marks_are_few_and_near_any_place_where_a_log_may_end(tmp_path: Path) ->
         for _ in range(300):
             put(store, 1, "x")
             ends.append(store.max_physical_offset)
-            marks = with_mark(layout, marks, ends[-1])
+            marks = with_mark(mark_of(store.replicated_log, ends[-1]), marks)
     assert marks[0][1] == ends[-1]
     assert len(marks) < 20
     places = sorted(mark[1] for mark in marks)
