@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
     from rocketstore.transaction.checks import CheckAnswer
-    from rocketstore.transient_pool import TransientPoolService
 
 
 def _offsets(store: BaseStore) -> ConsumerOffsetTable:
@@ -99,8 +98,6 @@ class MessageStore(BaseStore):
     replication
         What slaves follow (``haListenPort``), or what follows a master (``haMasterAddress``); None
         without.
-    transient_pool
-        What commits the transient store pool; None where it is off.
     """
 
     def __init__(
@@ -108,12 +105,6 @@ class MessageStore(BaseStore):
         services: Iterable[Maker] = (),
     ) -> None:  # fmt: skip
         super().__init__(parts, *wrong, threads=threads)
-        self.transient_pool: TransientPoolService | None = None
-        if parts.config.has_transient_pool:
-            from rocketstore.transient_pool import TransientPoolService  # noqa: PLC0415 - likewise
-
-            self.transient_pool = TransientPoolService(parts, self._services)
-            self.attached["transient_pool"] = self.transient_pool
         self._topics = TopicFile(self.layout, clock=parts.clock, disk=parts.disk)
         self._memory: MemoryTopics | None = None
         if parts.config.memory_topic_enable and parts.config.broker_role is not BrokerRole.SLAVE:

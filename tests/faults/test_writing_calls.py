@@ -95,7 +95,7 @@ READS = {
         check_transactions close earliest_log_timestamp earliest_timestamp extension_unit find get
         get_raw get_views look_again max_offset message_count min_offset next_queue_offset offset_at
         open prepare queue_entries queues remove_listener ring runtime_info store_timestamp topics
-        wait_dispatched wait_for wait_until watch_syncs""",
+        wait_dispatched wait_for wait_until""",
     "memory_topics": """attach attach_puts attach_reads earliest_timestamp max_offset min_offset
         next_queue_offset offset_at queue_entries runtime_info store_timestamp""",
     "batch_topics": """attach_puts attach_reads earliest_timestamp enter max_offset min_offset

@@ -65,7 +65,6 @@ class MetricsService(Service):
                 code=error.errno,
                 hint="set another metricsPort or metricsHost; metricsPort=0 serves none",
             ) from error
-        self._sources.store.watch_syncs(self._sources.syncs.note)
         self._thread = ServiceThread("rocketstore-metrics", server.serve, server.wake)
         self._thread.start()
 

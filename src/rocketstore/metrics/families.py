@@ -21,8 +21,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from rocketstore.metrics.sources import SYNC_LIMITS_S
 from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.statistics import SYNC_LIMITS_S
 from rocketstore.verification.file_rules import FileProblem
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class StoreCollector(Collector):
         counts = statistics.put_time_histogram().values()
         what = "How long puts took, in the buckets of 4.9; without a sum."
         yield _histogram("rocketstore_put_seconds", what, PUT_BUCKETS_S, counts, None)
-        syncs = self._sources.syncs
+        syncs = statistics.syncs
         what = "How long syncs of the CommitLog took."
         yield _histogram(
             "rocketstore_flush_seconds", what, SYNC_BUCKETS_S, syncs.counts, syncs.total_s

@@ -1,13 +1,9 @@
-"""What the numbers of an open store are taken from, when somebody asks for them.
-
-Law: nothing is counted for itself but how long syncs take, and that only where it is asked for.
-"""
+"""What the numbers of an open store are taken from, when somebody asks for them."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.errors import FormatError
 
@@ -17,23 +13,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.store import BaseStore
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
     from rocketstore.verification.damage_map import DamageMap
-
-SYNC_LIMITS_S: Final = tuple(0.0001 * 2**step for step in range(17))
-"""From a sync of a fast disk, 0.1 ms, doubled until past the 5 s that a put waits for its flush
-(``syncFlushTimeout``); etcd's buckets of its log, begun three steps earlier."""
-
-
-class SyncTimes:
-    """How many syncs took how long; `note` is called by one thread at a time."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SYNC_LIMITS_S) + 1)
-        self.total_s = 0.0
-
-    def note(self, took_s: float) -> None:
-        """Enter a sync."""
-        self.counts[bisect_left(SYNC_LIMITS_S, took_s)] += 1
-        self.total_s += took_s
 
 
 class GroupPlace(NamedTuple):
@@ -54,7 +33,6 @@ class Sources:
     """A store, and what its services know: damage, offsets of the groups, the time."""
 
     store: BaseStore
-    syncs: SyncTimes = field(default_factory=SyncTimes)
 
     @property
     def now_ms(self) -> Callable[[], int]:

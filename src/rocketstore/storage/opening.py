@@ -34,6 +34,7 @@ from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.log_directories import claim, refuse_foreign
+from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.pread_files import OpenFiles, file_lengths
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.transient_pool.pool import TransientStorePool
 
 _log: Final = get_logger(__name__)
 
@@ -167,11 +169,25 @@ class StoreParts:
                 flush_every_pages=config.flush_least_pages_when_warm_mapped_file,
                 flush=config.is_sync_flush,
             )
+        self.pool: TransientStorePool | None = None
+        if config.has_transient_pool:
+            from rocketstore.storage.transient_pool.pool import (  # noqa: PLC0415 - few need it
+                TransientStorePool,
+            )
+
+            self.pool = TransientStorePool(
+                config.transient_store_pool_size,
+                file_size,
+                lock=config.transient_store_pool_lock,
+                fails_fast=config.fast_fail_if_no_buffer_in_store_pool,
+            )
         self.preallocator = Preallocator(
             lambda base: layout.log_directory(base // file_size, self.retention.full_directories),
             file_size,
             disk=disk,
             warm_up=warm_up,
+            make_file=self.pool.make_file if self.pool else MappedFile.create,
+            is_in_use=lambda base: files.find(base) is not None,
             on_death=self.flags.note_death,
         )
         # With SYNC_FLUSH the thread that syncs touches pages; a warmed file has none to touch.
@@ -184,6 +200,7 @@ class StoreParts:
             store_host=encode_host(config.store_host),
             sync_flush=config.is_sync_flush,
             touch_ahead=self.touch_ahead,
+            has_buffers=self.pool is not None,
             kinds=self.kinds,
         )
         self._to_drop.callback(self.log.drop)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rocketstore.storage.opening import StoreParts
+    from rocketstore.storage.transient_pool.committer import Committer
 
 SAMPLE_INTERVAL_S: Final = 1.0
 FIRST_CLEAN_AFTER_S: Final = 60.0
@@ -48,10 +49,7 @@ _log: Final = get_logger(__name__)
 
 
 class StoreServices:
-    """The working parts of an open store; `is_stopped` when none of its threads runs any more.
-
-    `commit` brings to the log's files what buffers hold; `StoreError` says that it could not.
-    """
+    """The working parts of an open store; `is_stopped` when none of its threads runs any more."""
 
     def __init__(self, parts: StoreParts, *, threads: bool) -> None:
         self._parts = parts
@@ -61,7 +59,9 @@ class StoreServices:
         self.flusher = CommitLogFlusher(
             log, checkpoint=parts.checkpoint, config=config, monotonic=monotonic_ms
         )
-        self.statistics = StoreStatistics(monotonic_ms, log.counters, boot_ms=clock())
+        self.statistics = StoreStatistics(
+            monotonic_ms, log.counters, boot_ms=clock(), syncs=log.sync_times
+        )
         self.writer = StoreWriter(
             log,
             flusher=self.flusher,
@@ -72,8 +72,18 @@ class StoreServices:
         )
         self.flusher.on_failure = self.writer.fail
         on_death = parts.flags.note_death
+        self.committer: Committer | None = None
+        if parts.pool is not None:
+            from rocketstore.storage.transient_pool.committer import (  # noqa: PLC0415 - as the pool
+                Committer,
+            )
+
+            self.committer = Committer(
+                log, parts.pool, config=config, flags=parts.flags, clock=clock,
+                wake_flush=self.flusher.wake,
+            )  # fmt: skip
         self.dispatch = DispatchService(
-            parts.dispatcher, monotonic=monotonic_ms, log=log, on_death=on_death
+            parts.dispatcher, monotonic=monotonic_ms, log=self.committer or log, on_death=on_death
         )
         self.queue_flusher = QueueFlusher(
             parts.queues,
@@ -84,7 +94,6 @@ class StoreServices:
             monotonic=monotonic_ms,
             known_ends=parts.known_ends,
         )
-        self.commit: Callable[[], object] = lambda: None
         # Without threads the caller that waits dispatches; listeners called then may wait too.
         self._dispatching = threading.RLock()
         self._made_ahead_of = -1
@@ -123,6 +132,8 @@ class StoreServices:
             self.flusher.start()
             if touch is not None:
                 touch.thread.start()
+            if self.committer is not None:
+                self.committer.thread.start()
             for thread in (self.dispatch.thread, self._queue_flush, *self._watchers):
                 thread.start()
         except BaseException:
@@ -130,6 +141,11 @@ class StoreServices:
             raise
 
     # --- waiting and flushing -------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Bring to the log's files what buffers hold; `StoreError` says that it could not."""
+        if self.committer is not None:
+            self.committer.commit()
 
     def wait_dispatched(self, physical_offset: int, timeout_s: float | None) -> bool:
         """Wait until everything before an offset is dispatched."""
@@ -179,6 +195,8 @@ class StoreServices:
         self._parts.log.settle()
         self.commit()
         failure: FlushFailedError | None = None
+        if self.committer is not None:
+            self.committer.stop()
         if self._parts.touch_ahead is not None:
             self._parts.touch_ahead.thread.stop()
         self._parts.retention.stopping.set()

@@ -11,7 +11,7 @@ over 10, 60 and 600 seconds are known; thirteen buckets of put time.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -44,6 +44,24 @@ _LOG_EVERY: Final = 50_000
 _log: Final = get_logger(__name__)
 
 
+SYNC_LIMITS_S: Final = tuple(0.0001 * 2**step for step in range(17))
+"""From a sync of a fast disk, 0.1 ms, doubled until past the 5 s that a put waits for its flush
+(``syncFlushTimeout``); etcd's buckets of its log, begun three steps earlier."""
+
+
+class SyncTimes:
+    """How many syncs took how long; `note` is called by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SYNC_LIMITS_S) + 1)
+        self.total_s = 0.0
+
+    def note(self, took_s: float) -> None:
+        """Enter a sync."""
+        self.counts[bisect_left(SYNC_LIMITS_S, took_s)] += 1
+        self.total_s += took_s
+
+
 class PutTotals(NamedTuple):
     """Messages and bytes put."""
 
@@ -64,8 +82,9 @@ class StoreStatistics:
 
     def __init__(
         self, monotonic: Callable[[], int], counters: Mapping[tuple[str, int], QueueCounter],
-        *, boot_ms: int | None = None,
+        *, boot_ms: int | None = None, syncs: SyncTimes | None = None,
     ) -> None:  # fmt: skip
+        self.syncs = syncs or SyncTimes()
         self._monotonic = monotonic
         self._counters = counters
         self._started_ms = self._printed_ms = monotonic()

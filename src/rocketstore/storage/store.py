@@ -67,6 +67,8 @@ class BaseStore(Reader):
         The log as master and slave see it.
     attached
         Its services by name, in the order of their start.
+    transient_pool
+        What commits the transient store pool; None where it is off.
     clock, disk
         The time in ms, and the calls that make things durable, as `open` got them.
     extra_queues, kinds
@@ -97,6 +99,7 @@ class BaseStore(Reader):
         self._put_at_once = own.writer.put_at_once
         self._put_prepared_at_once = own.writer.put_prepared_at_once
         self.statistics = own.statistics
+        self.transient_pool = own.committer
         self.replicated_log = ReplicatedLog(parts, own)
         self._note_get = own.statistics.note_get
         self.attached: dict[str, Any] = {}
@@ -390,10 +393,6 @@ class BaseStore(Reader):
     def last_store_timestamp_ms(self) -> int:
         """Store time of the last record, 0 without any; later ones are not earlier."""
         return self._parts.log.last_store_timestamp_ms
-
-    def watch_syncs(self, observe: Callable[[float], None]) -> None:
-        """Have `observe` called with the seconds of each sync of the log, one call at a time."""
-        self._services.flusher.group.on_sync = observe
 
     def delete_expired_files(self) -> None:
         """Let retention, if it is on, delete expired files at any hour for its next rounds."""

@@ -24,7 +24,6 @@ class Turns:
 
     def __init__(self, parts: LogParts, count: int) -> None:
         self.rests: list[float] = []
-        self.on_sync = None
         self._parts = parts
         self._count = count
 

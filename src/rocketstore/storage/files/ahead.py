@@ -63,19 +63,19 @@ _log: Final = get_logger(__name__)
 class Preallocator:
     """Makes the files of a log in a thread of its own.
 
-    `directory_of` chooses the directory of a file by its offset. `is_in_use` says whether the log
-    has the file of an offset; the log sets it. `make_file` makes one.
+    `directory_of` chooses the directory of a file by its offset, `make_file` makes one, and
+    `is_in_use` says whether the log has the file of an offset.
     """
 
     _directory_of: Callable[[int], Path]
     _file_size: int
     disk: Disk
     warm_up: WarmUp | None = None
+    make_file: Callable[..., MappedFile] = MappedFile.create
+    is_in_use: Callable[[int], bool] = lambda _base: False
     on_death: OnDeath | None = None
 
     def __post_init__(self) -> None:
-        self.make_file: Callable[..., MappedFile] = MappedFile.create
-        self.is_in_use: Callable[[int], bool] = lambda _base: False
         self._lock = threading.Lock()
         self._changes = Changes()
         self._wanted: list[int] = []

@@ -23,8 +23,10 @@ from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import NEVER, LogEnd, QueueCounter
 from rocketstore.storage.files.ahead import LEADS, TOUCH_BYTES
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.results import PutMessageStatus, PutResult
+from rocketstore.storage.statistics import SyncTimes
 from rocketstore.units import QueueKey, monotonic_ms
 
 if TYPE_CHECKING:
@@ -61,9 +63,10 @@ class CommitLog:
     Its files are loaded and recovered: the last file's write position is the end of the log. With
     `sync_flush` readers see flushed bytes only; without `touch_ahead` a put faults its pages in.
     `counters`, by topic and queue id, is the same object as long as the log; `put_group` waits for
-    its end to be on the disk; `clock_steps_back` counts the appends at which the clock showed an
-    earlier time than the last record's, which was repeated. With a `committer`, which calls
-    `commit`, files get what is put by that only. `kinds` are the topics that are not like others.
+    its end to be on the disk, and `sync_times` says how long that takes; `clock_steps_back` counts
+    the appends at which the clock showed an earlier time than the last record's, which was
+    repeated. With `has_buffers` files get what is put by `commit` only. `kinds` are the topics that
+    are not like others.
     """
 
     files: MappedFileQueue
@@ -73,6 +76,7 @@ class CommitLog:
     sync_flush: bool = False
     touch_ahead: TouchAhead | None = None
     kinds: TopicKinds = field(default_factory=TopicKinds)
+    has_buffers: bool = False
     monotonic: Callable[[], int] = monotonic_ms
 
     is_mapped = True
@@ -82,19 +86,19 @@ class CommitLog:
         self.clock_steps_back = 0
         self.lock = threading.Lock()
         self.counters: dict[tuple[str, int], QueueCounter] = {}
-        self.put_group = SyncGroup()
+        self.put_group, self.sync_times = SyncGroup(), SyncTimes()
+        self.put_group.on_sync = self.sync_times.note
         self.end = LogEnd(self.store_host)
         self.end.on_look = self._look
         self.end.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
-        self.committer: Callable[[], object] | None = None
         self._committed_offset = files.max_offset
+        self._committing = threading.Lock()
         self._is_closing = False
         self._stretch_begun_ms, self._stretch_stop = 0, -1
         self._ring: Callable[[], None] | None = None
         self._replicated = _counter(QueueKey("", 0), 0)
         self._under_way: _Append | None = None
-        self.preallocator.is_in_use = lambda base: files.find(base) is not None
 
     def drop(self) -> None:
         """Let go of all files, and of what an append keeps of the last one."""
@@ -130,7 +134,7 @@ class CommitLog:
     @property
     def committed_offset(self) -> int:
         """One past the last byte that is in a file; with buffers, not yet all that was put."""
-        return self.end.max_offset if self.committer is None else self._committed_offset
+        return self._committed_offset if self.has_buffers else self.end.max_offset
 
     @property
     def readable_limit(self) -> int:
@@ -143,7 +147,7 @@ class CommitLog:
         if file is None or not file.is_available:
             return None
         readable = file.write_position
-        if self.committer is not None:
+        if self.has_buffers:
             readable = min(readable, self._committed_offset - file.base)
         try:
             return file.mapping, file.base, readable, file
@@ -283,13 +287,17 @@ class CommitLog:
     def commit(self, least_pages: int = 0) -> int:
         """Bring what buffers hold to the files; return the committed offset.
 
-        One thread at a time. Source: MappedFileQueue.commit, but for all files (K-D5).
+        `StoreError` says that the system refused it. Source: MappedFileQueue.commit, but for all
+        files (K-D5).
         """
-        for file in self.files.ending_after(self._committed_offset):
-            committed = file.commit(least_pages)
-            self._committed_offset = file.base + committed
-            if committed < file.size:
-                break
+        with self._committing:
+            before = self._committed_offset
+            with system_errors(f"cannot commit the CommitLog from offset {before} on"):
+                for file in self.files.ending_after(before):
+                    committed = file.commit(least_pages)
+                    self._committed_offset = file.base + committed
+                    if committed < file.size:
+                        break
         return self._committed_offset
 
     def settle(self) -> None:
@@ -387,8 +395,8 @@ class CommitLog:
                 full.write_bytes(full.write_position, encode_blank(free))
             full.write_position = full.size
             self.end.max_offset = full.base + full.size
-            if self.committer is not None and not file.has_buffer:
-                self.committer()  # what a mapping has outlives a kill: no hole may be before it
+            if self.has_buffers and not file.has_buffer:
+                self.commit()  # what a mapping has outlives a kill: no hole may be before it
             self.preallocator.retire(full)
             if self.touch_ahead is not None:
                 self.touch_ahead.end_file()

@@ -96,8 +96,8 @@ class CommitLogFlusher:
                     self._touch(file)
                     before, sync_began = file.flushed_position, time.monotonic()
                     flushed = file.flush(least_pages)
-                    if flushed > before and self.group.on_sync is not None:
-                        self.group.on_sync(time.monotonic() - sync_began)
+                    if flushed > before:
+                        log.sync_times.note(time.monotonic() - sync_began)
                     if flushed == file.size:
                         file.close_descriptor()
                     log.flushed_offset = file.base + flushed

@@ -24,8 +24,9 @@ from rocketstore.config.sources import from_properties
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.transient_pool import service as service_module
-from rocketstore.transient_pool.pool import PooledFile
+from rocketstore.storage.transient_pool import committer as committer_module
+from rocketstore.storage.transient_pool import pool as pool_module
+from rocketstore.storage.transient_pool.pool import PooledFile
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
 from support.failing_disk import FailingDisk
 from support.pooled_store import BODY, fill_file, in_files, open_pooled
@@ -83,8 +84,8 @@ def test_size_lock_and_failing_fast_are_settings(tmp_path, monkeypatch):
         given.append((count, file_size, settings))
         return original(count, file_size, **settings)
 
-    original = service_module.TransientStorePool
-    monkeypatch.setattr(service_module, "TransientStorePool", pool)
+    original = pool_module.TransientStorePool
+    monkeypatch.setattr(pool_module, "TransientStorePool", pool)
     open_pooled(tmp_path / "1").close()
     config = from_properties({
         "transientStorePoolEnable": "true", "transientStorePoolSize": "2",
@@ -586,7 +587,7 @@ def test_a_slow_commit_is_worth_a_line(tmp_path, monkeypatch):
     times = iter((10.0, 10.6, 10.6))
     with open_pooled(tmp_path) as store:
         put(store)
-        monkeypatch.setattr(service_module.time, "monotonic", lambda: next(times))
+        monkeypatch.setattr(committer_module.time, "monotonic", lambda: next(times))
         with capture_logs() as lines:
             store.transient_pool.commit()
         monkeypatch.undo()

@@ -13,23 +13,21 @@ How derived: CommitLog.CommitRealTimeService of 4.9 (spec B9.3), which every put
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
-from rocketstore.storage.attached import Service
-from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.threads import Bell, ServiceThread
-from rocketstore.transient_pool.pool import TransientStorePool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.storage.opening import StoreParts
-    from rocketstore.storage.services import StoreServices
+    from rocketstore.config import StoreConfig
+    from rocketstore.storage.log.commit_log import CommitLog
+    from rocketstore.storage.running_flags import RunningFlags
+    from rocketstore.storage.transient_pool.pool import TransientStorePool
 
 _TURN_S: Final = 0.01
 """Pause between two commits of a busy writer, whose puts share the second."""
@@ -42,43 +40,29 @@ _SLOW_COMMIT_S: Final = 0.5
 _log: Final = get_logger(__name__)
 
 
-class TransientPoolService(Service):
-    """Has a store that was just opened write by way of a pool, and commits what that holds."""
+class Committer:
+    """Commits what the pool of a log holds; `wake_flush` is called after a commit."""
 
-    name = "transient_pool"
-
-    def __init__(self, parts: StoreParts, services: StoreServices) -> None:
-        config = parts.config
-        self._log = log = parts.log
-        self._flags = parts.flags
-        self._clock = parts.clock
-        self._wake_flush = None if config.flush_commit_log_timed else services.flusher.wake
+    def __init__(
+        self, log: CommitLog, pool: TransientStorePool, *, config: StoreConfig, flags: RunningFlags,
+        clock: Callable[[], int], wake_flush: Callable[[], object],
+    ) -> None:  # fmt: skip
+        self.pool = pool
+        self._log, self._flags, self._clock = log, flags, clock
+        self._wake_flush = None if config.flush_commit_log_timed else wake_flush
         self._interval_s = config.commit_interval_commit_log / 1000
         self._least_pages = config.commit_commit_log_least_pages
         self._thorough_ms = config.commit_commit_log_thorough_interval
         self._last_ms = 0
-        self._committing = threading.Lock()
+        self._told = log.committed_offset
         self._bell = Bell()
         self._ring: Callable[[], None] | None = None
-        self.pool = TransientStorePool(
-            config.transient_store_pool_size,
-            log.files.file_size,
-            lock=config.transient_store_pool_lock,
-            fails_fast=config.fast_fail_if_no_buffer_in_store_pool,
-        )
         self.thread = ServiceThread(
-            "rocketstore-commit", self._run, self._bell.ring, on_death=parts.flags.note_death
+            "rocketstore-commit", self._run, self._bell.ring, on_death=flags.note_death
         )
-        parts.preallocator.make_file = self.pool.make_file
-        log.committer = services.commit = self.commit
-        services.dispatch.log = self
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; what is left to commit, the store commits while it closes."""
+        """Stop the thread, once nothing is left to commit."""
         self.thread.stop()
         self.pool.close()
 
@@ -107,19 +91,17 @@ class TransientPoolService(Service):
         that the system refused it; it is tried again at the next turn.
         """
         began = time.monotonic()
-        with self._committing:
-            before = self.max_offset
-            try:
-                with system_errors(f"cannot commit the CommitLog from offset {before} on"):
-                    after = self._log.commit(least_pages)
-            except StoreError as error:
-                if self._flags.set(RunningFlag.COMMIT_ERROR, str(error)):
-                    _log.error("log.commit_failed", error=str(error))
-                raise
-            if self._flags.clear(RunningFlag.COMMIT_ERROR):
-                _log.info("log.commit_works", committed_physical_offset=after)
-        if after == before:
+        try:
+            after = self._log.commit(least_pages)
+        except StoreError as error:
+            if self._flags.set(RunningFlag.COMMIT_ERROR, str(error)):
+                _log.error("log.commit_failed", error=str(error))
+            raise
+        if self._flags.clear(RunningFlag.COMMIT_ERROR):
+            _log.info("log.commit_works", committed_physical_offset=after)
+        if after == self._told:
             return False
+        self._told = after
         ring, self._ring = self._ring, None
         if ring is not None:
             ring()
