@@ -5,7 +5,7 @@ Two offsets of this store are easily confused: a *physical offset* counts bytes 
 """
 
 import time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -48,3 +48,15 @@ class ByteRange(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.start}, {self.stop})"
+
+
+class Window(NamedTuple):
+    """Bytes at hand of a log or queue: the first one has offset `base`, `size` may be read.
+
+    `file` is the mapped file that `buffer` is of, if it is of one.
+    """
+
+    buffer: Any
+    base: int
+    size: int
+    file: Any = None

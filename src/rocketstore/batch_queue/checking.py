@@ -23,7 +23,7 @@ from rocketstore.storage.audit.store_audit import (
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import small_files
-from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.store import BaseStore

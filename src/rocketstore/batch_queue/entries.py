@@ -84,7 +84,7 @@ class BatchEntries(ABC):
         stop = self.stop_place
         return self._of(stop - 1).stop_offset if stop > self.first_place else 0
 
-    def min_offset(self, log_min: int) -> int:
+    def first_left(self, log_min: int) -> int:
         """Return the first queue offset whose record has not expired; the maximum when all have."""
         places = range(self.first_place, self.stop_place)
         expired = bisect_left(places, log_min, key=lambda place: self._of(place).physical_offset)

@@ -166,15 +166,15 @@ class BatchReads(TopicRoutes):
         window = self._log.bytes_at(entry.physical_offset, entry.record_size)
         if window is None:
             return None
-        start = entry.physical_offset - window[1]
-        return memoryview(window[0])[start : start + entry.record_size]
+        start = entry.physical_offset - window.base
+        return memoryview(window.buffer)[start : start + entry.record_size]
 
     # --- the rest -------------------------------------------------------------------------------
 
     def _bounds(self, queue: BatchEntries | None) -> tuple[int, int]:
         if queue is None:
             return 0, 0
-        return queue.min_offset(self._log.min_offset), queue.max_offset
+        return queue.first_left(self._log.min_offset), queue.max_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that can be read, 0 for an unknown queue."""

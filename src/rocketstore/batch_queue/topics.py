@@ -55,7 +55,7 @@ from rocketstore.storage.log.prepared import (
     record_of,
     storable_block,
 )
-from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
+from rocketstore.storage.queues.queue_listing import batch_topics_in, listed_queues
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import entry_of

@@ -15,7 +15,7 @@ from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.batch_queue.reading import BatchReads
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
-from rocketstore.storage.queues.queue_search import batch_topics_in, listed_queues
+from rocketstore.storage.queues.queue_listing import batch_topics_in, listed_queues
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE, written_count

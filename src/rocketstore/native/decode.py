@@ -136,8 +136,7 @@ def decode(buffer: Any, position: int, base: int, check_crc: bool) -> StoredMess
 class LogAtHand:
     """A log to read from, and its file that was read last: the next record is likely there.
 
-    `source.bytes_at` returns for an offset and a size: a buffer, the offset of its first byte, how
-    much of it may be read, and the mapped file it is of, if it is one; or None.
+    `source.bytes_at` returns for an offset and a size a `Window` that has the offset, or None.
     """
 
     def __init__(self, source: Any) -> None:

@@ -142,10 +142,11 @@ class QueuePages:
             return False
         if self.tag_count > 0 and queue.extension is not None:
             found = queue.extension.with_tags_codes(found, offset, max(count, _LOOKED_AT))
-        buffer, base, end, is_mapped = found
-        if is_mapped:
-            self.recent = (weakref.ref(buffer), queue, base, end)
-        page.use_entries(buffer, base)
+        buffer, base, size, file = found
+        first = base // _ENTRY_SIZE
+        if file is not None:
+            self.recent = (weakref.ref(buffer), queue, first, first + size // _ENTRY_SIZE)
+        page.use_entries(buffer, first)
         return True
 
 

@@ -264,7 +264,7 @@ def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Number
 
     def place_of(number: int) -> int:
         entry = queue.entry(number)
-        if entry is None or entry.is_filler:
+        if entry is None or not entry.is_message:
             raise Doubt(f"entry {number} of queue {queue.key} leads to no record")
         return entry.physical_offset
 

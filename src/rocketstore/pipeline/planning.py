@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
-from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import opened, read_part, side_by_side, stored_stop
@@ -199,10 +199,10 @@ def _check_whole(queue: QueueFiles, stop: int) -> None:
     """Doubt a queue that lacks a file, or has entries after the zeros that should end it."""
     if stop == queue.first_offset:
         raise Doubt(f"queue {queue.key} has no entries")
-    for one, other in itertools.pairwise(queue.files):
-        if one.first + one.entry_count != other.first:
-            raise Doubt(f"queue {queue.key} has no file of entry {one.first + one.entry_count}")
-    for _, entries in queue.entries(stop, queue.data_stop()):
+    for one, other in itertools.pairwise(queue.files.files):
+        if one.stop != other.base:
+            raise Doubt(f"queue {queue.key} has no file of entry {one.stop // ENTRY_SIZE_BYTES}")
+    for _, entries in queue.chunks(stop, queue.stored_stop):
         if entries.tobytes().replace(KEPT_PLACE_BYTES, b"").strip(b"\0"):
             raise Doubt(f"queue {queue.key} ends at entry {stop} and has other bytes after that")
 
@@ -236,7 +236,7 @@ class _Log:
         if low > high:
             raise Doubt(f"entry {stop - 1} of queue {key} points before entry {start}")
         before = queue.entry(first - 1)
-        if wanted.start <= first and first > 0 and (before is None or before.is_filler):
+        if wanted.start <= first and first > 0 and (before is None or not before.is_message):
             # The log may hold records before the first kept entry, since no entry is before it.
             # Fillers say nothing: 4.9 writes them for records that it did not enter after a crash.
             low = self.start - 1  # which says so
@@ -247,13 +247,13 @@ class _Log:
 
         def is_kept(number: int) -> bool:
             entry = queue.entry(number)
-            if entry is None:
+            if entry is None or not entry.is_written:
                 raise Doubt(f"entry {number} of queue {queue.key} was never written")
             return entry.is_message and entry.physical_offset >= self.start
 
         if is_kept(queue.first_offset):
             return queue.first_offset
-        first = queue.min_offset(self.start)
+        first = queue.first_left(self.start)
         # One entry that lies can lead a search past what is before it.
         before = (
             first - (1 << power) for power in range((first - queue.first_offset).bit_length())
@@ -267,7 +267,7 @@ class _Log:
         entry = queue.entry(number)
         at = -1 if entry is None else entry.physical_offset
         segment = segment_at(self.segments, at)
-        if entry is None or segment is None or entry.record_size > _MOST_RECORD_BYTES:
+        if entry is None or segment is None or not 0 < entry.record_size <= _MOST_RECORD_BYTES:
             return None
         place = (segment.path, at - segment.base, entry.record_size)
         content = read_part(self.store.location, *place)

@@ -7,20 +7,15 @@ entries whose record was looked at; where a queue is missing, damaged or late, m
 from __future__ import annotations
 
 import difflib
-import itertools
 from bisect import bisect_left, bisect_right
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.format.batch_queue_entry import (
-    BATCH_ENTRY_SIZE_BYTES,
-    BatchEntry,
-    decode_batch_entry,
-)
+from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.format.file_name import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
@@ -28,20 +23,12 @@ from rocketstore.format.file_name import (
     parse_queue_id,
 )
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, TopicTable
-from rocketstore.format.queue_entry import (
-    ENTRY_DTYPE,
-    ENTRY_SIZE_BYTES,
-    FILLER,
-    MAX_EXT_ADDRESS,
-    QueueEntry,
-    decode_entry,
-    equal_mask,
-    written_mask,
-)
-from rocketstore.pipeline.files import OpenFile, files_at, opened, read_part
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, MAX_EXT_ADDRESS
+from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, stored_stop
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace, ReadOptions
 from rocketstore.pipeline.stores import (
     Segment,
+    StoreFile,
     StorePlace,
     find_stores,
     offset_files,
@@ -50,6 +37,7 @@ from rocketstore.pipeline.stores import (
     read_metadata,
 )
 from rocketstore.queue_extension.tags_codes import resolved
+from rocketstore.scan.queue_search import QueueSearch
 from rocketstore.units import QueueKey
 from rocketstore.verification.newer import ROCKSDB_MARK, rocksdb_queues
 
@@ -57,8 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
-
-    from rocketstore.pipeline.files import FileEntry
 
     Numbers = npt.NDArray[np.int64]
 
@@ -71,14 +57,6 @@ _CHUNK_ROWS: Final = 65_536
 
 class Doubt(Exception):  # noqa: N818 - not an error: more is read
     """Why a queue is not to be believed."""
-
-
-class QueueFile(NamedTuple):
-    """One file of a queue; `first` is the queue offset of its first entry."""
-
-    path: str
-    first: int
-    entry_count: int
 
 
 def stored_rows(
@@ -98,154 +76,112 @@ def stored_rows(
                 yield first, np.frombuffer(raw, dtype=kind, count=count)
 
 
-def files_of(location: str, directory: str, key: QueueKey) -> list[tuple[int, FileEntry]]:
-    """Return a queue's files below a directory of its store, each with its first byte."""
+def files_of(location: str, directory: str, key: QueueKey) -> list[StoreFile]:
+    """Return a queue's files below a directory of its store."""
     files, root = files_at(location)
-    return offset_files(files.list(f"{root}/{directory}/{key.topic}/{key.queue_id}"))
+    listed = offset_files(files.list(f"{root}/{directory}/{key.topic}/{key.queue_id}"))
+    return [StoreFile(base, one.size, one.path) for base, one in listed]
 
 
-class QueueFiles:
-    """The files of one queue, in order; between two of them entries may be missing."""
+class StoredFiles:
+    """The `Files` of one queue at a location; of objects the last block is kept.
+
+    Where it `spares_lost`, a file that retention deleted since is none, and `has_lost` says so.
+    """
+
+    def __init__(
+        self, location: str, files: Sequence[StoreFile], *, spares_lost: bool = False
+    ) -> None:
+        self.location, self.files = location, files
+        self.file_size = files[0].size if files else 0
+        self.min_offset = files[0].base if files else -1
+        self.has_lost = False
+        self._spares_lost = spares_lost
+        self._open: Callable[[str], OpenFile] = cache(files_at(location)[0].open)
+
+    def find(self, offset: int) -> StoreFile | None:
+        """Return the file that holds the byte at an offset."""
+        at = bisect_right(self.files, offset, key=lambda file: file.base) - 1
+        return self.files[at] if at >= 0 and offset < self.files[at].stop else None
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Return up to `size` bytes at an offset, as far as one file goes; None without a file."""
+        file = self.find(offset)
+        if file is None:
+            return None
+        position, size = offset - file.base, min(size, file.stop - offset)
+        try:
+            if not is_remote(self.location):
+                return read_part(self.location, file.path, position, size)
+            return self._open(file.path).read(position, size)
+        except StoreError as error:
+            gone = isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError))
+            if not (self._spares_lost and gone):
+                raise
+            self.has_lost = True
+            return None
+
+
+class QueueFiles(QueueSearch):
+    """The entries of one queue, as they were when they were first asked for."""
+
+    files: StoredFiles
+    chunk_entries = _CHUNK_ROWS
 
     def __init__(self, location: str, key: QueueKey) -> None:
         self.location, self.key = location, key
-        self.files = [
-            QueueFile(entry.path, base // ENTRY_SIZE_BYTES, entry.size // ENTRY_SIZE_BYTES)
-            for base, entry in files_of(location, CONSUME_QUEUE_DIRECTORY, key)
-        ]
+        self.files = StoredFiles(location, files_of(location, CONSUME_QUEUE_DIRECTORY, key))
 
     @cached_property
-    def read_units(self) -> Callable[[int, int], bytes | None]:
-        """What reads the queue's extension, as `units_of` wants it."""
-        extension = files_of(self.location, CONSUME_QUEUE_EXT_DIRECTORY, self.key)
-        return unit_reader(self.location, extension)
+    def extension(self) -> StoredFiles:
+        """The files of the queue's extension."""
+        files = files_of(self.location, CONSUME_QUEUE_EXT_DIRECTORY, self.key)
+        return StoredFiles(self.location, files, spares_lost=True)
 
     def tags_codes(self, codes: Numbers) -> Numbers:
         """Return the tags codes that entries mean; an address without a unit stays as it is."""
-        return resolved(codes, self.read_units) if (codes <= MAX_EXT_ADDRESS).any() else codes
-
-    @property
-    def first_offset(self) -> int:
-        """Queue offset of the first entry on disk, fillers and expired ones included."""
-        return self.files[0].first if self.files else 0
-
-    def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return an entry; None where there is none, written or not."""
-        at = bisect_right(self.files, queue_offset, key=lambda file: file.first) - 1
-        if at < 0 or queue_offset - self.files[at].first >= self.files[at].entry_count:
-            return None
-        with opened(self.location, self.files[at].path) as file:
-            return _entry_at(file, queue_offset - self.files[at].first)
+        return resolved(codes, self.extension.read) if (codes <= MAX_EXT_ADDRESS).any() else codes
 
     @cached_property
     def max_offset(self) -> int:
-        """Queue offset after the last written entry, when it was first asked for."""
-        return _written_stop(self.location, self.files, _entry_at)
+        """Queue offset after the last written entry."""
+        return self.search_end()
 
-    def min_offset(self, log_min: int) -> int:
-        """Return the first queue offset whose record the log may still have."""
-        first, stop = self.first_offset, self.max_offset
-        at = self.first_where(first, stop, lambda entry: entry.physical_offset >= log_min)
-        return self.next_message(at, stop)[0]
+    @property
+    def stored_stop(self) -> int:
+        """Queue offset after which the files are known to be zeros."""
+        last = self.files.files[-1:]
+        return sum(-(-(one.base + self._data_stop(one)) // ENTRY_SIZE_BYTES) for one in last)
 
-    def first_where(self, low: int, high: int, test: Callable[[QueueEntry], bool]) -> int:
-        """Return the first offset from which on a test of entries holds, `high` if none."""
-        # Fillers stand for lost records inside a queue, too: they count with what follows them.
-        while low < high:
-            middle = (low + high) // 2
-            at, entry = self.next_message(middle, high)
-            if entry is None or test(entry):
-                high = middle
-            else:
-                low = at + 1
-        return low
-
-    def next_message(self, start: int, stop: int) -> tuple[int, QueueEntry | None]:
-        """Return the first entry in [start, stop) that points at a record; `stop` and None else."""
-        entry = self.entry(start) if start < stop else None  # which is nearly always the answer
-        if entry is not None and entry.is_message:
-            return start, entry
-        for numbers, entries in self.messages(start, stop):
-            if len(numbers):
-                return int(numbers[0]), decode_entry(entries[:1].tobytes())
-        return stop, None
-
-    def messages(self, start: int, stop: int) -> Iterator[tuple[Numbers, np.ndarray]]:
-        """Yield chunks of the entries that point at a record, with the queue offset of each."""
-        for first, entries in self.entries(start, stop):
-            (rows,) = (written_mask(entries) & ~equal_mask(entries, FILLER)).nonzero()
-            yield first + rows, entries if len(rows) == len(entries) else entries[rows]
+    def _data_stop(self, file: StoreFile) -> int:
+        return stored_stop(self.location, file.path, file.size)
 
     def byte_count(self, start: int, stop: int) -> int:
         """Return the length of the records that the entries of a range point at."""
         found = (entries for _, entries in self.messages(start, stop))
         return sum(int(entries["record_size"].sum(dtype="int64")) for entries in found)
 
-    def entries(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield chunks of a range as stored, each with the queue offset of its first entry."""
-        first = bisect_right(self.files, start, key=lambda file: file.first) - 1
-        for file in itertools.takewhile(
-            lambda file: file.first < stop, self.files[max(0, first) :]
-        ):
-            rows = range(max(start, file.first), min(stop, file.first + file.entry_count))
-            origin = -file.first * ENTRY_SIZE_BYTES
-            yield from stored_rows(self.location, file.path, origin, rows, ENTRY_DTYPE)
-
-    def data_stop(self) -> int:
-        """Return a queue offset after which the files are known to be zeros."""
-        if not self.files:
-            return 0
-        last = self.files[-1]
-        with opened(self.location, last.path) as file:
-            byte_count = file.data_stop(last.entry_count * ENTRY_SIZE_BYTES)
-        return last.first + -(-byte_count // ENTRY_SIZE_BYTES)
-
-
-def _entry_at(file: OpenFile, number: int) -> QueueEntry | None:
-    """Return an entry of a file; None where none was written."""
-    raw = file.read(number * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
-    entry = decode_entry(raw) if len(raw) == ENTRY_SIZE_BYTES else None
-    return entry if entry is not None and entry.is_written else None
-
-
-def _written_stop(
-    location: str, files: Sequence[QueueFile], entry_at: Callable[[OpenFile, int], object]
-) -> int:
-    """Return the place after the last written entry; `entry_at` returns one of a file, or None."""
-    for file in reversed(files):
-        with opened(location, file.path) as source:
-            count = bisect_left(range(file.entry_count), 1, key=lambda n: not entry_at(source, n))
-        if count:
-            return file.first + count
-    return files[0].first if files else 0
-
-
-class _Listed(NamedTuple):
-    min_offset: int
-    file_size: int
-
 
 class BatchQueueFiles(BatchEntries):
-    """The files of one queue of a batch topic; tables ask of it what they ask of `QueueFiles`."""
+    """The entries of one queue of a batch topic; tables ask of it what they ask of `QueueFiles`."""
+
+    files: StoredFiles
 
     def __init__(self, location: str, key: QueueKey) -> None:
-        size = BATCH_ENTRY_SIZE_BYTES
-        self.location = location
-        listed = files_of(location, BATCH_CONSUME_QUEUE_DIRECTORY, key)
-        self._parts = [
-            QueueFile(file.path, base // size, file.size // size) for base, file in listed
-        ]
-        self.files = _Listed(listed[0][0], listed[0][1].size) if listed else _Listed(-1, 0)
-        self.stop_place = _written_stop(location, self._parts, _batch_entry_at)
+        self.files = StoredFiles(location, files_of(location, BATCH_CONSUME_QUEUE_DIRECTORY, key))
+        self.stop_place = self.first_place
+        for file in reversed(self.files.files):
+            first = file.base // BATCH_ENTRY_SIZE_BYTES
+            places = range(first, file.stop // BATCH_ENTRY_SIZE_BYTES)
+            count = bisect_left(places, 1, key=lambda place: not self._of(place).is_written)
+            if count:
+                self.stop_place = first + count
+                break
 
     def read(self, place: int, count: int) -> bytes:
         """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
-        for path, first, entry_count in self._parts:
-            if 0 <= place - first < entry_count:
-                count = min(count, first + entry_count - place)
-                sizes = [(place - first) * BATCH_ENTRY_SIZE_BYTES, count * BATCH_ENTRY_SIZE_BYTES]
-                return read_part(self.location, path, *sizes)
-        return b""
+        size = BATCH_ENTRY_SIZE_BYTES
+        return self.files.read(place * size, count * size) or b""
 
     def byte_count(self, start: int, stop: int) -> int:
         """Return the length of the records that have messages of a range."""
@@ -257,38 +193,11 @@ class BatchQueueFiles(BatchEntries):
         return total
 
 
-def _batch_entry_at(file: OpenFile, number: int) -> BatchEntry | None:
-    size = BATCH_ENTRY_SIZE_BYTES
-    raw = file.read(number * size, size)
-    entry = decode_batch_entry(raw) if len(raw) == size else None
-    return entry if entry is not None and entry.is_written else None
-
-
 def queue_opener(location: str) -> Callable[[QueueKey], QueueFiles | BatchQueueFiles]:
     """Return what opens a queue of a store, of either kind: a topic has queues of one."""
     files, root = files_at(location)
     batches = {entry.name for entry in files.list(f"{root}/{BATCH_CONSUME_QUEUE_DIRECTORY}")}
     return lambda key: (BatchQueueFiles if key.topic in batches else QueueFiles)(location, key)
-
-
-def unit_reader(
-    location: str, extension: Sequence[tuple[int, FileEntry]]
-) -> Callable[[int, int], bytes | None]:
-    """Return what reads the files of an extension, as `units_of` wants it."""
-
-    def read(position: int, size: int) -> bytes | None:
-        for base, file in extension:
-            if base <= position < base + file.size:
-                try:
-                    return read_part(
-                        location, file.path, position - base, min(size, base + file.size - position)
-                    )
-                except StoreError as error:
-                    if not isinstance(error.__cause__, FileNotFoundError):
-                        raise
-        return None
-
-    return read
 
 
 # --- which are chosen ---------------------------------------------------------------------------
@@ -427,8 +336,8 @@ def _check_there(
     stop: int,
 ) -> None:
     maximum = queue.max_offset
-    minimum = queue.min_offset(segments[0].base) if segments else maximum
-    if not queue.files:
+    minimum = queue.first_left(segments[0].base) if segments else maximum
+    if not queue.files.files:
         problem = f"there is no queue {key}"
     elif start != EARLIEST and not minimum <= start <= maximum:
         problem = f"startingOffsets asks for {start}, there are {minimum} to {maximum}"

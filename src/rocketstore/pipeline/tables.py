@@ -180,8 +180,9 @@ def _entries_of(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
     ranges = queues.queue_ranges(store, segments, options)
     for key in chosen:
         wanted = ranges.get(key, queues.ALL_OFFSETS)
-        for path, begin, count in QueueFiles(store.location, key).files:
-            if rows := range(max(begin, wanted.start), min(begin + count, wanted.stop)):
+        for base, size, path in files_of(store.location, CONSUME_QUEUE_DIRECTORY, key):
+            begin, stop = base // ENTRY_SIZE_BYTES, (base + size) // ENTRY_SIZE_BYTES
+            if rows := range(max(begin, wanted.start), min(stop, wanted.stop)):
                 yield RowsTask(store, path, -begin * ENTRY_SIZE_BYTES, rows, key)
 
 
@@ -217,7 +218,7 @@ def _of_units(
     wanted = {"tagsCode", "storeTimestamp", "bitMap"}.intersection(names)
     if wanted and (codes <= MAX_EXT_ADDRESS).any():
         most = MOST_UNIT_BYTES if "bitMap" in wanted else LEAST_UNIT_BYTES
-        for units in units_of(codes, queue().read_units, most):
+        for units in units_of(codes, queue().extension.read, most):
             tags_codes[units.rows] = units.heads["code"]
             stored_ms[units.rows] = units.heads["stored"]
             for row, bit_map in units.bit_maps() if "bitMap" in wanted else ():
@@ -234,7 +235,7 @@ def _plan_batches(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
         RowsTask(store, file.path, 0, range(file.size // BATCH_ENTRY_SIZE_BYTES), key)
         for store in chosen_stores(options)
         for key in chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY)
-        for _, file in files_of(store.location, BATCH_CONSUME_QUEUE_DIRECTORY, key)
+        for file in files_of(store.location, BATCH_CONSUME_QUEUE_DIRECTORY, key)
     ]
     return _cut_rows(pieces, BATCH_ENTRY_DTYPE, options)
 
@@ -372,7 +373,7 @@ def _bounds(
     queue_of = queues.queue_opener(store.location)
     for key in keys:
         queue = queue_of(key)
-        start, stop = queue.min_offset(log_min), queue.max_offset
+        start, stop = queue.first_left(log_min), queue.max_offset
         byte_count = queue.byte_count(start, stop) if "bytes" in names else 0
         times = time_at(start), time_at(stop - 1)
         yield QueueBounds(*key, start, stop, byte_count, *times, store.broker_name)

@@ -69,7 +69,7 @@ def _plan(
     for key in list_queues(store.location):
         if key.topic in topics:
             queue = QueueFiles(store.location, key)
-            first = queue.min_offset(segments[0].base if segments else 0)
+            first = queue.first_left(segments[0].base if segments else 0)
             found = waiting_offsets(next_of(queue), first, queue.max_offset)
             # A queue without any entry says nothing of where its records are, and has none.
             if found:
@@ -141,7 +141,7 @@ def _due_ms(store: StorePlace, columns: RecordColumns, queue_of: QueueOpener) ->
     for rows in groups(columns.queue_id):
         numbers, places = columns.queue_offset[rows], columns.physical_offset[rows]
         queue = queue_of(store.location, QueueKey(DELAY_TOPIC, int(columns.queue_id[rows[0]])))
-        for first, entries in queue.entries(int(numbers.min()), int(numbers.max()) + 1):
+        for first, entries in queue.chunks(int(numbers.min()), int(numbers.max()) + 1):
             chosen = np.flatnonzero((numbers >= first) & (numbers < first + len(entries)))
             found = entries[numbers[chosen] - first]
             codes = queue.tags_codes(found["tags_code"].astype(np.int64))

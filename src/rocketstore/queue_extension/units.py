@@ -28,9 +28,9 @@ from rocketstore.format.queue_extension import (
 )
 from rocketstore.queue_extension.tags_codes import resolved
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
+from rocketstore.units import Window
 
 if TYPE_CHECKING:
-    from mmap import mmap
     from pathlib import Path
 
     from rocketstore.native.row import Int64Array
@@ -62,16 +62,14 @@ class UnitReader:
         """Return the tags codes that entries mean; an address without a unit stays as it is."""
         return resolved(codes, self._files.read)
 
-    def with_tags_codes(
-        self, window: tuple[mmap | bytes, int, int, bool], start: int, limit: int
-    ) -> tuple[mmap | bytes, int, int, bool]:
-        """Return a window of entries (`QueueSearch.window`) with the tags codes that they mean."""
-        held, first, end, _ = window
-        stop = min(end, start + limit)
-        low, high = (at * ENTRY_SIZE_BYTES for at in (start - first, stop - first))
-        entries = np.array(entry_array(memoryview(held)[low:high]), ENTRY_DTYPE)
+    def with_tags_codes(self, window: Window, start: int, limit: int) -> Window:
+        """Return entries of a queue (`QueueSearch.bytes_at`) with the tags codes that they mean."""
+        base = start * ENTRY_SIZE_BYTES
+        low, high = base - window.base, base - window.base + limit * ENTRY_SIZE_BYTES
+        held = memoryview(window.buffer)[low : min(high, window.size)]
+        entries = np.array(entry_array(held), ENTRY_DTYPE)
         codes = entries["tags_code"].astype(np.int64)
         if not (codes <= MAX_EXT_ADDRESS).any():
-            return held, first, end, False
+            return window._replace(file=None)
         entries["tags_code"] = self.tags_codes(codes)
-        return entries.tobytes(), start, stop, False
+        return Window(entries.tobytes(), base, entries.nbytes)

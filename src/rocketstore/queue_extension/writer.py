@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
+    from rocketstore.scan.queue_search import QueueSearch
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.queues.queue_search import QueueSearch
     from rocketstore.units import QueueKey
 
 DEFAULT_FILE_BYTES: Final = 48 * MiB

@@ -40,7 +40,7 @@ from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.pread_queue import newer_in
-from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.evidence import Evidence

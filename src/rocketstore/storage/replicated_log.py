@@ -45,8 +45,7 @@ class ReplicatedLog:
         found = self._log.bytes_at(offset, size) if offset < stop else None
         if found is None:
             return b""
-        mapping, base, _, _ = found
-        return bytes(memoryview(mapping)[offset - base : stop - base])
+        return bytes(memoryview(found.buffer)[offset - found.base : stop - found.base])
 
     def append(self, offset: int, records: memoryview, store_time_ms: int) -> None:
         """Append checked bytes of a master's log where this one ends; with SYNC_FLUSH flush them.

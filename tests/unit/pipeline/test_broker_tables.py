@@ -46,7 +46,7 @@ def test_queues_begin_and_end_where_java_says(name):
 
 def test_bytes_are_counted_only_for_who_asks(monkeypatch):
     store, _ = golden_store("broker")
-    monkeypatch.delattr("rocketstore.pipeline.queues.QueueFiles.entries")
+    monkeypatch.delattr("rocketstore.scan.queue_search.QueueSearch.chunks")
     rows = read_table(store, table="queues", columns="topic,queueId,minOffset,maxOffset")
     assert {row["maxOffset"] for row in rows} >= {3, 15, 102}
     with pytest.raises(AttributeError):

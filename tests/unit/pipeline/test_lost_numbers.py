@@ -63,10 +63,10 @@ def test_offsets_are_found_on_both_sides_of_fillers(filled, options, wanted):
 def test_a_queue_begins_at_its_first_message_and_not_behind_fillers(filled):
     root, _ = filled
     queue = QueueFiles(str(root), QueueKey("Topic0", 0))
-    assert queue.min_offset(0) == 0
-    assert queue.min_offset(1) == 1
+    assert queue.first_left(0) == 0
+    assert queue.first_left(1) == 1
     # All that was stored before the fillers is gone: what follows them is the first.
-    assert queue.min_offset(LOG_FILE_BYTES) == BEFORE
+    assert queue.first_left(LOG_FILE_BYTES) == BEFORE
     with pytest.raises(StoreError, match="there are 0 to 210"):
         read_table(root, subscribe="Topic0", startingOffsets='{"Topic0":{"0":211}}')
 

@@ -102,6 +102,7 @@ def test_a_pruned_query_reads_a_part_of_one_file(tmp_path, s3):
     gets = [one for one in asked if one.method == "GET" and one.key]
     assert all(one.range for one in gets)
     assert sum(one.sent for one in gets if "/commitlog/" in one.key) < log_bytes / 10
+    assert len(asked) < 60
 
 
 def test_of_a_long_file_only_the_window_around_the_asked_records_is_read(tmp_path, s3):

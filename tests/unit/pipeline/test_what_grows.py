@@ -135,7 +135,7 @@ def test_where_a_topic_of_one_queue_has_its_entry_is_searched_not_walked_to(tmp_
         def __iter__(self):
             raise AssertionError("all files are walked over")
 
-    queue.files = Counted(queue.files)
+    queue.files.files = Counted(queue.files.files)
     for number in (0, 1, 499, 999):
         assert queue.entry(number).record_size > 0
     assert queue.entry(1000) is None

@@ -314,7 +314,7 @@ class LiveQueue:
     @cached_property
     def start(self) -> int:
         """First offset there is."""
-        return self.files.min_offset(self.log.start)
+        return self.files.first_left(self.log.start)
 
     @cached_property
     def end(self) -> Place:
@@ -334,7 +334,7 @@ class LiveQueue:
     def place(self, offset: int) -> Place:
         """Return a place; its evidence is the record before if that is intact and says so."""
         entry = self.files.entry(offset - 1) if offset else None
-        if entry is None or entry.is_filler:
+        if entry is None or not entry.is_message:
             return Place(offset)
         found, crc, _ = self.log.record(entry.physical_offset)
         is_its = found is not None and offset_in(found, self.queue) == offset - 1
@@ -353,7 +353,7 @@ class LiveQueue:
         problem = self.log.cut_before(place)
         last = min(offset, stop) - 1  # a queue that ends before may be late: its entries come again
         entry = self.files.entry(last)
-        if problem is not None or entry is None or entry.is_filler:
+        if problem is not None or entry is None or not entry.is_message:
             return problem
         at = entry.physical_offset
         if at == place.record if last == offset - 1 else at < place.record:
@@ -457,7 +457,7 @@ class LiveQueue:
             if len(physical):
                 is_rising &= bool((np.diff(physical, prepend=high) > 0).all())
                 low, high = min(low, int(physical.min())), max(high, int(physical.max()))
-        others = self.files.entries(start, stop) if kept < stop - start else ()
+        others = self.files.chunks(start, stop) if kept < stop - start else ()
         if fillers := sum(int(equal_mask(one, FILLER).sum()) for _, one in others):
             # Those who put them there reported the loss; `get` steps over them as well.
             _log.warning("stream.fillers", queue=self, start=start, stop=stop, lost=fillers)

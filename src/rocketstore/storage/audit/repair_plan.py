@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.format.file_name import is_directory_name
+from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.verification import runs
@@ -299,7 +300,7 @@ def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
         for run in queue.unbacked:
             if run.kind is not UnbackedKind.FILLER or run.start <= queue.first_offset:
                 continue
-            entries = queue.read(run.stop, _SCANNED_ENTRIES)
+            entries = padded(queue.files, run.stop, _SCANNED_ENTRIES)
             offsets = entries["physical_offset"]
             is_passed = (entries["record_size"] > 0) & (offsets > 0) & (offsets < files[0].size)
             passed = offsets[is_passed]

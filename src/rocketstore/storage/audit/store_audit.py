@@ -30,15 +30,16 @@ from rocketstore.config.files import observed_in
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.queue_extension.units import UnitReader
+from rocketstore.scan.queue_search import padded
 from rocketstore.storage.files.disk import Disk, fill, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
-from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths, first_from
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.queues.queue_search import listed_queues
+from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.format.index_file import IndexLayout
-    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.native.row import ByteArray
     from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.units import QueueKey
@@ -306,28 +306,12 @@ class AuditedQueue(QueueView):
             (file.base // ENTRY_SIZE_BYTES, -(-file.range.stop // ENTRY_SIZE_BYTES))
             for file in files.files
         ]
-        super().__init__(*key, files.file_size // ENTRY_SIZE_BYTES, held, self.read)
-
-    def read(self, start: int, count: int) -> EntryArray:
-        """Return entries from queue offset `start`, zeros where no file or byte is."""
-        content = bytearray(count * ENTRY_SIZE_BYTES)
-        begin = at = start * ENTRY_SIZE_BYTES
-        stop = begin + len(content)
-        while at < stop:
-            file = self.files.find(at) or first_from(self.files.files, at)
-            if file is None or file.base >= stop:
-                break
-            at = max(at, file.base)
-            piece = self.files.read(at, stop - at)
-            if not piece:
-                break
-            content[at - begin : at - begin + len(piece)] = piece
-            at += len(piece)
-        return entry_array(content)
+        read = functools.partial(padded, files)
+        super().__init__(*key, files.file_size // ENTRY_SIZE_BYTES, held, read)
 
     def compare(self, expected: ExpectedEntries) -> QueuePart:
         """Compare what records call for with what stands there."""
-        found = entries_at(expected.queue_offset, self.read)
+        found = entries_at(expected.queue_offset, self._read)
         return queue_rules.compare(expected, found, self._units.tags_codes)
 
     def take(self, part: QueuePart) -> None:

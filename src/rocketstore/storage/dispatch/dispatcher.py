@@ -30,8 +30,8 @@ from rocketstore.native.dispatch import RowDispatch
 from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
+from rocketstore.scan.queue_search import first_from
 from rocketstore.storage.dispatch.entry_decisions import EntryDecisions
-from rocketstore.storage.files.pread_files import first_from
 from rocketstore.storage.threads import Changes
 from rocketstore.units import ByteRange, MiB
 from rocketstore.verification.expectation import delay_array

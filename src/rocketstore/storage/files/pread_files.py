@@ -18,7 +18,7 @@ import errno
 import itertools
 import os
 import stat
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from functools import lru_cache
 from operator import attrgetter
@@ -208,12 +208,6 @@ def last_up_to(files: Sequence[_File], offset: int) -> _File | None:
     """Return the last of files in order that starts at `offset` or before it."""
     at = bisect_right(files, offset, key=_base_of)
     return files[at - 1] if at else None
-
-
-def first_from(files: Sequence[_File], offset: int) -> _File | None:
-    """Return the first of files in order that starts at `offset` or after it."""
-    at = bisect_left(files, offset, key=_base_of)
-    return files[at] if at < len(files) else None
 
 
 def listed_files(

@@ -27,10 +27,9 @@ from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.statistics import SyncTimes
-from rocketstore.units import QueueKey, monotonic_ms
+from rocketstore.units import QueueKey, Window, monotonic_ms
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocketstore.native.log_end import Record
@@ -141,7 +140,7 @@ class CommitLog:
         """One past the last byte that dispatch, and with it every reader, may see (K-D2)."""
         return self.flushed_offset if self.sync_flush else self.committed_offset
 
-    def bytes_at(self, offset: int, _size: int) -> tuple[mmap.mmap, int, int, MappedFile] | None:
+    def bytes_at(self, offset: int, _size: int) -> Window | None:
         """Return the mapping of the file that has the byte at `offset`; None without."""
         file = self.files.find(offset)
         if file is None or not file.is_available:
@@ -150,7 +149,7 @@ class CommitLog:
         if self.has_buffers:
             readable = min(readable, self._committed_offset - file.base)
         try:
-            return file.mapping, file.base, readable, file
+            return Window(file.mapping, file.base, readable, file)
         except FileNotFoundError:  # retention was faster
             return None
 

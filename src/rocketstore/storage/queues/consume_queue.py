@@ -28,11 +28,11 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.native.row import PutEntry, QueueColumn
 from rocketstore.scan import kernels
-from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch
+from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
+from rocketstore.units import QueueKey, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from mmap import mmap
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.queue_mappings import QueueMappings
-    from rocketstore.units import QueueKey
 
 _NEXT: Final = int(QueueColumn.NEXT)
 
@@ -101,7 +100,7 @@ class ConsumeQueue(QueueSearch):
             return None
         return QueueEntry._make(ENTRY_STRUCT.unpack(raw)) if len(raw) == ENTRY_SIZE_BYTES else None
 
-    def bytes_at(self, start: int, _limit: int) -> tuple[mmap, int, int, bool] | None:
+    def bytes_at(self, start: int, limit: int) -> Window | None:  # noqa: ARG002 - all of its file
         """Return the mapping of the file that has the entry `start`; see `QueueSearch.bytes_at`."""
         file = self.files.find(start * ENTRY_SIZE_BYTES)
         if file is None:
@@ -110,13 +109,12 @@ class ConsumeQueue(QueueSearch):
             mapping = file.mapping if file.is_mapped else self._mappings.admit(file)
         except FileNotFoundError:  # retention was faster
             return None
-        first = file.base // ENTRY_SIZE_BYTES
-        return mapping, first, first + file.size // ENTRY_SIZE_BYTES, True
+        return Window(mapping, file.base, file.size - file.size % ENTRY_SIZE_BYTES, file)
 
     def last_message(self, before: int | None = None) -> tuple[int, QueueEntry] | None:
         """Return queue offset and entry of the last message (before an offset), without fillers."""
         stop = self.max_offset if before is None else before
-        return next(self._backwards(self.first_offset, stop), None)
+        return next(self.backwards(self.first_offset, stop), None)
 
     # --- loading --------------------------------------------------------------------------------
 
@@ -127,7 +125,7 @@ class ConsumeQueue(QueueSearch):
         crash left otherwise. Source: ConsumeQueue.recover.
         """
         self._rows.set(self.row, QueueColumn.NEXT, MAX_QUEUE_OFFSET * ENTRY_SIZE_BYTES)
-        position = self._search_end() * ENTRY_SIZE_BYTES
+        position = self.search_end() * ENTRY_SIZE_BYTES
         self._flushed_next = position
         self._rows.set(self.row, QueueColumn.NEXT, position)
         self._set_max_physical()

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
-    ENTRY_STRUCT,
     QueueEntry,
     decode_entry,
     entry_array,
     written_mask,
 )
+from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import small_files
-from rocketstore.storage.queues.queue_search import CHUNK_BYTES, QueueSearch, listed_queues
+from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.units import QueueKey
 from rocketstore.verification.newer import newer_findings
 
@@ -88,19 +88,6 @@ class PreadQueue(QueueSearch):
 
             self.extension = UnitReader(extensions.joinpath(*directory.parts[-2:]), open_files)
 
-    # --- entries --------------------------------------------------------------------------------
-
-    def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry as stored; None where its file has no such bytes."""
-        raw = self.files.slice(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
-        return None if raw is None else QueueEntry._make(ENTRY_STRUCT.unpack(raw))
-
-    def bytes_at(self, start: int, limit: int) -> tuple[bytes, int, int, bool] | None:
-        """Return the bytes of entries from `start` on; see `QueueSearch.bytes_at`."""
-        raw = self.files.read(start * ENTRY_SIZE_BYTES, limit * ENTRY_SIZE_BYTES) or b""
-        count = len(raw) // ENTRY_SIZE_BYTES
-        return (raw[: count * ENTRY_SIZE_BYTES], start, start + count, False) if count else None
-
     # --- the end --------------------------------------------------------------------------------
 
     @property
@@ -124,15 +111,15 @@ class PreadQueue(QueueSearch):
         Then the directory is a copy of that queue's, beside it.
         """
         log_min = self._log_min_offset()
-        first = self._bisect(self.first_offset, end, lambda one: one.physical_offset < log_min)
-        ends = self._next_message(first, end)[1], next(self._backwards(first, end), (0, None))[1]
+        first = self.first_where(self.first_offset, end, lambda one: one.physical_offset >= log_min)
+        ends = self.next_message(first, end)[1], next(self.backwards(first, end), (0, None))[1]
         return all(one is not None and self._is_other(one) for one in ends)
 
     def _confirmed_end(self, log_end: int, end: int) -> int:
         """Return where the entries at the end begin whose records lie beyond the log's end."""
         if self._cut is None or self._cut[:2] != (log_end, end):
             cut = end
-            for at, entry in self._backwards(self._confirmed, end):
+            for at, entry in self.backwards(self._confirmed, end):
                 if at != cut - 1 or entry.physical_offset < log_end:
                     break
                 cut = at
@@ -144,7 +131,7 @@ class PreadQueue(QueueSearch):
         """One past the last entry that is on disk, whatever it points at."""
         if self._written_end < 0:
             # One entry back, so that the last one is looked at twice.
-            found = max(self._search_end() - 1, self.first_offset)
+            found = max(self.search_end() - 1, self.first_offset)
             self._written_end = self._advance(found, CHUNK_BYTES)
         else:
             self._written_end = self._advance(max(self._written_end, self.first_offset))
@@ -178,9 +165,9 @@ class PreadQueue(QueueSearch):
         end, first_offset, lost = self.written_end, self.first_offset, self._lost
         if lost is not None and (self.entry(lost.start) != lost.entry or is_there(lost.entry)):
             lost = None
-        entries = self._backwards(first_offset if lost is None else lost.stop, end)
+        entries = self.backwards(first_offset if lost is None else lost.stop, end)
         if lost is not None:
-            before = self._backwards(first_offset, lost.start)
+            before = self.backwards(first_offset, lost.start)
             entries = chain(entries, [(lost.start, lost.entry)], before)
         found: int | None = None
         first: tuple[int, QueueEntry] | None = None
@@ -207,10 +194,8 @@ def newer_in(
     def codes_from(key: QueueKey, start: int) -> Iterator[npt.NDArray[np.int64]]:
         limits: Any = {"log_min_offset": lambda: 0, "log_end_before": lambda _: None}
         queue = PreadQueue(root / key.topic / str(key.queue_id), open_files, **limits)
-        start, stop = max(start, queue.first_offset), queue.written_end
-        while start < stop and (entries := queue.entries(start, stop - start)).size:
+        for _, entries in queue.chunks(max(start, queue.first_offset), queue.written_end):
             yield entries["tags_code"]
-            start += entries.size
 
     with contextlib.closing(open_files):
         yield from newer_findings(content_of, lambda: listed_queues(root), codes_from)

@@ -19,8 +19,8 @@ from rocketstore.format.file_name import is_directory_name
 from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
+from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.queues.queue_mappings import QueueMappings
-from rocketstore.storage.queues.queue_search import listed_queues
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.verification.file_rules import FileProblem
 

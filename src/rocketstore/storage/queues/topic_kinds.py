@@ -16,7 +16,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicTable, decode_table, loads
 from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.files.whole_file import read_with_backup
-from rocketstore.storage.queues.queue_search import batch_topics_in
+from rocketstore.storage.queues.queue_listing import batch_topics_in
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.decode import LogAtHand, message_at, size_at
 from rocketstore.rules.extra_queues import may_stand_in
+from rocketstore.scan.queue_search import first_from
 from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.log_directories import refuse_absent
-from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, first_from
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
+from rocketstore.units import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -103,13 +105,13 @@ class PreadLog:
             self._followed_to = self._follow(max(end, self._followed_to))
             return self._followed_to
 
-    def bytes_at(self, offset: int, size: int) -> tuple[bytes, int, int, None] | None:
+    def bytes_at(self, offset: int, size: int) -> Window | None:
         """Return bytes of one present file from `offset` on, `size` or more; None without."""
         file = self.files.find(offset)
         if file is None or size > file.range.stop - offset:
             return None
         read = self.files.read(offset, max(size, _READ_AHEAD_BYTES))
-        return None if read is None else (read, offset, len(read), None)
+        return None if read is None else Window(read, offset, len(read))
 
     def _dispatched_end(self) -> tuple[int, bool]:
         """Return the end of the last record that a queue knows, and whether there is any queue."""

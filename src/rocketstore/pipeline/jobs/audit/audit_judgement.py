@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import opened
-from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted
-from rocketstore.pipeline.jobs.audit.audit_work import QueueSource, Row, packed, part_of
+from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, row_of
+from rocketstore.pipeline.jobs.audit.audit_work import Row, packed, part_of
+from rocketstore.pipeline.queues import StoredFiles
 from rocketstore.pipeline.stores import StoreFile
+from rocketstore.scan.queue_search import padded
 from rocketstore.units import QueueKey
 from rocketstore.verification import queue_rules, runs
 from rocketstore.verification.batch_entries import queue_bounds, queue_findings, stored_entries
@@ -193,16 +197,21 @@ def _judge_batch_queue(judgement: Judgement, target: str, rows: list[Row]) -> It
 def _view(
     judgement: Judgement, key: QueueKey, files: Sequence[StoreFile], parts: list[QueuePart]
 ) -> QueueView:
+    location, file_bytes = judgement.task.location, judgement.task.sizes.consume_queue_file_bytes
     while True:
         held = [
             (file.base // ENTRY_SIZE_BYTES, -(-file.stop // ENTRY_SIZE_BYTES)) for file in files
         ]
-        source = QueueSource(judgement.task, key, files)
-        view = QueueView(*key, source.file_bytes // ENTRY_SIZE_BYTES, held, source.read)
+        source = StoredFiles(location, files, spares_lost=True)
+        read = partial(padded, source)
+        view = QueueView(*key, file_bytes // ENTRY_SIZE_BYTES, held, read)
         view.conclude(parts, judgement.bounds)
         if not source.has_lost:
             return view
-        files = source.listed_again()  # retention took one meanwhile
+        # Retention took one meanwhile.
+        system, root = files_at(location)
+        listed = system.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key}")
+        files = row_of(listed, file_bytes).files
 
 
 def _count(view: QueueView, parts: list[QueuePart], sums: Counter[str]) -> None:

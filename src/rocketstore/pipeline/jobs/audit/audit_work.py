@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from rocketstore.errors import StoreError
 from rocketstore.format.batch_queue_entry import BatchEntry
 from rocketstore.format.file_name import (
     CONSUME_QUEUE_DIRECTORY,
@@ -26,14 +25,14 @@ from rocketstore.format.file_name import (
     is_directory_name,
 )
 from rocketstore.format.index_file import FIRST_ITEM
-from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
-from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
 from rocketstore.pipeline.jobs.execution import row_batch
-from rocketstore.pipeline.stores import StoreFile, offset_files
+from rocketstore.pipeline.queues import StoredFiles, files_of
+from rocketstore.pipeline.stores import StoreFile
 from rocketstore.queue_extension.tags_codes import resolved
+from rocketstore.scan.queue_search import padded
 from rocketstore.verification import expectation, index_rules, queue_rules
 from rocketstore.verification.batch_entries import entries_called_for, stored_entries
 from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
@@ -42,12 +41,11 @@ from rocketstore.verification.queue_numbers import QueueNumbers
 from rocketstore.verification.queue_rules import QueuePart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
     import pyarrow as pa
 
-    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditIndexFile, AuditTask
     from rocketstore.units import QueueKey
@@ -137,51 +135,26 @@ def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
     return as_batches(_LogReader(task).rows() if task.cuts else _index_rows(task))
 
 
-class QueueSource:
-    """Reads the entries of a queue; without a list of its files, by the names that they must have.
+class NamedFiles(StoredFiles):
+    """The files of a queue by the names that they must have: no directory is listed."""
 
-    `has_lost` becomes true when a file was not there.
-    """
+    def __init__(self, task: AuditTask, key: QueueKey) -> None:
+        super().__init__(task.location, (), spares_lost=True)
+        self.file_size = task.sizes.consume_queue_file_bytes
+        root = files_at(task.location)[1].rstrip("/")
+        is_name = is_directory_name(key.topic)
+        self._directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key}" if is_name else ""
 
-    def __init__(self, task: AuditTask, key: QueueKey, listed: Sequence[StoreFile] | None) -> None:
-        self._location, self._listed = task.location, listed
-        self.file_bytes = task.sizes.consume_queue_file_bytes
-        self._files, root = files_at(task.location)
-        below = f"{key.topic}/{key.queue_id}" if is_directory_name(key.topic) else ""
-        self._directory = f"{root.rstrip('/')}/{CONSUME_QUEUE_DIRECTORY}/{below}" if below else ""
-        self._extension = f"{root.rstrip('/')}/{CONSUME_QUEUE_EXT_DIRECTORY}/{below}"
-        self.has_lost = False
+    def find(self, offset: int) -> StoreFile | None:
+        """Return the file that would hold the byte at an offset."""
+        base = offset - offset % self.file_size
+        file = StoreFile(base, self.file_size, f"{self._directory}/{file_name(base)}")
+        return file if self._directory else None
 
-    def read(self, start: int, count: int) -> EntryArray:
-        """Return entries from a queue offset, zeros where no file or byte is."""
-        content = np.zeros(count * ENTRY_SIZE_BYTES, dtype=np.uint8)
-        at, stop = start * ENTRY_SIZE_BYTES, (start + count) * ENTRY_SIZE_BYTES
-        for file in self._holding(at, stop):
-            begin, end = max(at, file.base), min(stop, file.stop)
-            try:
-                with opened(self._location, file.path) as source:
-                    source.read_into(begin - file.base, content[begin - at : end - at].data)
-            except StoreError as error:
-                if not isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
-                    raise
-                self.has_lost = True
-        return content.view(ENTRY_DTYPE)
-
-    def _holding(self, at: int, stop: int) -> Iterable[StoreFile]:
-        if self._listed is not None:
-            return (one for one in self._listed if one.base < stop and at < one.stop)
-        size = self.file_bytes
-        bases = range(at - at % size, stop, size) if self._directory else ()
-        return (StoreFile(base, size, f"{self._directory}/{file_name(base)}") for base in bases)
-
-    def listed_again(self) -> Sequence[StoreFile]:
-        """Return the queue's files as they are by now."""
-        return audit_plan.row_of(self._files.list(self._directory), self.file_bytes).files
-
-    def tags_codes(self, codes: Int64Array) -> Int64Array:
-        """Return the tags codes that entries mean, some of which stand in the extension."""
-        extension = offset_files(self._files.list(self._extension))
-        return resolved(codes, queues.unit_reader(self._location, extension))
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of one file, zeros where none is."""
+        left = min(size, self.file_size - offset % self.file_size)
+        return super().read(offset, size) or bytes(left)
 
 
 class _LogReader:
@@ -245,15 +218,25 @@ class _LogReader:
         for rows in expectation.groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
             key = self._numbers.key(int(block.queue_number[0]))
-            files = QueueSource(self._task, key, self._task.odd_queues.get(key))
-            found = queue_rules.entries_at(block.queue_offset, files.read)
-            part = queue_rules.compare(block, found, files.tags_codes)
+            odd = self._task.odd_queues.get(key)
+            files = (
+                NamedFiles(self._task, key)
+                if odd is None
+                else StoredFiles(self._task.location, odd, spares_lost=True)
+            )
+            found = queue_rules.entries_at(block.queue_offset, partial(padded, files))
+            part = queue_rules.compare(block, found, partial(self._tags_codes, key))
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():
                 *numbers, backed, missing, stated = part
                 sets = (one.tobytes() for one in (backed, missing, stated))
                 facts = packed((*numbers, *sets))
                 yield Row(queue_target(key), part.start, "part", facts, part.dispatched_to)
+
+    def _tags_codes(self, key: QueueKey, codes: Int64Array) -> Int64Array:
+        """Return the tags codes that entries mean, some of which stand in the extension."""
+        extension = files_of(self._task.location, CONSUME_QUEUE_EXT_DIRECTORY, key)
+        return resolved(codes, StoredFiles(self._task.location, extension, spares_lost=True).read)
 
     def _compared_keys(self, keys: ExpectedItems, starts: Int64Array, stop: int) -> Iterator[Row]:
         found = list(self._items.until(stop))
