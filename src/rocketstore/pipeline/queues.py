@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.pipeline.files import OpenFile
+
     Numbers = npt.NDArray[np.int64]
 
 EVERY_KIND: Final = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
