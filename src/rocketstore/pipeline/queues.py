@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.pipeline.files import OpenFile
-
     Numbers = npt.NDArray[np.int64]
 
 EVERY_KIND: Final = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
@@ -99,7 +97,7 @@ class StoredFiles:
         self.min_offset = files[0].base if files else -1
         self.has_lost = False
         self._spares_lost = spares_lost
-        self._open: Callable[[str], OpenFile] = cache(files_at(location)[0].open)
+        self._open: Any = cache(files_at(location)[0].open)
 
     def find(self, offset: int) -> StoreFile | None:
         """Return the file that holds the byte at an offset."""
@@ -115,7 +113,8 @@ class StoredFiles:
         try:
             if not is_remote(self.location):
                 return read_part(self.location, file.path, position, size)
-            return self._open(file.path).read(position, size)
+            content: bytes = self._open(file.path).read(position, size)
+            return content
         except StoreError as error:
             gone = isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError))
             if not (self._spares_lost and gone):
