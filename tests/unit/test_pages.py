@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import doctest
 import logging
 import os
 import re
@@ -10,9 +12,10 @@ import sys
 
 import pytest
 
+import rocketstore
 from rocketstore import Message, MessageStore, StoreConfig
 from support.patience import PATIENCE_S
-from support.repository import ROOT, files_with
+from support.repository import ROOT, files_with, module_ast
 
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
@@ -23,6 +26,12 @@ EXAMPLES = [
     for number, code in enumerate(EXAMPLE.findall((ROOT / page).read_text("utf-8")))
     if "pipeline" not in code
 ]
+MANUALS = {
+    path.parent: manual
+    for path in files_with(".py", under=("src",))
+    if path.name == "__init__.py" and (manual := ast.get_docstring(module_ast(path)))
+}
+"""What each package says of itself."""
 
 
 def test_the_guide_and_the_readme_have_examples():
@@ -53,3 +62,16 @@ def test_an_example_runs_as_it_stands(code, tmp_path, monkeypatch):
     finally:
         logger.setLevel(before)
         logging.root.handlers[:] = handlers
+
+
+@pytest.mark.parametrize(
+    "package", [path for path, manual in MANUALS.items() if ">>>" in manual], ids=str
+)
+def test_the_example_in_a_manual_does_what_it_says(package, tmp_path, monkeypatch):
+    """With what `rocketstore` exports at hand."""
+    monkeypatch.chdir(tmp_path)
+    names = {name: getattr(rocketstore, name) for name in rocketstore.__all__}
+    example = doctest.DocTestParser().get_doctest(MANUALS[package], names, str(package), None, 0)
+    said = []
+    failed, tried = doctest.DocTestRunner().run(example, out=said.append)
+    assert (failed, tried > 0) == (0, True), "".join(said)

@@ -1,1 +1,8 @@
-"""The key index: its files and what they answer."""
+"""The key index: which records may have a topic and a key.
+
+`index_service` makes, flushes and cuts the files of a store that is written; `pread_index` reads
+those of another process's store. Items are put by ``native.index`` and found by ``native.lookup``,
+for ``find`` of ``storage.reading``: ``store.find("orders", key="o-17")``.
+
+Law: an item is a hint, and the record decides. Names of files rise, whatever the clock says.
+"""
