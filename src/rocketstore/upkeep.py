@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 
 from rocketstore.batch_queue import checking
 from rocketstore.config import StoreConfig
-from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, offset_tables_by_age
 from rocketstore.storage.audit import repair
 from rocketstore.storage.audit.store_audit import (
     audit_store,
@@ -30,10 +29,10 @@ from rocketstore.tables.positions import agreed_end
 from rocketstore.verification.batch_entries import UNREACHABLE, queue_bounds
 from rocketstore.verification.findings import Severity, VerifyReport, finding
 from rocketstore.verification.small_files import (
+    position_tables,
     positions,
     small_file_findings,
     standing_findings,
-    table_of,
 )
 
 if TYPE_CHECKING:
@@ -126,13 +125,11 @@ def _look(
 
 def _of_another_log(layout: StoreLayout, read: Callable[[str], Content]) -> Iterator[Finding]:
     """Yield the tables that count what stood in another log than the one at hand."""
-    consumers = offset_tables_by_age(changed_ns(layout.config))[0]
-    for name in (consumers, DELAY_OFFSETS_FILE):
-        table = table_of(read, name)
-        agreed = None if table is None else agreed_end(layout, table.log_marks or ())
+    for name, table in position_tables(read, changed_ns(layout.config)):
+        agreed = agreed_end(layout, table.log_marks or ())
         if agreed is not None:
             reason = f"it counts another log, which agrees with this one up to {agreed}"
-            yield finding("position-log", f"config/{name}", reason, physical_offset=agreed)
+            yield finding("position-log", name, reason, physical_offset=agreed)
 
 
 def repair_store(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import EndStatus, MessageStore
-from rocketstore.transaction.listing import open_transactions
+from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.fault_settings import base_seed, kill_count
 from support.memory import memory_directory
@@ -47,7 +47,7 @@ def test_each_transaction_ends_once_over_kill_after_kill(root: Path) -> None:
     assert killed >= LIVES // 2
     journal = Journal(root)
     with MessageStore.open(root, transaction_config(), threads=False) as store:
-        opened = {one.half.body.decode() for one in open_transactions(store)}
+        opened = {one.body.decode() for one in open_transactions(store)}
         delivered = Counter(one.body.decode() for one in all_of(store, QueueKey(TOPIC, 0)))
         assert {label: count for label, count in delivered.items() if count > 1} == {}, "twice"
         for label, place in journal.places.items():

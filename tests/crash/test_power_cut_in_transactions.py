@@ -10,7 +10,7 @@ import pytest
 
 from rocketstore import CheckAnswer, EndStatus, Message, MessageStore
 from rocketstore.transaction import ledger, transactions
-from rocketstore.transaction.listing import open_transactions
+from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.power_cut_trial import BATCHES, Trial, batch_name, run_trials
 from support.transaction_stores import all_of
@@ -124,7 +124,7 @@ class Endings(Trial):
         with self.open(root) as store:
             delivered = Counter(one.body.decode() for one in all_of(store, ORDERS))
             assert not [label for label, count in delivered.items() if count > 1], "twice"
-            opened = {one.half.body.decode() for one in open_transactions(store)}
+            opened = {one.body.decode() for one in open_transactions(store)}
             assert not opened & delivered.keys(), "open and committed"
             for label, one in self.begun.items():
                 if one.safe_end is not None:

@@ -23,8 +23,7 @@ from rocketstore.format.metadata_json import loads
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.transaction.ledger import messages_of
-from rocketstore.transaction.listing import open_transactions
+from rocketstore.transaction.ledger import messages_of, open_transactions
 from rocketstore.units import QueueKey
 from rocketstore.verification.newer import NEWER_FILES
 from support.audit_runs import audited
@@ -154,7 +153,7 @@ def test_an_op_message_may_end_several_transactions(tmp_path: Path) -> None:
     with ReadOnlyStore.open(root, OURS) as reader:
         ops = reader.get("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 0).messages
         assert any(op.body.count(b",") > 1 for op in ops), "5.x wrote no batch"
-        assert [one.half.body for one in open_transactions(reader)] == left
+        assert [one.body for one in open_transactions(reader)] == left
     rows = read_table(root, table="transactions")
     assert sorted(row["queueOffset"] for row in rows) == list(range(0, 40, 4))
     with MessageStore.open(root, small_config(), threads=False) as store:
@@ -175,7 +174,7 @@ def test_an_op_message_may_end_several_transactions(tmp_path: Path) -> None:
     assert offsets[f"RMQ_SYS_TRANS_HALF_TOPIC@{group}"] == {0: 8}
     assert offsets[f"RMQ_SYS_TRANS_OP_HALF_TOPIC@{group}"][0] <= len(ops)
     with ReadOnlyStore.open(root, OURS) as reader:
-        assert [one.half.body for one in open_transactions(reader)] == left[2:]
+        assert [one.body for one in open_transactions(reader)] == left[2:]
 
 
 @pytest.mark.parametrize("name", ["delivered_timers", "revived_pops"])

@@ -9,7 +9,7 @@ import pytest
 from rocketstore import EndStatus, Message, MessageStore, StoreError, verify_store
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import newer_in
-from rocketstore.transaction.listing import open_transactions
+from rocketstore.transaction.ledger import open_transactions
 from support.both_sides import small_config
 from support.golden import golden_case
 from support.java_store import require_java
@@ -79,5 +79,5 @@ def test_each_goes_on_with_what_the_other_wrote(broker: NewerBroker, tmp_path: P
         assert [one.body for one in ours.get(ORDERS, 3, 0).messages] == [
             b"ended", b"by us", b"by 5",
         ]  # fmt: skip
-        assert [one.half.body for one in open_transactions(ours)] == [b"open"]
+        assert [one.body for one in open_transactions(ours)] == [b"open"]
     assert verify_store(root, small_config()).findings == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import CheckAnswer, EndStatus, Message, MessageStore
-from rocketstore.transaction.listing import open_transactions
+from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.both_sides import small_config
 from support.java_store import SMALL_FILES, JavaStore, message_json, require_java
@@ -76,7 +76,7 @@ def test_a_broker_ends_what_we_began_and_we_what_it_began(tmp_path: Path) -> Non
         assert java.end_transaction(GROUP, *places[b"java's own"], commits=True) == 0
     with MessageStore.open(tmp_path, small_config()) as ours:
         assert delivered(ours) == [b"ours", b"commit", b"asked", b"java's own"]
-        waiting = [one.half.body for one in open_transactions(ours)]
+        waiting = [one.body for one in open_transactions(ours)]
         assert waiting == [b"left", b"java's", b"java's roll back"]
         for body in (b"commit", b"roll back", b"ours", b"asked", b"java's own"):
             result = ours.end_transaction(GROUP, *places[body], commits=True)
@@ -114,6 +114,6 @@ def test_a_broker_goes_on_after_a_kill_and_with_our_copies_and_we_with_its(tmp_p
         for body in (b"1", b"3"):
             result = ours.end_transaction(GROUP, *places[body], commits=True)
             assert result.status is EndStatus.ENDED_ALREADY
-        assert [one.half.body for one in open_transactions(ours)] == [b"2"]
+        assert [one.body for one in open_transactions(ours)] == [b"2"]
         result = ours.end_transaction(GROUP, *places[b"2"], commits=False)
         assert result.status is EndStatus.ROLLED_BACK

@@ -25,23 +25,26 @@ def list_transactions(
     The offsets are those that a commit or a rollback names.
     """
     from rocketstore.cli.reading import open_for_reading
-    from rocketstore.transaction.listing import open_transactions
+    from rocketstore.format.properties import REAL_QID, REAL_TOPIC
+    from rocketstore.rules.half_messages import PRODUCER_GROUP
+    from rocketstore.transaction.ledger import open_transactions
+    from rocketstore.transaction.records import times_checked
 
     now_ms = time.time_ns() // 1_000_000
     with open_for_reading(store, settings) as reader:
         rows = (
             {
-                "topic": one.topic,
-                "queueId": one.queue_id,
-                "producerGroup": one.producer_group,
-                "age": max(0, now_ms - one.half.born_timestamp_ms) // 1000,
-                "checks": one.checks,
-                "halfOffset": one.half.queue_offset,
-                "physicalOffset": one.half.physical_offset,
-                "bornTimestamp": one.half.born_timestamp_ms,
-                "uniqKey": one.half.unique_key,
+                "topic": half.properties.get(REAL_TOPIC),
+                "queueId": half.properties.get(REAL_QID),
+                "producerGroup": half.properties.get(PRODUCER_GROUP),
+                "age": max(0, now_ms - half.born_timestamp_ms) // 1000,
+                "checks": times_checked(half),
+                "halfOffset": half.queue_offset,
+                "physicalOffset": half.physical_offset,
+                "bornTimestamp": half.born_timestamp_ms,
+                "uniqKey": half.unique_key,
             }
-            for one in open_transactions(reader)
+            for half in open_transactions(reader)
         )
         columns = (
             "topic", "queueId", "producerGroup", "age", "checks", "halfOffset", "physicalOffset",

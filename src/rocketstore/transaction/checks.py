@@ -23,7 +23,6 @@ import msgspec
 from rocketstore.config import BrokerRole
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
-from rocketstore.format.host import decode_host
 from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.rules.waiting import real_queue
 from rocketstore.storage.attached import Service
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
-    from rocketstore.storage.results import PutResult
     from rocketstore.storage.store import BaseStore
     from rocketstore.transaction.transactions import Transactions
 
@@ -183,7 +181,7 @@ class TransactionChecks(Service):
 
     def _moved(self, half: StoredMessage, record: Record) -> StoredMessage | None:
         put = self._transactions.move(half, record)
-        return _as_put(half, record, put) if put.is_stored else None
+        return self._store.at_physical_offset(put.physical_offset) if put.is_stored else None
 
     def _discarded(self, half: StoredMessage) -> StoredMessage | None:
         if not self._transactions.end_by(half, DISCARDED, discarded_record(half)).is_stored:
@@ -207,15 +205,3 @@ class TransactionChecks(Service):
                 half.physical_offset,
                 commits=answer is CheckAnswer.COMMIT,
             )
-
-
-def _as_put(half: StoredMessage, record: Record, put: PutResult) -> StoredMessage:
-    return msgspec.structs.replace(
-        half,
-        queue_offset=put.queue_offset,
-        physical_offset=put.physical_offset,
-        size=put.size,
-        store_timestamp_ms=put.store_timestamp_ms,
-        store_host=decode_host(put.store_host),
-        raw_properties=record.properties,
-    )

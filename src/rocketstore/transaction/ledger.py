@@ -31,6 +31,7 @@ from rocketstore.rules.half_messages import (
 )
 from rocketstore.rules.waiting import real_queue, waiting_offsets
 from rocketstore.storage.log.prepared import delayed
+from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.tables.positions import end_within
 from rocketstore.transaction.records import (
     DISCARDED,
@@ -153,6 +154,15 @@ def read_ledger(
     for lost in range(ledger.stop, left[0].stop):
         ledger.end(lost)
     return ledger, [half for half in halves.values() if ledger.is_open(half.queue_offset)]
+
+
+def open_transactions(reader: Reader) -> list[StoredMessage]:
+    """Return the half messages that nobody has ended, oldest copy first; changes nothing."""
+    offsets = {(key.topic, group, key.queue_id): offset
+               for group, key, offset in read_offsets(reader.layout, reader).rows()}  # fmt: skip
+    _, halves = read_ledger(reader, lambda *place: offsets.get(place))
+    endings = endings_of(reader, halves)
+    return [half for half in halves if half.queue_offset not in endings]
 
 
 def read_ops(reader: Reader, ledger: Ledger) -> None:

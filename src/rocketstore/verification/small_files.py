@@ -199,23 +199,29 @@ class Position(NamedTuple):
     offset: int
 
 
-def positions(
+def position_tables(
     content_of: Callable[[str], Content], changed: Mapping[str, int]
-) -> Iterator[Position]:
-    """Yield every consumer's position, of the table or else its backup.
+) -> Iterator[tuple[str, ConsumerOffsets | DelayOffsets]]:
+    """Yield the tables of positions, each with its name, or else their backups.
 
     `changed` as `offset_tables_by_age` has it.
     """
     for name in (offset_tables_by_age(changed)[0], DELAY_OFFSETS_FILE):
-        shown = f"{CONFIG_DIRECTORY}/{name}"
-        table = table_of(content_of, name)
+        if (table := table_of(content_of, name)) is not None:
+            yield f"{CONFIG_DIRECTORY}/{name}", table
+
+
+def positions(
+    content_of: Callable[[str], Content], changed: Mapping[str, int]
+) -> Iterator[Position]:
+    """Yield where every consumer and delay level is; as `position_tables`."""
+    for shown, table in position_tables(content_of, changed):
         if isinstance(table, ConsumerOffsets):
             for group, key, offset in table.rows():
                 yield Position(shown, f"group {group}", *key, offset)
-        elif isinstance(table, DelayOffsets):
-            topic = DELAY_TOPIC
+        else:
             for level, offset in sorted(table.offset_table.items()):
-                yield Position(shown, f"delay level {level}", topic, level - 1, offset)
+                yield Position(shown, f"delay level {level}", DELAY_TOPIC, level - 1, offset)
 
 
 def standing_findings(

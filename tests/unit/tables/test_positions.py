@@ -25,7 +25,7 @@ from rocketstore.replication.renewal import set_log_aside
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.tables.positions import agreed_end, mark_of, with_mark
-from rocketstore.transaction.listing import open_transactions
+from rocketstore.transaction.ledger import open_transactions
 from support.replicas import wait_until
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rocketstore import CheckAnswer, EndStatus, Message
 from rocketstore.transaction import ledger, transactions
-from rocketstore.transaction.listing import open_transactions
+from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.memory import MEMORY
 from support.transaction_stores import Killed, TransactionStores, all_of, ended
@@ -136,7 +136,7 @@ class Transactions(RuleBasedStateMachine):
 
     @invariant()
     def what_is_listed_as_open_is_open(self) -> None:
-        listed = {one.half.body for one in open_transactions(self.stores.store)}
+        listed = {one.body for one in open_transactions(self.stores.store)}
         for one in self.begun:
             if one.possible == {"open"}:
                 assert one.body in listed, "lost"

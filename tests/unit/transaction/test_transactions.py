@@ -23,8 +23,7 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.log_end import Record
 from rocketstore.rules.half_messages import TRANSACTION_GROUP as GROUP
 from rocketstore.transaction import ledger, transactions
-from rocketstore.transaction.ledger import read_ledger
-from rocketstore.transaction.listing import open_transactions
+from rocketstore.transaction.ledger import open_transactions, read_ledger
 from rocketstore.transaction.records import HALF, OP, op_record
 from rocketstore.units import QueueKey
 from support.memory import memory_directory
@@ -382,7 +381,7 @@ def test_a_half_message_that_nobody_ends_holds_little_back(
     store = stores.reopen(killed=killed)
     length = store.max_offset(*HALF) - offsets(stores.root)[HALF.topic]
     assert length <= max(10, 2 * count) + 4
-    assert {half.half.properties["REAL_QID"] for half in open_transactions(store)} == {
+    assert {half.properties["REAL_QID"] for half in open_transactions(store)} == {
         str(number) for number in range(count)
     }
     # It is ended by the offsets with which it began, once.
