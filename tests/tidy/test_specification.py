@@ -17,7 +17,7 @@ from support.repository import ROOT, files_with, module_nodes
 
 SECTION = re.compile(r"(?<![\w.#/-])([BF]\d{1,2}(?:\.\d+)?)(?:\((\d+)(?:\u2013(\d+))?\))?(?!\w)")
 DEFECT = re.compile(r"\bK-[A-Z]+\d+b?")
-PLACE = re.compile(r"\bspec\s+([\dA-Z][\w.-]*\w)|(§\s?\S+)")
+PLACE = re.compile(r"\bspec\s+([\dA-Z](?:[\w.-]*\w)?)|(§\s?\S+)")
 """What is cited as a place of the specification, whatever it is."""
 
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
@@ -103,7 +103,7 @@ def test_every_citation_leads_to_a_section_a_step_or_a_row():
         ("see B3.4(12) and B3.4(13)", ["B3.4(13)"]),
         ("all of B3.4(6\u201313)", ["B3.4(6\u201313)"]),
         ("without K-D99", ["K-D99"]),
-        ("spec 2.4; a paper §1.4", ["2.4", "§1.4"]),
+        ("spec 2.4, spec F; a paper §1.4", ["2.4", "F", "§1.4"]),
         ("(spec B19, K-S5)", []),
     ],
 )

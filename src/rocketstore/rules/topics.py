@@ -1,6 +1,6 @@
 """Names of topics that a broker or the store itself puts to, and what each is for.
 
-How derived: TopicValidator, MixAll and TransactionalMessageUtil of 4.9.8 (spec F, system names).
+How derived: TopicValidator, MixAll and TransactionalMessageUtil of 4.9.8 (spec F16).
 """
 
 from __future__ import annotations
