@@ -28,7 +28,7 @@ def check(data: bytes) -> None:
         check_written_again(command)
     if error is not None:
         str(error)
-    check_connection(data, [one.command for one in frames], error)
+    check_connection(data, [command for command, _ in frames], error)
     for kind, codec in enumerate((json_header, binary_header)):
         try:
             command = codec.decode(data)

@@ -33,23 +33,15 @@ class Command(msgspec.Struct):
 
     Attributes
     ----------
-    code
-        A `RequestCode` or `ResponseCode`, or a number that neither knows.
     opaque
         The requester's number; a reply has that of its request.
     flag
         `RESPONSE` and `ONEWAY`.
     fields
-        The custom header, texts by name (``extFields``); None where there is none, which a reply
-        of 4.9 tells apart from an empty one.
-    remark
-        Why a request failed, for people.
-    language, version
-        Who says it; None for a language that is not known.
-    kind
-        How its header was encoded, or is to be.
-    body
-        What follows the header.
+        The custom header, texts by name (``extFields``). None is not the same as no text: 4.9
+        writes ``{}`` for a header without values.
+    language
+        Of who says it; None where that is not known.
     """
 
     code: int

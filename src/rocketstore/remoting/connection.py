@@ -5,8 +5,7 @@ what `take_output` gives, says with `note_unsent` what the socket has not taken 
 `check` now and then. It reads from the socket while `is_reading`, and closes it once `state` is
 `State.CLOSED`; `reason` says why.
 
-Both sides of a connection are the same: each may send requests and answers the other's. An opaque
-number belongs to the side that asked.
+Both sides are alike: each may ask and answers the other. An opaque number is the asking side's.
 
 Law: everything that changes the state of a connection is `TRANSITIONS`. This file knows no socket,
 no clock and no code of a request.
@@ -47,24 +46,17 @@ class Cause(enum.Enum):
     CLOSE = "it is over"
 
 
-TRANSITIONS: Final[dict[State, dict[Cause, State]]] = {
-    State.OPEN: {
-        Cause.FILLED: State.FULL,
-        Cause.FINISH: State.ENDING,
-        Cause.CLOSE: State.CLOSED,
-    },
-    State.FULL: {
-        Cause.DRAINED: State.OPEN,
-        Cause.FINISH: State.ENDING,
-        Cause.CLOSE: State.CLOSED,
-    },
-    State.ENDING: {
-        Cause.SETTLED: State.CLOSED,
-        Cause.CLOSE: State.CLOSED,
-    },
-    State.CLOSED: {},
+TRANSITIONS: Final = {
+    (State.OPEN, Cause.FILLED): State.FULL,
+    (State.FULL, Cause.DRAINED): State.OPEN,
+    (State.OPEN, Cause.FINISH): State.ENDING,
+    (State.FULL, Cause.FINISH): State.ENDING,
+    (State.ENDING, Cause.SETTLED): State.CLOSED,
+    (State.OPEN, Cause.CLOSE): State.CLOSED,
+    (State.FULL, Cause.CLOSE): State.CLOSED,
+    (State.ENDING, Cause.CLOSE): State.CLOSED,
 }
-"""A cause that a state does not name changes nothing."""
+"""What is not here changes nothing."""
 
 
 class CloseReason(enum.Enum):
@@ -103,12 +95,7 @@ _LAST_OPAQUE: Final = 2**31 - 1
 class Connection:
     """One connection; `totals` are those of all that share a limit.
 
-    Attributes
-    ----------
-    state
-        See `State`; `reason` why it is `CLOSED`.
-    held_bytes
-        What it holds, and counts in ``totals.held_bytes``.
+    It counts `held_bytes` of its own in ``totals.held_bytes``; `reason` says why it is closed.
     """
 
     __slots__ = (
@@ -135,11 +122,11 @@ class Connection:
     # --- the state ------------------------------------------------------------------------------
 
     def _move(self, cause: Cause) -> None:
-        self.state = TRANSITIONS[self.state].get(cause, self.state)
+        self.state = TRANSITIONS.get((self.state, cause), self.state)
 
     def _weigh(self) -> None:
         """Count what is held, and see whether that is too much, or little again."""
-        if self.state is State.CLOSED:
+        if self.is_closed:
             return
         totals, limits, partial = self._totals, self._limits, self._reader.kept_bytes
         own = self._owed + self._queued + self._unsent
@@ -151,14 +138,14 @@ class Connection:
         elif own <= limits.connection_bytes // 2:
             self._move(Cause.DRAINED)
         if not own and not self._awaited and self.state is State.ENDING:
-            self._close_by(Cause.SETTLED, CloseReason.LOCAL)
+            self.close(cause=Cause.SETTLED)
 
-    def close(self, reason: CloseReason | FrameFault = CloseReason.LOCAL) -> None:
+    def close(
+        self, reason: CloseReason | FrameFault = CloseReason.LOCAL, cause: Cause = Cause.CLOSE
+    ) -> None:
         """End it at once; what was not sent is not sent."""
-        if self.state is not State.CLOSED:
-            self._close_by(Cause.CLOSE, reason)
-
-    def _close_by(self, cause: Cause, reason: CloseReason | FrameFault) -> None:
+        if self.is_closed:
+            return
         self._move(cause)
         self.reason = reason
         self._totals.closed[reason] += 1
@@ -173,14 +160,17 @@ class Connection:
         self._weigh()
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it is over."""
+        return self.state is State.CLOSED
+
+    @property
     def is_reading(self) -> bool:
         """Whether bytes of the other side are wanted."""
         return self.state in (State.OPEN, State.ENDING)
 
     def check(self, now_ms: int) -> None:
         """Close it where something took too long."""
-        if self.state is State.CLOSED:
-            return
         limits = self._limits
         if self._unsent and now_ms - self._taken_ms >= limits.stall_ms:
             self.close(CloseReason.TAKES_NOTHING)
@@ -197,7 +187,7 @@ class Connection:
         Bytes that are no frame close the connection; what came before them is returned, and its
         answers go nowhere, as with 4.9.
         """
-        if self.state is State.CLOSED:
+        if self.is_closed:
             return []
         self._moved_ms = now_ms
         had_part = self._reader.kept_bytes > 0
@@ -207,7 +197,12 @@ class Connection:
         events: list[Event] = []
         for command, size in frames:
             if command.flag & RESPONSE:
-                self._match(command, events)
+                self._totals.replies += 1
+                token = self._awaited.pop(command.opaque, None)
+                if token is None:
+                    self._totals.unmatched += 1
+                else:
+                    events.append(ReplyReceived(command, token))
             elif self.state is not State.ENDING:
                 self._totals.requests += 1
                 self._owed += size
@@ -217,27 +212,19 @@ class Connection:
         self._weigh()
         return events
 
-    def _match(self, command: Command, events: list[Event]) -> None:
-        self._totals.replies += 1
-        token = self._awaited.pop(command.opaque, None)
-        if token is None:
-            self._totals.unmatched += 1
-        else:
-            events.append(ReplyReceived(command, token))
-
     # --- what goes ------------------------------------------------------------------------------
 
     def ask(self, request: Command, token: object | None) -> int:
         """Send a request; its reply comes with `token`, None is for one that gets none.
 
-        Returns its opaque number, by which `forget` knows it.
+        Returns its opaque number, which `forget` takes.
         """
         opaque = self._opaque
         self._opaque = 0 if opaque == _LAST_OPAQUE else opaque + 1
         request.opaque = opaque
         request.flag = ONEWAY if token is None else 0
         self._send(request)
-        if token is not None and self.state is not State.CLOSED:
+        if token is not None and not self.is_closed:
             self._awaited[opaque] = token
         return opaque
 
@@ -254,14 +241,10 @@ class Connection:
     def answer(self, request: Command, size: int, reply: Command | None) -> None:
         """Answer a request that came, in the kind of header that it had; None answers nothing.
 
-        A request that wants no reply gets none, whatever is said of it.
-
-        Raises
-        ------
-        FieldRangeError
-            The reply is longer than a frame; the request is not answered yet.
+        A request that wants no reply gets none. A reply longer than a frame is a `FieldRangeError`,
+        and the request is not answered yet.
         """
-        if self.state is State.CLOSED:
+        if self.is_closed:
             return
         if reply is not None and not request.flag & ONEWAY:
             reply.opaque = request.opaque
@@ -271,7 +254,7 @@ class Connection:
         self._owed -= size
 
     def _send(self, command: Command) -> None:
-        if self.state is State.CLOSED:
+        if self.is_closed:
             return
         head, body = encode_frame(command)
         self._queued += len(head) + len(body)
@@ -295,7 +278,7 @@ class Connection:
 
         The end of a turn: what is held is counted, and an end that was wanted may have come.
         """
-        if self.state is State.CLOSED:
+        if self.is_closed:
             return
         if unsent < self._unsent:
             self._taken_ms = self._moved_ms = now_ms

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from rocketstore.errors import FieldRangeError, FormatError
 from rocketstore.remoting import binary_header, json_header
@@ -57,13 +57,6 @@ class FrameError(FormatError):
         self.fault = fault
 
 
-class Frame(NamedTuple):
-    """A command that came, and how many bytes it was."""
-
-    command: Command
-    size: int
-
-
 class FrameReader:
     """Cuts a stream into frames, whatever pieces it comes in."""
 
@@ -79,8 +72,8 @@ class FrameReader:
         """Bytes of the frame that is not whole yet."""
         return len(self._part)
 
-    def feed(self, data: bytes) -> tuple[list[Frame], FrameError | None]:
-        """Take what came; return the frames that are whole now.
+    def feed(self, data: bytes) -> tuple[list[tuple[Command, int]], FrameError | None]:
+        """Take what came; return the commands that are whole now, with the sizes of their frames.
 
         Where a frame cannot be taken, those before it are returned with the error, and nothing may
         be fed any more.
@@ -90,7 +83,7 @@ class FrameReader:
             if len(self._part) < self._wanted:
                 return [], None
             data, self._part = bytes(self._part), bytearray()
-        frames: list[Frame] = []
+        frames: list[tuple[Command, int]] = []
         self._wanted = 0
         position, size = 0, len(data)
         try:
@@ -102,7 +95,7 @@ class FrameReader:
                 if end > size:
                     self._wanted = end - position
                     break
-                frames.append(Frame(_decode(data, position + _LENGTH.size, end), end - position))
+                frames.append((_decode(data, position + _LENGTH.size, end), end - position))
                 position = end
         except FrameError as error:
             return frames, error

@@ -12,6 +12,7 @@ taken: single quotes, names without quotes, comments; invalid UTF-8, which Java 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -43,8 +44,9 @@ class _Header(msgspec.Struct, Generic[Value], rename="camel"):
     version: Int32 = 0
 
 
-_read: Final = msgspec.json.Decoder(_Header[str]).decode
-_read_leniently: Final = msgspec.json.Decoder(_Header[msgspec.Raw], strict=False).decode
+_Decode = Callable[[bytes], _Header[Any]]
+_read: Final[_Decode] = msgspec.json.Decoder(_Header[str]).decode
+_read_leniently: Final[_Decode] = msgspec.json.Decoder(_Header[msgspec.Raw], strict=False).decode
 _write: Final = msgspec.json.Encoder().encode
 
 
@@ -60,12 +62,10 @@ def decode(header: bytes) -> Command:
     """
     try:
         try:
-            read: _Header[Any] = _read(header)
+            read = _read(header)
         except msgspec.ValidationError:
             read = _read_leniently(header)
-            fields_found: Any = read.ext_fields
-            texts: Any = fields_found and _texts(fields_found)
-            read.ext_fields = texts
+            read.ext_fields = read.ext_fields and _texts(read.ext_fields)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"header: {error}", field="header") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -60,20 +60,9 @@ DEFAULT_LIMITS: Final = Limits()
 class Totals:
     """What all connections of a server or a client hold and did.
 
-    Attributes
-    ----------
-    held_bytes
-        See the law of this module.
-    requests, replies
-        Frames that came.
-    unmatched
-        Replies that answer no request: it was given up, or there was none.
-    refused
-        Requests that nobody serves, by code.
-    failed
-        Requests whose handling raised, by code.
-    closed
-        Connections that ended, by `connection.CloseReason`.
+    Of replies that came, `unmatched` answer no request: it was given up, or there was none. Of
+    requests, by code, nobody serves those `refused`, and those `failed` raised. Connections that
+    ended are `closed`, by `connection.CloseReason`.
     """
 
     def __init__(self) -> None:

@@ -44,17 +44,7 @@ class Peer(Protocol):
 
 
 class Call:
-    """A request that came and is not answered yet.
-
-    Attributes
-    ----------
-    command
-        What is asked.
-    peer
-        Who asks.
-    received_ms
-        When it came, by the clock of the server.
-    """
+    """A request that came and is not answered yet: what is asked, by whom, and since when."""
 
     __slots__ = ("_size", "command", "peer", "received_ms")
 
@@ -70,24 +60,16 @@ class Call:
 
 
 class Later:
-    """The type of `LATER`."""
+    """What a handler returns that keeps its call: `LATER`."""
 
 
 LATER: Final = Later()
-"""What a handler returns that keeps its call."""
 
 
 class Row(NamedTuple):
-    """One kind of request.
+    """One kind of request: the types of its custom header and of its reply's, and who answers it.
 
-    Attributes
-    ----------
-    code
-        Its number.
-    header, reply
-        Types of its custom header and of its reply's; None: a reply has none.
-    handle
-        Does what is asked, and returns the reply, None for none, or `LATER`.
+    `handle` returns the reply, None for none, or `LATER`.
     """
 
     code: RequestCode
@@ -114,18 +96,10 @@ def not_supported(call: Call) -> Command:
 
 
 class RequestTable:
-    """Hands each request to the row of its code.
+    """Hands each request to the row of its code, and any other to `unknown`.
 
-    Parameters
-    ----------
-    rows
-        What is served, one row per code.
-    unknown
-        Answers any other request; None of it is no answer.
-    turn_ended
-        Called after the calls of each turn, for rows that do the work of a turn at once.
-    disconnected
-        Called for each connection that ends.
+    `turn_ended` are called after the calls of each turn, for rows that do the work of a turn at
+    once; `disconnected` for each connection that ends.
     """
 
     def __init__(

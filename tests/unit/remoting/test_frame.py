@@ -22,7 +22,7 @@ def commands_of(pieces):
     for piece in pieces:
         frames, error = reader.feed(piece)
         assert error is None
-        found += [one.command for one in frames]
+        found += [command for command, _ in frames]
     assert reader.kept_bytes == 0
     return found
 
@@ -84,7 +84,7 @@ def test_a_bad_frame_is_named_and_what_came_before_it_is_kept(data, fault, is_in
     found, error = [], None
     for piece in [stream[at : at + 1] for at in range(len(stream))] if is_in_pieces else [stream]:
         frames, error = reader.feed(piece)
-        found += [one.command for one in frames]
+        found += [command for command, _ in frames]
         if error is not None:
             break
     assert found == COMMANDS

@@ -1,0 +1,271 @@
+"""A connection with its socket, in an event loop; and the turns in which requests are handled.
+
+All that came in one pass of the loop is handled in the next: requests of all channels are handed to
+the processor together, then each channel that has something to send sends it with one call.
+
+Law: everything here runs in the thread of the loop. What waits for a reply is a future; what waits
+for an answer is no task.
+How derived: NettyRemotingAbstract and the handlers of NettyRemotingServer and NettyRemotingClient
+of 4.9.8 (remoting specification, section 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, cast
+
+from rocketstore.errors import RemotingError
+from rocketstore.events import get_logger
+from rocketstore.remoting.connection import CloseReason, Connection, ReplyReceived
+from rocketstore.remoting.limits import Totals
+from rocketstore.remoting.requests import Call
+from rocketstore.units import monotonic_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.remoting.command import Command
+    from rocketstore.remoting.frame import FrameFault
+    from rocketstore.remoting.limits import Limits
+    from rocketstore.remoting.requests import Processor
+
+SWEEP_S: Final = 1.0
+"""How often times and limits are looked at."""
+
+_log: Final = get_logger(__name__)
+
+_USUAL: Final = frozenset({CloseReason.PEER, CloseReason.LOCAL, CloseReason.LOST})
+"""Ends that are not worth a line above ``debug``."""
+
+
+class Channel(asyncio.Protocol):
+    """One connection; processors know it as their `requests.Peer`."""
+
+    __slots__ = ("_transport", "_turns", "address", "connection", "is_touched")
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.connection = Connection(turns.limits, turns.totals, turns.clock())
+        self.address = "?"
+        self.is_touched = False
+
+    # --- called by the loop ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+        # Whatever the socket does not take at once is counted, and its end is told.
+        self._transport.set_write_buffer_limits(high=0)
+        host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._turns.begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; the requests in them are handled with all others of this pass."""
+        turns = self._turns
+        now_ms = turns.clock()
+        for event in self.connection.receive(data, now_ms):
+            if isinstance(event, ReplyReceived):
+                if not event.token.done():
+                    event.token.set_result(event.command)
+            else:
+                turns.add(Call(event.command, event.size, self, now_ms))
+        turns.relieve(now_ms)
+        self._settle()
+
+    def eof_received(self) -> None:
+        """Take the end of the other side's requests for the end of all, as netty does."""
+        self.close(CloseReason.PEER)
+
+    def resume_writing(self) -> None:
+        """Take note that everything was sent."""
+        self.note_sent(self._turns.clock())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self.connection.close(CloseReason.PEER if exc is None else CloseReason.LOST)
+        reason = cast("CloseReason | FrameFault", self.connection.reason)
+        for future in self.connection.take_awaited():
+            if not future.done():
+                future.set_exception(RemotingError(f"{self.address}: {reason.value}"))
+        level = _log.debug if reason in _USUAL else _log.warning
+        level("connection.closed", peer=self.address, reason=reason.value)
+        self._turns.end(self)
+
+    # --- called by processors and clients -------------------------------------------------------
+
+    def answer(self, request: Command, size: int, reply: Command | None) -> None:
+        """Answer a request at the end of this turn; see `Connection.answer`."""
+        self.connection.answer(request, size, reply)
+        self._turns.touch(self)
+
+    def tell(self, request: Command) -> None:
+        """Send a request that wants no reply; one to a closed connection goes nowhere."""
+        self.connection.ask(request, None)
+        self._turns.touch(self)
+
+    async def ask(self, request: Command, timeout_ms: int) -> Command:
+        """Send a request and return its reply, whatever that says.
+
+        Raises
+        ------
+        RemotingError
+            The connection ended, or no reply came in time.
+        """
+        if self.connection.is_closed:
+            raise RemotingError(f"{self.address}: the connection was closed")
+        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        opaque = self.connection.ask(request, future)
+        self._turns.touch(self)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError as error:
+            raise RemotingError(
+                f"{self.address} did not answer request {request.code} within {timeout_ms} ms"
+            ) from error
+        finally:
+            self.connection.forget(opaque)
+
+    def close(self, reason: CloseReason = CloseReason.LOCAL) -> None:
+        """End it at once."""
+        self.connection.close(reason)
+        self._settle()
+
+    def finish(self) -> None:
+        """End it once everything is answered and taken."""
+        self.connection.finish()
+        self._settle()
+
+    # --- called by turns ------------------------------------------------------------------------
+
+    def flush(self, now_ms: int) -> None:
+        """Send what there is."""
+        self.is_touched = False
+        output = self.connection.take_output(now_ms)
+        if output:
+            self._transport.writelines(output)
+        self.note_sent(now_ms)
+
+    def note_sent(self, now_ms: int) -> None:
+        """Let the connection know what the socket has not taken, and go on as it says."""
+        self.connection.note_unsent(self._transport.get_write_buffer_size(), now_ms)
+        self._settle()
+
+    def check(self, now_ms: int) -> None:
+        """Look at the times."""
+        if self.connection.has_unsent:
+            self.note_sent(now_ms)
+        self.connection.check(now_ms)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Do with the socket what the state of the connection says."""
+        if self.connection.is_closed:
+            self._transport.abort()
+        elif self.connection.is_reading != self._transport.is_reading():
+            if self.connection.is_reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+
+class Turns:
+    """What the channels of one server or client share: their limits, their totals, their turn."""
+
+    def __init__(
+        self, processor: Processor, limits: Limits, clock: Callable[[], int] = monotonic_ms
+    ) -> None:
+        self.limits = limits
+        self.totals = Totals()
+        self.clock = clock
+        self.channels: set[Channel] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._processor = processor
+        self._calls: list[Call] = []
+        self._touched: list[Channel] = []
+        self._is_due = False
+        self._full_since_ms: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def begin(self, channel: Channel) -> None:
+        """Take in a channel, unless there are too many."""
+        self.channels.add(channel)
+        self._empty.clear()
+        if len(self.channels) > self.limits.most_connections:
+            channel.close(CloseReason.TOO_MANY)
+
+    def end(self, channel: Channel) -> None:
+        """Forget a channel."""
+        self.channels.discard(channel)
+        if not self.channels:
+            self._empty.set()
+        self._processor.disconnected(channel)
+
+    def add(self, call: Call) -> None:
+        """Have a request handled in the next turn."""
+        self._calls.append(call)
+        self._need_turn()
+
+    def touch(self, channel: Channel) -> None:
+        """Have a channel send what it has at the end of this turn."""
+        if not channel.is_touched:
+            channel.is_touched = True
+            self._touched.append(channel)
+            self._need_turn()
+
+    def _need_turn(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        calls, self._calls = self._calls, []
+        try:
+            if calls:
+                self._processor.process(calls, self.totals)
+        finally:
+            self._is_due = False
+            touched, self._touched = self._touched, []
+            now_ms = self.clock()
+            for channel in touched:
+                channel.flush(now_ms)
+            self.relieve(now_ms)
+
+    def relieve(self, now_ms: int) -> None:
+        """Close who holds most where all hold too much; read on where they do not any more."""
+        limit, held = self.limits.total_bytes, self.totals.held_bytes
+        if held < limit:
+            if self._full_since_ms is not None and held < limit // 4 * 3:
+                self._full_since_ms = None
+                for channel in self.channels:
+                    channel.note_sent(now_ms)
+            return
+        if self._full_since_ms is None:
+            self._full_since_ms = now_ms
+        if held >= 2 * limit or now_ms - self._full_since_ms >= self.limits.full_ms:
+            self._full_since_ms = now_ms
+            most = max(self.channels, key=lambda channel: channel.connection.held_bytes)
+            most.close(CloseReason.HOLDS_MOST)
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        now_ms = self.clock()
+        for channel in list(self.channels):
+            channel.check(now_ms)
+        self.relieve(now_ms)
+
+    async def close(self, drain_ms: int) -> None:
+        """End all channels, within `drain_ms` after what is owed was answered and taken."""
+        for channel in list(self.channels):
+            channel.finish()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_ms / 1000):
+                await self._empty.wait()
+        for channel in list(self.channels):
+            channel.close()
+        await self._empty.wait()
+        self._sweeper.cancel()

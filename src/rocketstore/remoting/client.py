@@ -1,0 +1,112 @@
+"""A client: it asks servers, over one connection to each, and answers what they ask.
+
+Law: a request is sent once. Whether it was done is not known where no reply came; who asks decides.
+How derived: NettyRemotingClient of 4.9.8 (remoting specification, section 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+from rocketstore.errors import RemotingError
+from rocketstore.remoting.channel import Channel, Turns
+from rocketstore.remoting.connection import CloseReason
+from rocketstore.remoting.limits import DEFAULT_LIMITS
+from rocketstore.remoting.requests import RequestTable
+from rocketstore.units import monotonic_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.remoting.command import Command
+    from rocketstore.remoting.limits import Limits
+    from rocketstore.remoting.requests import Processor
+
+CONNECT_MS: Final = 3000
+REQUEST_MS: Final = 3000
+"""As connectTimeoutMillis and the time-out of a synchronous request in 4.9's clients."""
+
+
+class RemotingClient:
+    """Connections to servers, made when they are needed; used in one event loop.
+
+    What servers ask is answered by `processor`, without one by code 3.
+    """
+
+    def __init__(
+        self,
+        processor: Processor | None = None,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self._turns = Turns(processor or RequestTable(()), limits, clock)
+        self.totals = self._turns.totals
+        self._channels: dict[str, asyncio.Task[Channel]] = {}
+
+    async def ask(self, address: str, request: Command, *, timeout_ms: int = REQUEST_MS) -> Command:
+        """Send a request to ``host:port`` and return the reply, whatever it says.
+
+        A connection on which no reply came in time is closed, as Java's client does: the next
+        request gets a new one.
+
+        Raises
+        ------
+        RemotingError
+            There is no connection, it ended, or no reply came in time.
+        """
+        channel = await self._channel(address)
+        try:
+            return await channel.ask(request, timeout_ms)
+        except RemotingError:
+            channel.close(CloseReason.TIMED_OUT)
+            raise
+
+    async def tell(self, address: str, request: Command) -> None:
+        """Send a request that wants no reply; `RemotingError` where there is no connection."""
+        (await self._channel(address)).tell(request)
+
+    async def _channel(self, address: str) -> Channel:
+        """Return the connection to a server; all who want it meanwhile wait for the same one."""
+        task = self._channels.get(address)
+        if task is None or (task.done() and not _is_usable(task)):
+            task = self._channels[address] = asyncio.create_task(self._connect(address))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            raise RemotingError(f"{address}: this client was closed") from None
+
+    async def _connect(self, address: str) -> Channel:
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(CONNECT_MS / 1000):
+                _, channel = await asyncio.get_running_loop().create_connection(
+                    lambda: Channel(self._turns), host.strip("[]"), int(port)
+                )
+        except (OSError, ValueError, OverflowError) as error:
+            raise RemotingError(
+                f"cannot connect to {address}: {error or 'no answer in time'}",
+                hint="see that a server listens there; an address is host:port",
+            ) from error
+        return channel
+
+    async def close(self) -> None:
+        """End all connections; what is still asked fails."""
+        tasks, self._channels = self._channels.values(), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._turns.close(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+
+def _is_usable(task: asyncio.Task[Channel]) -> bool:
+    return not task.exception() and not task.result().connection.is_closed

@@ -1,0 +1,95 @@
+"""A server: it listens, and hands to its processor what comes.
+
+Law: it listens where it is told to and nowhere else; the default is the loopback.
+How derived: NettyRemotingServer of 4.9.8 (remoting specification, section 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+from rocketstore.errors import RemotingError
+from rocketstore.remoting.channel import Channel, Turns
+from rocketstore.remoting.limits import DEFAULT_LIMITS
+from rocketstore.units import monotonic_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.remoting.limits import Limits
+    from rocketstore.remoting.requests import Processor
+
+BACKLOG: Final = 1024
+"""As serverSocketBacklog of 4.9."""
+
+DRAIN_MS: Final = 1000
+"""How long `RemotingServer.close` waits for what is owed: SIGTERM has 5 s in all."""
+
+
+class RemotingServer:
+    """Listens at `address` while it is open: ``async with await RemotingServer.open(…)``."""
+
+    def __init__(self, listener: asyncio.Server, turns: Turns) -> None:
+        self._listener = listener
+        self._turns = turns
+        self.totals = turns.totals
+        host, port = listener.sockets[0].getsockname()[:2]
+        self.address: tuple[str, int] = host, port
+
+    @classmethod
+    async def open(
+        cls,
+        processor: Processor,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> Self:
+        """Listen at an address; port 0 is any free one.
+
+        Raises
+        ------
+        RemotingError
+            The port is in use, or the address is not one of this machine.
+        """
+        turns = Turns(processor, limits, clock)
+        loop = asyncio.get_running_loop()
+        try:
+            listener = await loop.create_server(
+                lambda: Channel(turns), host, port, backlog=BACKLOG, reuse_address=True
+            )
+        except (OSError, OverflowError) as error:
+            await turns.close(0)
+            raise RemotingError(
+                f"cannot listen at {host}:{port}: {error}",
+                hint="choose another port or host; port 0 takes any free one",
+            ) from error
+        return cls(listener, turns)
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections there are."""
+        return len(self._turns.channels)
+
+    async def close(self, drain_ms: int = DRAIN_MS) -> None:
+        """Listen no more, answer what is owed within `drain_ms`, and end all connections."""
+        self._listener.close()
+        await self._turns.close(drain_ms)
+        await self._listener.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of a server process: uvloop's where it is installed, or Python's."""
+    try:
+        import uvloop  # noqa: PLC0415 - the extra "broker"
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
