@@ -1,6 +1,5 @@
 # The public names of ``rocketstore``: read when one is first asked for, see `__init__.py`.
 
-from rocketstore.batch_queue.topics import BatchTopics as BatchTopics
 from rocketstore.config import (
     BrokerRole as BrokerRole,
     FlushDiskType as FlushDiskType,
@@ -49,7 +48,6 @@ from rocketstore.format.index_file import IndexHeader as IndexHeader
 from rocketstore.format.queue_entry import QueueEntry as QueueEntry
 from rocketstore.format.queue_extension import ExtensionUnit as ExtensionUnit
 from rocketstore.format.stored_message import StoredMessage as StoredMessage
-from rocketstore.memory import MemoryTopics as MemoryTopics
 from rocketstore.message import Message as Message
 from rocketstore.message_store import MessageStore as MessageStore
 from rocketstore.queue_extension.filters import ConsumerFilters as ConsumerFilters
@@ -74,6 +72,7 @@ from rocketstore.storage.running_flags import (
     RunningFlags as RunningFlags,
 )
 from rocketstore.storage.statistics import StoreStatistics as StoreStatistics
+from rocketstore.storage.topics_of_kind import TopicsOfKind as TopicsOfKind
 from rocketstore.transaction.checks import CheckAnswer as CheckAnswer
 from rocketstore.transaction.records import EndStatus as EndStatus
 from rocketstore.transaction.transactions import EndResult as EndResult, HalfMessage as HalfMessage

@@ -19,24 +19,19 @@ from rocketstore.errors import ConfigError
 from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.runtime import broker_info
 from rocketstore.metrics.scrub_service import ScrubService
-from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.store import BaseStore
+from rocketstore.storage.topics_of_kind import TopicsOfKind
 from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 from rocketstore.tables.positions import LogMark
-from rocketstore.tables.topics import TopicFile
 from rocketstore.transaction.checks import TransactionChecks
 from rocketstore.transaction.transactions import EndResult, HalfMessage, Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
-    from pathlib import Path
 
-    from rocketstore.batch_queue.topics import BatchTopics
-    from rocketstore.config import StoreConfig
     from rocketstore.consuming.consumer import Consumer
     from rocketstore.format.stored_message import StoredMessage
-    from rocketstore.memory import MemoryTopics
     from rocketstore.message import Message
     from rocketstore.queue_extension.filters import ConsumerFilters
     from rocketstore.replication.master import MasterService
@@ -98,24 +93,18 @@ class MessageStore(BaseStore):
     replication
         What slaves follow (``haListenPort``), or what follows a master (``haMasterAddress``); None
         without.
+    batch_topics
+        Topics whose queues hold batches, as brokers of 5.x have them.
     """
+
+    keeps_memory = True
 
     def __init__(
         self, parts: StoreParts, *wrong: object, threads: bool = True,
         services: Iterable[Maker] = (),
     ) -> None:  # fmt: skip
         super().__init__(parts, *wrong, threads=threads)
-        self._topics = TopicFile(self.layout, clock=parts.clock, disk=parts.disk)
-        self._memory: MemoryTopics | None = None
-        if parts.config.memory_topic_enable and parts.config.broker_role is not BrokerRole.SLAVE:
-            from rocketstore.memory import MemoryTopics  # noqa: PLC0415 - few need it
-
-            # Before the services, which then see those topics like any other.
-            self._memory = MemoryTopics(self, parts, self._topics)
-            self._memory.attach()
-        self._batch_topics: BatchTopics | None = None
-        if parts.kinds.batch or parts.config.broker_role is BrokerRole.SLAVE:  # it may learn of one
-            _ = self.batch_topics
+        self.batch_topics = TopicsOfKind(parts, "batch", check_open=self.check_open)
         self._filters: ConsumerFilters | None = None
         if (extensions := parts.queues.make_extension) is not None:
             from rocketstore.queue_extension.filters import ConsumerFilters  # noqa: PLC0415 - as above
@@ -138,14 +127,8 @@ class MessageStore(BaseStore):
         self._transactions: Transactions = self.attached["transactions"]
         self.transaction_checks: TransactionChecks = self.attached["transaction_checks"]
 
-    @staticmethod
-    def _open_read_only(path: str | Path, config: StoreConfig) -> ReadOnlyStore:
-        from rocketstore.batch_queue.unmapped_queues import with_batches  # noqa: PLC0415 - few do
-
-        return with_batches(ReadOnlyStore.open(path, config))
-
     @property
-    def memory_topics(self) -> MemoryTopics:
+    def memory_topics(self) -> TopicsOfKind:
         """Topics whose messages are in memory only.
 
         Raises
@@ -153,14 +136,14 @@ class MessageStore(BaseStore):
         ConfigError
             ``memoryTopicEnable`` is off, or the store is a slave, which has none.
         """
-        if self._memory is None:
+        if "memory" not in self.kinds.known:
             raise ConfigError(
                 f"{self.layout.root} has no memory topics: memoryTopicEnable is off, or it is a "
                 "slave",
                 key="memoryTopicEnable",
                 hint="open a master with StoreConfig(memory_topic_enable=True)",
             )
-        return self._memory
+        return TopicsOfKind(self._parts, "memory", check_open=self.check_open)
 
     def at_physical_offset(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record starts at an offset, None when none does.
@@ -170,15 +153,6 @@ class MessageStore(BaseStore):
         if self.transient_pool is not None:
             self.transient_pool.commit_beyond(physical_offset)
         return super().at_physical_offset(physical_offset)
-
-    @property
-    def batch_topics(self) -> BatchTopics:
-        """Topics whose queues hold batches, as brokers of 5.x have them."""
-        if self._batch_topics is None:
-            from rocketstore.batch_queue.topics import BatchTopics  # noqa: PLC0415 - few need it
-
-            self._batch_topics = BatchTopics(self, self._parts, self._topics)
-        return self._batch_topics
 
     @property
     def consumer_filters(self) -> ConsumerFilters:
@@ -198,26 +172,16 @@ class MessageStore(BaseStore):
             )
         return self._filters
 
-    @property
-    def queue_count(self) -> int:
-        """How many queues there are; it changes when one comes."""
-        memory = self._memory
-        batches = len(self._parts.queues.batch_queues)
-        in_memory = 0 if memory is None else memory.messages.queue_count
-        return super().queue_count + batches + in_memory
-
     def runtime_info(self) -> dict[str, str]:
         """Return what 4.9 tells of a running store, under its names, and some of our own."""
-        memory = {} if self._memory is None else self._memory.runtime_info()
         since_ms = self._parts.log.end.locked_since_ms
-        info = super().runtime_info() | broker_info(
+        return super().runtime_info() | broker_info(
             self,
             free_buffers=None
             if self.transient_pool is None
             else self.transient_pool.pool.free_count,
             locked_ms=self._parts.log.monotonic() - since_ms if since_ms else 0,
         )
-        return info | {key: str(one) for key, one in memory.items()}
 
     def put_async(self, message: Message, queue_id: int = 0) -> Future[PutResult]:
         """Append a message and return a future of what `put` returns or raises.

@@ -1,4 +1,4 @@
-"""Verify and repair a whole store: log, queues, index, small files, and its batch queues.
+"""Verify and repair a whole store: log, queues of every kind, index, small files.
 
 ``rocketstore store verify`` and ``store repair`` are these two calls. Verifying works beside a
 writer and on a read-only mount: files are read with ``pread``, no lock is taken, no byte written.
@@ -13,7 +13,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rocketstore.batch_queue import checking
 from rocketstore.config import StoreConfig
 from rocketstore.storage.audit import repair
 from rocketstore.storage.audit.store_audit import (
@@ -26,7 +25,7 @@ from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.tables.positions import agreed_end
-from rocketstore.verification.batch_entries import UNREACHABLE, queue_bounds
+from rocketstore.verification.batch_entries import queue_bounds
 from rocketstore.verification.findings import Severity, VerifyReport, finding
 from rocketstore.verification.small_files import (
     position_tables,
@@ -102,19 +101,17 @@ def _look(
     read = cache(small_files(layout))
     standing = list(positions(read, changed_ns(layout.config)))
     kinds = find_kinds(layout, read)
-    batches = checking.StoredQueues(layout, kinds.batch_topics)
     audit = audit_store(
         layout, sizes, kinds, config, now_ms=now_ms, is_live=is_live, advance=progress
     )
     bounds = {queue.key: (queue.first_record, queue.stop) for queue in audit.queues}
-    for key, stored in batches.entries.items():
+    for key, stored in audit.batches.entries.items():
         bounds[key] = queue_bounds(stored, audit.log.start)
     latest_ms = now_ms if is_live else audit.met.latest_ms
     was_aborted = layout.abort.exists() and not is_live
     reached = audit.dispatched_to if was_aborted else None
     findings = [
         *audit.findings(is_live=is_live, dispatched_to=reached),
-        *batches.compare(audit.log_files, audit.log, is_live=is_live, dispatched_to=reached),
         *small_file_findings(read, now_ms, latest_ms, was_aborted=was_aborted),
         *newer_in(layout, read),
         *standing_findings(standing, bounds),
@@ -168,17 +165,8 @@ def repair_store(
         There is no CommitLog file although queues have entries (K-R10).
     """
     path, config, now_ms, disk = Path(path), config or StoreConfig(), _now(now_ms), disk or Disk()
-    report = repair.repair_store(
+    return repair.repair_store(
         path, config, policy=policy, dry_run=dry_run, now_ms=now_ms, disk=disk
-    )
-    found, done, evidence = checking.repair_batch_queues(
-        path, config, now_ms=now_ms, dry_run=dry_run, disk=disk
-    )
-    return report._replace(
-        findings=report.findings + found,
-        actions=report.actions + done,
-        remaining=report.remaining + [one for one in found if not done or one.kind == UNREACHABLE],
-        evidence=report.evidence or evidence,
     )
 
 

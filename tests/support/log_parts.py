@@ -60,9 +60,10 @@ class LogParts:
             self.log, checkpoint=self.checkpoint, config=self.config, monotonic=self.clock
         )
         self.flags = RunningFlags()
-        self.statistics = StoreStatistics(self.clock, self.log.counters)
+        self.statistics = StoreStatistics(self.clock, self.log.every_counter)
         self.writer = StoreWriter(
             self.log,
+            wake=lambda: None,
             flusher=self.flusher,
             flags=self.flags,
             statistics=self.statistics,

@@ -4,8 +4,7 @@ Law: entries stand in the order of their queue offsets and of the log, so both a
 bisection; where damage misleads that, the whole queue is looked through. An entry is a hint: who
 uses it compares the record.
 
-How derived: BatchConsumeQueue.getBatchMsgIndexBuffer, correctMinOffset and getOffsetInQueueByTime
-of 5.3.1 (spec F9, B13), without K-T6.
+How derived: BatchConsumeQueue.getBatchMsgIndexBuffer and correctMinOffset of 5.3.1 (spec F9, B13).
 """
 
 from __future__ import annotations
@@ -84,6 +83,12 @@ class BatchEntries(ABC):
         stop = self.stop_place
         return self._of(stop - 1).stop_offset if stop > self.first_place else 0
 
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first message on disk, expired ones included."""
+        stop, first = self.stop_place, self.first_place
+        return self._of(first).base_offset if first < stop else 0
+
     def first_left(self, log_min: int) -> int:
         """Return the first queue offset whose record has not expired; the maximum when all have."""
         places = range(self.first_place, self.stop_place)
@@ -109,11 +114,14 @@ class BatchEntries(ABC):
         entry = self.at(self.place_of(queue_offset))
         return None if entry is None else QueueEntry(*entry[:3])
 
-    def offset_at(self, timestamp_ms: int) -> int:
-        """Return the queue offset of the first message stored at a moment or later (K-T6)."""
-        places = range(self.first_place, self.stop_place)
-        at = bisect_left(places, timestamp_ms, key=lambda p: self._of(p).store_timestamp_ms)
-        return self._of(places[at]).base_offset if at < len(places) else self.max_offset
+    def entries_from(self, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
+        """Yield first queue offset and fields of what `entry` returns, of [start, stop)."""
+        for place in range(self.place_of(start), self.stop_place):
+            entry = self.at(place)
+            if entry is not None:
+                if entry.base_offset >= stop:
+                    return
+                yield entry.base_offset, entry[:3]
 
     def written_stop(self) -> int:
         """Return the place after the last entry of those that follow each other without a fault."""

@@ -22,11 +22,10 @@ _NAMES_SHOWN = 8
 
 def open_for_reading(path: Path, settings: StoreSettings | None) -> ReadOnlyStore:
     """Open a store read-only."""
-    from rocketstore.batch_queue.unmapped_queues import with_batches
     from rocketstore.cli.options import StoreSettings as Settings
     from rocketstore.storage.read_only import ReadOnlyStore as Store
 
-    return with_batches(Store.open(path, (settings or Settings()).load(path)))
+    return Store.open(path, (settings or Settings()).load(path))
 
 
 def queues_of(

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 def open_for_writing(path: Path, settings: StoreSettings | None) -> BaseStore:
     """Open a store to put into, without services; make it where there is no store."""
-    # Whatever it sets itself: a topic that the table marks is one of the program that keeps it.
-    config = msgspec.structs.replace(
-        (settings or StoreSettings()).load(), retention=False, memory_topic_enable=True
-    )
+    config = msgspec.structs.replace((settings or StoreSettings()).load(), retention=False)
     if config.broker_role is BrokerRole.SYNC_MASTER:
         # No slave can be connected: each gets what was written when the store is served again.
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)

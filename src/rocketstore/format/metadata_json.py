@@ -100,17 +100,6 @@ class TopicTable(_Bean):
         return frozenset(name for name, one in attributes if one.get(QUEUE_TYPE) == BATCH_QUEUES)
 
 
-def batch_topics(content: bytes, *, has_queues: bool = False) -> frozenset[str]:
-    """Return the batch topics of a table.
-
-    Raises `FormatError` where the table of such topics cannot be read; any other is not looked at,
-    unless the store `has_queues` of batches.
-    """
-    if not has_queues and BATCH_QUEUES.encode() not in content:
-        return frozenset()
-    return decode_table(content, TopicTable).batch_topics()
-
-
 class SubscriptionGroupTable(_Bean):
     """``subscriptionGroup.json``."""
 

@@ -96,6 +96,8 @@ class QueueSearch(ABC):
     """That are read at once where many are looked at."""
     extension: Any = None
     """Reads what entries with an address in place of a tags code refer to (spec F7)."""
+    records: Any = None
+    """The log of the queue's messages, a `LogAtHand`, where that is not the store's."""
     _log_min_offset: Callable[[], int]
     _min_for = -1
     """The log's minimum offset for which `_min_hint` was found; -1 before the first search."""
@@ -148,6 +150,11 @@ class QueueSearch(ABC):
                 start = -(-following.base // ENTRY_SIZE_BYTES)
             else:
                 return
+
+    def entries_from(self, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
+        """Yield queue offset and fields of the entries of a range that are there."""
+        for first, entries in self.chunks(start, stop):
+            yield from enumerate(entries.tolist(), first)
 
     @property
     def entries_per_file(self) -> int:

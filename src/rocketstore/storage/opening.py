@@ -12,17 +12,15 @@ before the services start, not after, so that no crash in between looks like an 
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.config import resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes, commonest
-from rocketstore.errors import FormatError, NotAStoreError, StoreError
+from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.checkpoint import (
     KnownEndsWriter,
     StoreCheckpoint,
@@ -38,10 +36,10 @@ from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.pread_files import OpenFiles, file_lengths
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.index.pread_index import listed_index_files
+from rocketstore.storage.kinds.resolution import kinds_of
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.queues.queue_listing import listed_queues
-from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.recover import RecoveryParts, recover
@@ -49,7 +47,7 @@ from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -58,6 +56,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.queues.topic_kinds import TopicKind, TopicKinds
     from rocketstore.storage.transient_pool.pool import TransientStorePool
 
 _log: Final = get_logger(__name__)
@@ -68,11 +67,11 @@ class StoreParts:
 
     def __init__(  # noqa: PLR0913 - by name, most with what a store is made of
         self, layout: StoreLayout, config: StoreConfig, *, disk: Disk, clock: Callable[[], int],
-        to_drop: ExitStack, policy: RecoveryPolicy | None = None,
-        learnt: frozenset[str] = frozenset(),
+        to_drop: ExitStack, policy: RecoveryPolicy | None = None, keeps_memory: bool = False,
+        kinds: Iterable[Callable[[], TopicKind]] = (),
     ) -> None:  # fmt: skip
         self.layout, self.disk, self.clock = layout, disk, clock
-        self.flags, self._learnt = RunningFlags(), learnt
+        self.flags = RunningFlags()
         with system_errors(f"cannot make {layout.root}"):
             if layout.root.is_file():
                 raise NotAStoreError(
@@ -89,7 +88,7 @@ class StoreParts:
             for part in newer_in(layout):
                 raise StoreError(f"{layout.root}/{part.file}: {part.reason}", hint=part.action)
             self.config = self.sizes.fill_in(config)
-            self._find_kinds()
+            self.kinds = self._find_kinds(kinds, keeps_memory=keeps_memory)
             self._load()
             self._recover(policy)
             self._make_writable()
@@ -98,31 +97,6 @@ class StoreParts:
         """Let go of the files that are loaded, and of the lock, whatever one of them cannot do."""
         self._to_drop.close()
         self.lock.release()  # again, where an interrupt came into that
-
-    @contextmanager
-    def becoming(self, topic: str, kind: str) -> Iterator[None]:
-        """Let a topic become one of another kind by what is done within; nothing is put meanwhile.
-
-        `StoreError` says that a message was put to it, dispatched or not, or that the store itself
-        puts there; `StoreClosedError` that the store closes. After an error the table counts.
-        """
-        if is_reserved(topic):
-            raise StoreError(f"{topic} cannot be a {kind} topic: a broker reserves its name")
-        if topic in self.kinds.batch:
-            raise StoreError(f"{topic} cannot become a {kind} topic: it is a batch topic")
-        with self.log.held():
-            given = (key for key, one in self.log.counters.items() if one.next_offset)
-            if any(key[0] == topic for key in (*given, *self.queues.keys())):
-                raise StoreError(
-                    f"{topic} cannot become a {kind} topic: it has messages on the disk",
-                    hint="choose another name; those messages could not be read any more",
-                )
-            try:
-                yield
-            except BaseException:
-                with suppress(StoreError, FormatError):  # else it stays of that kind
-                    self.kinds.read(self.layout, self.config)
-                raise
 
     def _load(self) -> None:
         """Load the files as they lie on the disk, and make what writes to them."""
@@ -206,21 +180,27 @@ class StoreParts:
         self._to_drop.callback(self.log.drop)
         self._to_drop.callback(self.preallocator.close)
 
-    def _find_kinds(self) -> None:
-        """Find what the topics are; of a batch topic with other queues take all away, and keep it.
+    def _find_kinds(
+        self, more: Iterable[Callable[[], TopicKind]], *, keeps_memory: bool
+    ) -> TopicKinds:
+        """Find what the topics are; of one with queues of both kinds take all away, and keep it.
 
-        A broker of 4.9, which knows no kinds, made these of records of the log, or a slave did
+        A broker of 4.9, which knows no kinds, made plain ones of records of the log, or a slave did
         before a record told it the kind. The right ones are built from the log.
         """
-        self.kinds = TopicKinds().read(self.layout, self.config)
-        self.kinds.batch |= self._learnt
-        self.kinds.learns = True
+        kinds = kinds_of(
+            self.layout, self.config, self.sizes, disk=self.disk, clock=self.clock,
+            keeps_memory=keeps_memory, more=more,
+        ).read(self.layout)  # fmt: skip
+        kinds.learns = True
         layout, evidence = self.layout, Evidence(self.layout, self.disk, self.clock())
-        queues = listed_queues(layout.consume_queue) if self.kinds.batch else []
-        for topic in self.kinds.batch.intersection(key.topic for key in queues):
+        batch = kinds.of("batch")
+        queues = listed_queues(layout.consume_queue) if batch else []
+        for topic in batch.intersection(key.topic for key in queues):
             _log.warning("queue.kind", topic=topic, next="its batch queues are built again")
             evidence.take_tree(layout.batch_consume_queue / topic)
             evidence.take_tree(layout.consume_queue / topic)
+        return kinds
 
     def _recover(self, policy: RecoveryPolicy | None) -> None:
         """Bring the files into agreement, and make durable what the last writer left."""
@@ -246,8 +226,9 @@ class StoreParts:
             for directory in (*own, *layout.commit_log_directories, *topics):
                 if directory.is_dir():
                     self.disk.fsync_directory(directory)
-        # What is put to a memory topic meets no counter, and so what refuses it.
-        given = {k: v for k, v in report.queue_offsets.items() if k.topic not in self.kinds.memory}
+        # What is put to a memory topic meets no counter of the disk, whose queue is hidden.
+        offsets, in_memory = report.queue_offsets, self.kinds.is_in_memory
+        given = {key: one for key, one in offsets.items() if not in_memory(key.topic)}
         self.log.seed(given, last_store_timestamp_ms=report.last_store_timestamp_ms)
 
     def _make_writable(self) -> None:
@@ -273,12 +254,14 @@ class StoreParts:
 def open_parts(
     layout: StoreLayout, config: StoreConfig, *, to_drop: ExitStack, **more: Any
 ) -> StoreParts:
-    """Make the parts of a store; again, without a topic's queues, if recovery met another kind."""
+    """Make the parts of a store; again, if recovery learnt the kind of a topic with plain queues.
+
+    The table says that of it by now, so the second time these are taken away.
+    """
     parts = StoreParts(layout, config, to_drop=to_drop, **more)
-    learnt = parts.kinds.batch.intersection(parts.queues.topics())
-    if learnt:
+    if parts.kinds.of("batch").intersection(parts.queues.topics()):
         to_drop.close()
-        parts = StoreParts(layout, config, to_drop=to_drop, learnt=learnt, **more)
+        parts = StoreParts(layout, config, to_drop=to_drop, **more)
     return parts
 
 

@@ -24,6 +24,7 @@ from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.log_directories import refuse_dledger
 from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.index.pread_index import PreadIndex, listed_index_files
+from rocketstore.storage.kinds.resolution import kinds_of_reader
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.reading.pread_log import PreadLog
@@ -99,7 +100,8 @@ class ReadOnlyStore(Reader):
             mapped_file_size_commit_log=sizes.commit_log_file_bytes,
             mapped_file_size_consume_queue=sizes.consume_queue_file_bytes,
         )
-        super().__init__(layout, config, log, log.queues, self._pread_index)
+        kinds = kinds_of_reader(layout, log)
+        super().__init__(layout, config, log, log.queues, self._pread_index, kinds)
         self.newer_parts = [f"{one.file}: {one.reason}" for one in newer_in(layout)]
         for part in self.newer_parts:
             _log.warning("store.newer_part", root=str(layout.root), part=part)

@@ -33,6 +33,18 @@ class PutMessageStatus(Enum):
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
 
 
+FIRST_IN_MEMORY: Final = 1 << 62
+"""Physical offset of the first message put to memory: no CommitLog gets so long."""
+
+
+class NotTakenError(Exception):
+    """A put that is answered with a status; it becomes the result of the put."""
+
+    def __init__(self, status: PutMessageStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
 _STORED: Final = (
     PutMessageStatus.PUT_OK,
     PutMessageStatus.FLUSH_DISK_TIMEOUT,

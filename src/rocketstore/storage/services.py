@@ -60,10 +60,11 @@ class StoreServices:
             log, checkpoint=parts.checkpoint, config=config, monotonic=monotonic_ms
         )
         self.statistics = StoreStatistics(
-            monotonic_ms, log.counters, boot_ms=clock(), syncs=log.sync_times
+            monotonic_ms, log.every_counter, boot_ms=clock(), syncs=log.sync_times
         )
         self.writer = StoreWriter(
             log,
+            wake=parts.dispatcher.board.wake,
             flusher=self.flusher,
             flags=parts.flags,
             statistics=self.statistics,
@@ -302,4 +303,6 @@ class StoreServices:
             "totalMappedFiles": len(mapped),
             "totalMappedVirtualMemory": sum(mapped),
         }
+        for kind in parts.kinds.known.values():
+            numbers |= kind.runtime_info(len(parts.kinds.of(kind.name)))
         return self.statistics.runtime_info() | {key: str(one) for key, one in numbers.items()}

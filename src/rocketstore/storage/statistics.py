@@ -19,7 +19,7 @@ from rocketstore.events import get_logger
 from rocketstore.native.page import GetCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from rocketstore.native.log_end import QueueCounter
 
@@ -78,10 +78,10 @@ class _Sample(NamedTuple):
 
 
 class StoreStatistics:
-    """Counters of one open store since `boot_ms`; `counters` are those of its queues."""
+    """Counters of one open store since `boot_ms`; `counters` returns those of its queues."""
 
     def __init__(
-        self, monotonic: Callable[[], int], counters: Mapping[tuple[str, int], QueueCounter],
+        self, monotonic: Callable[[], int], counters: Callable[[], Iterable[QueueCounter]],
         *, boot_ms: int | None = None, syncs: SyncTimes | None = None,
     ) -> None:  # fmt: skip
         self.syncs = syncs or SyncTimes()
@@ -160,7 +160,7 @@ class StoreStatistics:
     def put_by_topic(self) -> dict[str, PutTotals]:
         """Return messages and bytes put, by topic."""
         totals: dict[str, PutTotals] = {}
-        for counter in list(self._counters.values()):
+        for counter in list(self._counters()):
             messages, size = totals.get(counter.key.topic, PutTotals())
             messages += counter.next_offset - counter.first_offset
             totals[counter.key.topic] = PutTotals(messages, size + counter.stored_bytes)

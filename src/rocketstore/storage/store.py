@@ -29,6 +29,7 @@ from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Gone, Reader
 from rocketstore.storage.replicated_log import ReplicatedLog
+from rocketstore.storage.results import FIRST_IN_MEMORY
 from rocketstore.storage.services import StoreServices
 from rocketstore.units import QueueKey, system_clock_ms
 
@@ -76,7 +77,8 @@ class BaseStore(Reader):
     """
 
     is_read_only: Final = False
-    _open_read_only: Callable[..., ReadOnlyStore] = staticmethod(ReadOnlyStore.open)
+    keeps_memory = False
+    """Whether it is open for long: one that is not keeps no message of a memory topic."""
 
     def __init__(
         self, parts: StoreParts, *wrong: object, threads: bool = True,
@@ -85,23 +87,23 @@ class BaseStore(Reader):
         """Take what `open` made; programs call that."""
         if wrong or not isinstance(parts, StoreParts):
             raise TypeError("a store is opened by MessageStore.open(path), not MessageStore(path)")
-        super().__init__(parts.layout, parts.config, parts.log, parts.queues, parts.index)
+        self._services = own = StoreServices(parts, threads=threads)
+        self.statistics = own.statistics
+        super().__init__(
+            parts.layout, parts.config, parts.log, parts.queues, parts.index, parts.kinds,
+            check_readable=parts.flags.check_readable, note_get=own.statistics.note_get,
+        )  # fmt: skip
         self.clock, self.disk = parts.clock, parts.disk
         self.recovery = parts.recovery
         self.problems = parts.problems
         self.running_flags = parts.flags
-        self._check_readable = parts.flags.check_readable
         self._parts = parts
-        self._services = own = StoreServices(parts, threads=threads)
         self._writer = own.writer
         self.extra_queues = own.writer.extra_queues
-        self.kinds = parts.kinds
         self._put_at_once = own.writer.put_at_once
         self._put_prepared_at_once = own.writer.put_prepared_at_once
-        self.statistics = own.statistics
         self.transient_pool = own.committer
         self.replicated_log = ReplicatedLog(parts, own)
-        self._note_get = own.statistics.note_get
         self.attached: dict[str, Any] = {}
         self._is_closed = self._is_let_go = False
         self._closing: dict[str, object] = {}
@@ -171,12 +173,12 @@ class BaseStore(Reader):
         config = StoreConfig() if config is None else config
         note_missing()
         if read_only:
-            return cls._open_read_only(path, config)
+            return ReadOnlyStore.open(path, config)
         to_drop = ExitStack()
         try:
             parts = open_parts(
                 StoreLayout.of(path, config), config, disk=Disk() if disk is None else disk,
-                clock=clock, to_drop=to_drop, policy=policy,
+                clock=clock, to_drop=to_drop, policy=policy, keeps_memory=cls.keeps_memory,
             )  # fmt: skip
             store = cls(parts, threads=threads, services=services)
             store._services.start()
@@ -279,15 +281,14 @@ class BaseStore(Reader):
         gets a copy. For services that deliver, commit or give back; otherwise as `put`.
         """
         result = self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
-        self.put_apart(QueueKey(topic, queue_id), record, result)
+        if result.is_stored:
+            own, in_memory = QueueKey(topic, queue_id), result.physical_offset >= FIRST_IN_MEMORY
+            # Further queues that cannot point at it.
+            for queue, copy in self.extra_queues.apart(record, own, is_own_in_memory=in_memory):
+                found = self.put_record(*queue, copy)
+                if not found.is_stored:
+                    _log.error("put.further_queue_lost", queue=str(queue), why=str(found.detail))
         return result
-
-    def put_apart(self, own: QueueKey, record: Record, result: PutResult, **how: bool) -> None:
-        """Put copies of a stored record to further queues that cannot point at it (`apart`)."""
-        for queue, copy in self.extra_queues.apart(record, own, **how) if result.is_stored else ():
-            found = self.put_record(*queue, copy)
-            if not found.is_stored:
-                _log.error("put.further_queue_lost", queue=str(queue), why=str(found.detail))
 
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
         """Return what a put with ``wait_flush=False`` would have returned had it waited.
@@ -387,7 +388,8 @@ class BaseStore(Reader):
     @property
     def queue_count(self) -> int:
         """How many queues there are; it changes when one comes."""
-        return len(self._parts.queues)
+        special = (len(list(kind.queue_keys())) for kind in self._kinds.known.values())
+        return len(self._parts.queues) + sum(special)
 
     @property
     def last_store_timestamp_ms(self) -> int:
@@ -492,7 +494,6 @@ class BaseStore(Reader):
         gone: Any = Gone(error)
         self._gone = gone
         self._parts = self._services = self._writer = self.statistics = self.running_flags = gone
-        self._check_readable = gone
         super().close()
         for service in self.attached.values():
             service.forget(error)

@@ -116,7 +116,7 @@ class ConsumerOffsetTable(Service):
         if queues.get(queue_id) == offset:
             return
         queues[queue_id] = offset
-        if topic in self._kinds.memory:
+        if self._kinds.is_in_memory(topic):
             return
         self._is_changed = True
 
@@ -152,7 +152,9 @@ class ConsumerOffsetTable(Service):
         if self._store is not None:
             with contextlib.suppress(FormatError):  # raised where an offset is asked for
                 former = {_TABLE: self._offsets()}
-                self._loaded = _settled(self._store, self._loaded or former, self._kinds.memory)
+                self._loaded = _settled(
+                    self._store, self._loaded or former, self._kinds.of("memory")
+                )
                 self._is_changed |= self._loaded[_TABLE] != former[_TABLE]
                 self._is_settled = True
         self._thread.start()
@@ -166,7 +168,7 @@ class ConsumerOffsetTable(Service):
             _log.error("consumer_offsets.not_saved", path=str(self.path), error=str(error))
 
     def _table_of(self, topic: str) -> dict[str, dict[int, int]]:
-        return self._in_memory if topic in self._kinds.memory else self._offsets()
+        return self._in_memory if self._kinds.is_in_memory(topic) else self._offsets()
 
     def _offsets(self) -> dict[str, dict[int, int]]:
         if self._loaded is None:
@@ -195,8 +197,8 @@ class ConsumerOffsetTable(Service):
 
         Raises `FormatError` as `get`.
         """
-        memory, on_disk = self._kinds.memory, _copied(self._offsets()).items()
-        own = {name: one for name, one in on_disk if name.partition("@")[0] not in memory}
+        in_memory, on_disk = self._kinds.is_in_memory, _copied(self._offsets()).items()
+        own = {name: one for name, one in on_disk if not in_memory(name.partition("@")[0])}
         return own | _copied(self._in_memory)
 
 

@@ -244,7 +244,7 @@ def test_queues_that_a_broker_of_4_made_of_a_batch_topic_are_found_and_moved_awa
 def test_records_that_no_queue_has_are_counted_and_stay_so_after_a_repair(root):
     """As those that a program put there which knew no kinds, or one whose header lies."""
     with open_batches(root) as store:
-        counter = store._parts.log.counters[QueueKey(BATCHES, 0)]
+        counter = store._parts.log.counter(QueueKey(BATCHES, 0))
         counter.next_offset = 3
         store.put(Message(topic=BATCHES, body=b"hidden"))
         store.put(Message(topic=BATCHES, body=b"hidden too"))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
-from rocketstore.batch_queue.mapped_queue import MappedBatchQueue
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
@@ -21,8 +20,9 @@ from rocketstore.format.batch_queue_entry import (
 from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.log.commit_log import CommitLog
+from rocketstore.storage.queues.batch_queues import MappedBatchQueue
 from rocketstore.storage.store import BaseStore
-from rocketstore.units import MiB
+from rocketstore.units import MiB, QueueKey
 from rocketstore.verification.batch_entries import inner_place
 from support.audit_runs import audited
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
@@ -248,14 +248,14 @@ def test_batches_that_an_earlier_log_left_are_no_messages(root, later_ms):
         assert everything(store) == [*expected, (len(expected), "next")]
 
 
-def test_recovery_alone_makes_no_queue_of_the_other_kind(root):
-    fill(root, 3)
+def test_batch_queues_are_recovered_before_recovery_reports_whatever_class_opens_the_store(root):
+    expected = fill(root, 3)
     shutil.rmtree(root / "batchconsumequeue")
     crash(root)
     with BaseStore.open(root, StoreConfig.small(), clock=Clock(), threads=False) as store:
-        assert {key.topic for key in store.queues()} == {PLAIN}
-    with open_batches(root) as store:
-        assert len(everything(store)) == store.max_offset(BATCHES, 0) > 3
+        assert store.recovery.queue_offsets[QueueKey(BATCHES, 0)] == len(expected)
+        assert everything(store) == expected
+        assert {path.name for path in (root / "consumequeue").iterdir()} == {PLAIN}
 
 
 def test_a_file_of_a_wrong_length_is_an_error_that_names_it(root):
@@ -403,7 +403,7 @@ def test_retention_follows_the_log(root):
 
 
 def test_an_entry_that_cannot_follow_is_refused_and_one_that_is_there_is_not_doubled(root):
-    queue = MappedBatchQueue(root / "q", 4 * ENTRY, disk=Disk())
+    queue = MappedBatchQueue(root / "q", 4 * ENTRY, int, disk=Disk())
     first = BatchEntry(0, 100, 0, 5, 0, 3)
     assert queue.put(first) is PutEntry.WRITTEN
     assert queue.put(first) is PutEntry.REPEATED
@@ -421,7 +421,7 @@ def test_an_entry_that_cannot_follow_is_refused_and_one_that_is_there_is_not_dou
 def test_a_flush_of_the_store_is_one_of_its_batch_queues(root):
     with open_batches(root) as store:
         put(store, "a", "b")
-        (queue,) = store._parts.queues.batch_queues.values()
+        (queue,) = store.kinds[BATCHES].files()
         assert queue.files.files[0].flushed_position == 0
         store.flush()
         assert queue.files.files[0].flushed_position == ENTRY
@@ -449,9 +449,9 @@ def test_a_record_for_several_queues_makes_none_of_a_batch_topic(root):
     with open_batches(root, enable_multi_dispatch=True) as store:
         put(store, "a", "b")
         properties = {"INNER_MULTI_DISPATCH": f"{BATCHES},other"}
-        kinds, store.kinds.batch = store.kinds.batch, frozenset()  # as a store that knows no kinds
+        kind = store.kinds.pop(BATCHES)  # as a store that knows no kinds
         store.put(Message(topic=PLAIN, body=b"p", properties=properties))
-        store.kinds.batch = kinds
+        store.kinds[BATCHES] = kind
         store.wait_dispatched()
         assert bodies(store.get("other", 0, 0)) == [(0, "p")]
         assert everything(store) == [(0, "a"), (1, "b")]
@@ -461,15 +461,13 @@ def test_a_record_for_several_queues_makes_none_of_a_batch_topic(root):
 def test_a_batch_whose_place_another_thread_took_gets_the_next_one(root, monkeypatch):
     with open_batches(root) as store:
         put(store, "a")
-        log, told = store._parts.log, []
+        append = CommitLog.append
 
-        def stale(key: object) -> int:
-            told.append(CommitLog.next_queue_offset(log, key))
-            return told[-1] - (len(told) == 1)
+        def late(*arguments: object) -> object:
+            monkeypatch.undo()
+            put(store, "faster")
+            return append(*arguments)
 
-        monkeypatch.setattr(log, "next_queue_offset", stale)
-        assert store.put_batch([Message(topic=BATCHES, body=b"b")]).queue_offset == 1
-        assert len(told) == 2
-        monkeypatch.undo()
-        assert put(store, "c").queue_offset == 2
-        assert everything(store) == [(0, "a"), (1, "b"), (2, "c")]
+        monkeypatch.setattr(CommitLog, "append", late)
+        assert put(store, "b", "c").queue_offset == 2
+        assert everything(store) == [(0, "a"), (1, "faster"), (2, "b"), (3, "c")]

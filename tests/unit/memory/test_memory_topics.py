@@ -21,8 +21,9 @@ from rocketstore.errors import (
     StoreFullError,
 )
 from rocketstore.format.client_batch import encode_client_batch
-from rocketstore.memory import memory_store, memory_topics
-from rocketstore.memory.memory_store import ENTRY_OVERHEAD_BYTES, FIRST_ADDRESS
+from rocketstore.storage.kinds import memory_log, memory_topics
+from rocketstore.storage.kinds.memory_log import ENTRY_OVERHEAD_BYTES
+from rocketstore.storage.results import FIRST_IN_MEMORY
 from rocketstore.storage.running_flags import RunningFlag
 from support.failing_disk import FailingDisk
 from support.memory import memory_directory
@@ -154,7 +155,7 @@ def test_no_file_is_made_written_or_read(root: Path) -> None:
             store.put_batch([message(OTHER, number)] * 2)
         store.get(CACHE, 0, 0)
         store.flush()
-        assert store.memory_topics.messages.evicted > 200
+        assert store.memory_topics.kind.log.evicted > 200
         assert files(root) == before
         assert store.max_physical_offset == end
         assert store.find(CACHE, "k") == []
@@ -226,7 +227,7 @@ def test_a_transaction_puts_its_message_to_memory_when_it_is_committed(root: Pat
         half = store.begin(message(CACHE, 1), producer_group="p")
         assert store.max_offset(CACHE, 0) == 0
         store.wait_dispatched()
-        assert store.commit(half).put.physical_offset >= FIRST_ADDRESS
+        assert store.commit(half).put.physical_offset >= FIRST_IN_MEMORY
         assert bodies(store, CACHE) == [1]
 
 
@@ -258,7 +259,7 @@ def test_without_the_setting_a_marked_topic_is_on_the_disk(root: Path) -> None:
 def test_a_topic_that_is_made_a_memory_topic_stays_one(root: Path) -> None:
     with open_memory(root) as store:
         store.memory_topics.create("fresh", 4)
-        assert store.put(message("fresh")).physical_offset >= FIRST_ADDRESS
+        assert store.put(message("fresh")).physical_offset >= FIRST_IN_MEMORY
         store.put(message(DISK))
         store.wait_dispatched()
         with pytest.raises(StoreError, match="messages on the disk"):
@@ -334,7 +335,7 @@ def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(
             store.put(message(CACHE, number))
         big = Message(topic=OTHER, body=bytes(5 * size_of(root)))
         assert store.put(big).status is OK
-        messages = store.memory_topics.messages
+        messages = store.memory_topics.kind.log
         assert messages.used_bytes <= messages.limit_bytes
         assert 1 < len(bodies(store, CACHE)) < 6
         kept = bodies(store, CACHE)
@@ -357,7 +358,8 @@ def test_the_longest_message_is_that_of_the_setting(root: Path, put: str) -> Non
         assert stored(1000 if put == "put" else 900).status is OK
         refused = stored(1001)
         assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
-        assert refused.detail == "body of 1001 bytes exceeds maxMessageSize of 1000"
+        what = "body of 1001" if put == "put" else "batch of 1045"
+        assert refused.detail == f"{what} bytes exceeds maxMessageSize of 1000"
 
 
 def test_the_limit_is_three_quarters_of_the_memory_that_is_available(
@@ -365,7 +367,7 @@ def test_the_limit_is_three_quarters_of_the_memory_that_is_available(
 ) -> None:
     monkeypatch.setattr(memory_topics, "available_bytes", lambda: 1_000_000)
     with open_memory(root) as store:
-        assert store.memory_topics.messages.limit_bytes == 750_000
+        assert store.memory_topics.kind.log.limit_bytes == 750_000
         assert store.runtime_info()["memoryTopicMaxBytes"] == "750000"
     monkeypatch.undo()
     group = tmp_path / "own" / "group"
@@ -455,42 +457,37 @@ def test_threads_lose_nothing_and_the_count_of_bytes_stays_right(root: Path) -> 
         stop.set()
         reader.join(60)
         assert sorted(offsets) == list(range(writers * each))
-        messages = store.memory_topics.messages
-        assert messages.used_bytes == messages._counted() <= messages.limit_bytes
+        messages = store.memory_topics.kind.log
+        assert messages.used_bytes == messages.counted() <= messages.limit_bytes
         assert messages.message_count + messages.evicted == 2 * writers * each
         assert seen
 
 
-def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(root: Path) -> None:
+def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_memory(root) as store:
-        messages = store.memory_topics.messages
+        messages = store.memory_topics.kind.log
         store.put(message(CACHE, 1))
 
-        class Interrupted(memory_store.MemoryQueue):
-            """A queue whose new records are in it when the interrupt comes."""
+        add = memory_log.MemoryQueue.add
 
-            @property
-            def end(self) -> int:
-                return 1
+        def interrupted(queue: Any, entries: Any) -> None:
+            """Let the interrupt come when the new records are there."""
+            add(queue, entries)
+            raise KeyboardInterrupt
 
-            @end.setter
-            def end(self, value: int) -> None:
-                if value > 1:
-                    raise KeyboardInterrupt
-
-        messages._queues[CACHE][0].__class__ = Interrupted
-        with pytest.raises(KeyboardInterrupt):
-            store.put_batch([message(CACHE, 2), message(CACHE, 3)])
-        queue = messages._queues[CACHE][0]
-        queue.__class__ = memory_store.MemoryQueue
-        queue.__dict__["end"] = 1
+        with monkeypatch.context() as patched:
+            patched.setattr(memory_log.MemoryQueue, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.put_batch([message(CACHE, 2), message(CACHE, 3)])
         assert bodies(store, CACHE) == [1]
         assert not messages._lock.locked()
-        assert messages.used_bytes == messages._counted()
+        assert messages.used_bytes == messages.counted()
         assert store.put(message(CACHE, 4)).queue_offset == 1
         assert bodies(store, CACHE) == [1, 4]
         assert messages.message_count == 2
-        assert messages.used_bytes == messages._counted()
+        assert messages.used_bytes == messages.counted()
 
 
 def test_who_waits_is_woken_by_a_put(root: Path) -> None:

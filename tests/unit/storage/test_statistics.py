@@ -37,7 +37,7 @@ def clock() -> SettableClock:
 
 @pytest.fixture
 def statistics(clock, totals) -> StoreStatistics:
-    return StoreStatistics(clock, {QUEUE: totals.counter})
+    return StoreStatistics(clock, lambda: [totals.counter])
 
 
 def test_puts_are_counted_by_topic_with_their_bytes(tmp_path):

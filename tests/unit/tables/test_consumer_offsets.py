@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,8 @@ from support.replicas import wait_until
 
 def table_at(root, *, flush=lambda: None, memory=()):
     table = ConsumerOffsetTable(StoreLayout.of(root), StoreConfig(), flush=flush, disk=Disk())
-    table._kinds.memory = frozenset(memory)
+    in_memory: Any = SimpleNamespace(name="memory", is_on_disk=False)
+    table._kinds.update(dict.fromkeys(memory, in_memory))
     return table
 
 

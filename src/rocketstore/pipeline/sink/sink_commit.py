@@ -164,11 +164,9 @@ class _Commit:
 
     def __init__(self, options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> None:
         self._options, self._disk, self._clock, self._now_ms = options, disk, clock, clock()
-        # Without threads: one commit is one row of steps, and retention deletes nothing. What the
-        # table marks is a memory topic of the program that keeps it.
-        config = replace(options.config, memory_topic_enable=True)
+        # Without threads: one commit is one row of steps, and retention deletes nothing.
         self.store = BaseStore.open(
-            options.root, config, disk=disk, clock=lambda: self._now_ms, threads=False
+            options.root, options.config, disk=disk, clock=lambda: self._now_ms, threads=False
         )
 
     def settle(self) -> None:
@@ -193,9 +191,9 @@ class _Commit:
         root, store, disk = self._options.root, self.store, self._disk
         job = staging_root(root) / intent.job
         check_staged(job, intent.files)
-        if store.kinds.batch or store.kinds.memory:
-            for topic in sorted({one[2].topic for one in self._missing(intent)}):
-                if why := store.kinds.refusal(topic):
+        if store.kinds:
+            for topic in sorted({one[2].topic for one in self._missing(intent)} & {*store.kinds}):
+                if why := store.kinds[topic].refusal(topic):
                     raise errors.RefusedMessageError(f"{intent}: {why}; nothing was appended")
         # What the intent calls present, and all before it, stays whatever is lost after this.
         store.flush()

@@ -22,7 +22,7 @@ import msgspec
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
-from rocketstore.format.file_name import CHECKPOINT_FILE_NAME
+from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CHECKPOINT_FILE_NAME
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
 from rocketstore.storage.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
 from rocketstore.storage.audit.store_audit import (
@@ -42,10 +42,12 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import claim, refuse_foreign
 from rocketstore.storage.files.whole_file import grow_file, small_files
-from rocketstore.storage.queues.topic_kinds import TopicKinds
+from rocketstore.storage.kinds.batch_topics import BatchQueues
+from rocketstore.storage.kinds.resolution import kinds_of
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
+from rocketstore.verification.batch_entries import UNREACHABLE
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import DANGLING_HINT, INDEX_REBUILT, Severity
 from rocketstore.verification.small_files import checkpoint_findings, small_file_findings
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan
     from rocketstore.storage.audit.store_audit import ReadLogFile
+    from rocketstore.storage.queues.topic_kinds import TopicKinds
     from rocketstore.verification.findings import Finding
 
 _MENDED: Final = (
@@ -86,10 +89,13 @@ def rebuild_store(
     repair = _Repair(path, config, disk or Disk(), now_ms, "salvage")
     with repair.locked():
         # Also: what cannot be read is an error before the first file is moved.
-        repair.refuse_lost_log(repair.audit())
+        audit = repair.audit()
+        repair.refuse_lost_log(audit)
         repair.begin()
         layout = repair.layout
-        queues = (layout.consume_queue, layout.consume_queue_ext)
+        queues = [layout.consume_queue, layout.consume_queue_ext]
+        if not audit.kinds.unsaid:
+            queues.append(layout.batch_consume_queue)
         for directory in queues if what == "queues" else (layout.index,):
             repair.evidence.take_tree(directory)
         return repair.report()
@@ -104,7 +110,7 @@ def repair_store(
     now_ms: int,
     disk: Disk,
 ) -> RepairReport:
-    """Repair all but batch queues, which `rocketstore.repair_store` adds, by the same arguments."""
+    """Repair a store; see `rocketstore.repair_store`, which this is."""
     repair = _Repair(path, config, disk, now_ms, policy)
     if dry_run:
         refuse_writer(repair.layout.lock, hint="stop that writer")
@@ -161,7 +167,7 @@ class _Repair:
             ends = {one.file: one.queue_offset for one in findings if one.kind == "queue-missing"}
             kept = [one for one in findings if one.kind == "queue-kept" and one.file in ends]
             gone = [one for one in kept if (one.queue_offset or 0) < (ends[one.file] or 0)]
-            stay = [one for one in findings if not one.kind.startswith(mended)]
+            stay = [one for one in findings if not _is_mended(one, plan, mended)]
             remaining = [one for one in stay if one not in gone]
         else:
             if plan.actions:
@@ -241,13 +247,16 @@ class _Repair:
                     self.evidence.shorten_file(fix.path, fix.size)
             audit = self.audit()
             plan = plan_repair(audit, keeps_places=self.is_salvage)
+        kinds = self._kinds(audit)
         for name in plan.misplaced:
             self.evidence.take_tree(self.layout.root / name)
         for queue in plan.queues:
             self._clear(queue)
+        for topic in plan.batch_topics:  # without its directory, recovery builds its queues
+            self.evidence.take_tree(self.layout.batch_consume_queue / topic)
         if plan.rebuilds_index:
             self.evidence.take_files(self.layout.index)
-        self._recover(audit)
+        self._recover(audit, kinds)
         # `abort` is as it was: a compatible end is looked for from the same file again.
         return self.audit()
 
@@ -271,7 +280,21 @@ class _Repair:
                 self.disk.zero_range(descriptor, path, at, end)
                 self.disk.fdatasync(descriptor, path)
 
-    def _recover(self, audit: StoreAudit) -> None:
+    def _kinds(self, audit: StoreAudit) -> TopicKinds:
+        """Return the kinds; batch topics that the table has lost stay as they are."""
+        kinds = kinds_of(
+            self.layout, self.config, self.sizes, disk=self.disk, clock=lambda: self.now_ms,
+            keeps_memory=False,
+        )  # fmt: skip
+        batch = kinds.known["batch"]
+        if audit.kinds.unsaid:
+            batch = kinds.known["batch"] = BatchQueues(self.layout, {})
+        else:
+            batch.refuse_unsaid(audit.kinds.batch_topics)
+        kinds.update(dict.fromkeys(audit.kinds.batch_topics, batch))
+        return kinds
+
+    def _recover(self, audit: StoreAudit, kinds: TopicKinds) -> None:
         """Let recovery make everything from the log's first byte on."""
         # Records whose queue offset cannot be.
         forged = frozenset(at for queue in audit.queues for _, at in queue.impossible)
@@ -283,7 +306,7 @@ class _Repair:
                 disk=self.disk,
                 clock=lambda: self.now_ms,
                 drop_later=stack.callback,
-                kinds=TopicKinds(audit.kinds.batch_topics),
+                kinds=kinds,
                 forged=forged,
                 evidence=self.evidence,
             )
@@ -305,7 +328,7 @@ class _Repair:
         # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
         forget_known_ends(layout.root, keep_queues=self.is_salvage, disk=self.disk)
         # A dead writer may have left something in the page cache only: audits read that.
-        queues = (layout.consume_queue, layout.consume_queue_ext)
+        queues = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
         tops = (*layout.commit_log_directories, *queues, layout.index)
         paths = [path for top in tops if top.is_dir() for path in (top, *top.rglob("*"))]
         for path in [layout.root, *paths]:
@@ -318,6 +341,13 @@ class _Repair:
         if layout.abort.exists():
             self.disk.unlink(layout.abort)
             self.disk.fsync_directory(layout.root)
+
+
+def _is_mended(one: Finding, plan: RepairPlan, mended: tuple[str, ...]) -> bool:
+    """Whether a repair mends what was found."""
+    if one.file.startswith(f"{BATCH_CONSUME_QUEUE_DIRECTORY}/"):
+        return one.topic in plan.batch_topics and one.kind != UNREACHABLE
+    return one.kind.startswith(mended)
 
 
 def _inside(ranges: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:

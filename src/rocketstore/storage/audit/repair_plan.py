@@ -19,6 +19,7 @@ from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.verification import runs
+from rocketstore.verification.batch_entries import UNREACHABLE
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import INDEX_REBUILT, Severity, camel_names
 from rocketstore.verification.unbacked import UnbackedKind
@@ -97,12 +98,14 @@ class QueuePlan(NamedTuple):
 class RepairPlan(NamedTuple):
     """What a repair does besides ending the log and clearing it of old records.
 
-    `actions` says everything in words; without any the content stays as it is.
+    The queues of `batch_topics` are built again. `actions` says everything in words; without any
+    the content stays as it is.
     """
 
     files: list[FileFix]
     misplaced: list[str]
     queues: list[QueuePlan]
+    batch_topics: list[str]
     rebuilds_index: bool
     actions: list[str]
 
@@ -127,10 +130,14 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
             said.append(f"{file}: copy and zero {stop - start} bytes {what} at {offset}")
     for queue in queues:
         said += queue.actions()
+    # Where the table does not say which topics these are, only the table can be mended.
+    wrong = [] if audit.kinds.unsaid else audit.batch_findings()
+    batch_topics = sorted({one.topic for one in wrong if one.topic and one.kind != UNREACHABLE})
+    said += [f"batch queues of {topic}: build them again from the log" for topic in batch_topics]
     if needed:
         more = f"; and {len(needed) - 1} more" if len(needed) > 1 else ""
         said.append(f"index: build it again ({needed[0].reason}{more})")
-    return RepairPlan(files, misplaced, queues, bool(needed), said)
+    return RepairPlan(files, misplaced, queues, batch_topics, bool(needed), said)
 
 
 def _is_copy(queue: AuditedQueue) -> bool:

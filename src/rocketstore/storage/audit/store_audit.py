@@ -33,6 +33,7 @@ from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.queue_extension.units import UnitReader
 from rocketstore.scan.queue_search import padded
+from rocketstore.storage.audit.batch_audit import StoredQueues
 from rocketstore.storage.files.disk import Disk, fill, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
@@ -134,7 +135,7 @@ class StoreAudit:
     """What a pass found; `log_findings` are files of the log that are not what they should be.
 
     `log` ends where queues were compared up to: at its last intact record, unless the caller chose
-    another end. `met` sums up the records before it.
+    another end. `met` sums up the records before it; `batches` are the queues of batch topics.
     """
 
     layout: StoreLayout
@@ -145,6 +146,7 @@ class StoreAudit:
     log: LogView
     met: Chain
     queues: list[AuditedQueue]
+    batches: StoredQueues
     index_findings: list[Finding]
     counts: StoreCounts
 
@@ -172,7 +174,7 @@ class StoreAudit:
     def findings(
         self, *, is_live: bool = False, dispatched_to: int | None = None
     ) -> Iterator[Finding]:
-        """Yield what was found in the log, the queues and the index, in this order.
+        """Yield what was found in the log, the queues, the index and batch queues, in this order.
 
         `dispatched_to` is given where the last writer was killed, see `queue_findings`.
         """
@@ -199,6 +201,15 @@ class StoreAudit:
                 shown, topic = self.below_root(directory), directory.parent.name
                 yield queue_rules.extension_finding(shown, topic, directory.name, held)
         yield from self.index_findings
+        yield from self.batch_findings(is_live=is_live, dispatched_to=dispatched_to)
+
+    def batch_findings(
+        self, *, is_live: bool = False, dispatched_to: int | None = None
+    ) -> list[Finding]:
+        """Return what was found in the queues of batch topics; see `findings`."""
+        return self.batches.compare(
+            self.log_files, self.log, is_live=is_live, dispatched_to=dispatched_to
+        )
 
 
 def _last_bytes(path: Path, count: int) -> bytes:
@@ -226,6 +237,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     """
     size = sizes.commit_log_file_bytes
     directories = layout.log_directories
+    batches = StoredQueues(layout, kinds.batch_topics)
     log = PreadFiles(directories, file_size=size)
     files = [ReadLogFile(file, size) for file in log.files]
     queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes, kinds.batch_topics)
@@ -261,6 +273,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
         survey,
         met,
         audited,
+        batches,
         index.finish(lacking, survey) if config.message_index_enable else [],
         survey.counts(
             [met],

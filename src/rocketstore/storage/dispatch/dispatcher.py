@@ -440,7 +440,7 @@ class Dispatcher:
             if row[Column.CALLS_FOR] & CallsFor.EXTRA_ENTRIES:
                 targets += decisions.extra_offsets(number) or ()
             for key, offset in targets:
-                queue = self._table.get(key) or self._table.batch_queues.get(key)
+                queue = self._table.readable(key)
                 entry = queue and queue.entry(offset)
                 if entry and entry.physical_offset == row[Column.PHYSICAL_OFFSET]:
                     code = entry.tags_code  # of an extended queue it is the address of its unit

@@ -27,7 +27,6 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.rules.extra_queues import extra_queue_offsets
-from rocketstore.rules.topics import is_reserved
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.units import QueueKey
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+    from rocketstore.storage.queues.topic_kinds import TopicKind
 
 _log: Final = get_logger(__name__)
 
@@ -88,22 +88,22 @@ class EntryDecisions:
         a slave gets the log alone.
         """
         topic, kinds = self.columns.topic(number), self._table.kinds
-        if topic not in kinds.batch:
-            is_told = entry_of(self.columns, number).is_written and not is_reserved(topic)
-            if not (kinds.learns and is_told):
-                return False
-            _log.info("topic.is_batch", topic=topic, why="a record of it holds a batch")
-            kinds.batch |= {topic}
-        self.entries[self._table.enter_batch(self.columns, number)] += 1
+        is_told = topic not in kinds and entry_of(self.columns, number).is_written
+        return self._enter(number, kinds.learn(topic) if is_told else kinds.get(topic))
+
+    def _enter(self, number: int, kind: TopicKind | None) -> bool:
+        """Enter a record into the queue of its kind; False where its topic is like others there."""
+        if kind is None or not kind.is_on_disk:
+            return False
+        self.entries[kind.enter(self.columns, number)] += 1
         return True
 
     # --- what the loop asks; False: it writes no entry ------------------------------------------
 
     def take_in_queue(self, number: int) -> bool:
-        """Take in the queue of a record; that of a batch topic gets its entry here."""
+        """Take in the queue of a record; that of a special topic gets its entry here."""
         key = self.key_of(number)
-        if key.topic in self._table.kinds.batch:
-            self.entries[self._table.enter_batch(self.columns, number)] += 1
+        if self._enter(number, self._table.kinds.get(key.topic)):
             return False
         queue = self._table.get_or_create(key)
         if queue is None:

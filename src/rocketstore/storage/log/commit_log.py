@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 
 
-class QueueMovedError(Exception):
-    """A batch names its first queue offset, and meanwhile another message got that."""
-
-
 class _Append(NamedTuple):
     """What an append changes, once the file's write position is `stop`."""
 
@@ -163,7 +159,8 @@ class CommitLog:
         Source: DefaultMessageStore.recoverTopicQueueTable (spec B16.4).
         """
         self.counters.clear()
-        self.counters.update((key, _counter(key, offset)) for key, offset in queue_offsets.items())
+        for key, offset in queue_offsets.items():
+            self._counters_of(key.topic)[key] = _counter(key, offset)
         self.end.close()
         self.end.last_store_timestamp_ms = last_store_timestamp_ms
         self.end.max_offset = self._committed_offset = self.files.max_offset
@@ -171,12 +168,23 @@ class CommitLog:
 
     def counter(self, key: QueueKey) -> QueueCounter:
         """Return the counter of a queue, a new one from 0 if need be; the name was checked."""
-        counter = self.counters.get(key)
-        return self.counters.setdefault(key, _counter(key, 0)) if counter is None else counter
+        counters = self._counters_of(key[0])
+        counter = counters.get(key)
+        return counters.setdefault(key, _counter(key, 0)) if counter is None else counter
+
+    def _counters_of(self, topic: str) -> dict[tuple[str, int], QueueCounter]:
+        """Return the counters that a topic's are among: a plain put looks at those here alone."""
+        kind = self.kinds.get(topic)
+        return self.counters if kind is None else kind.counters
+
+    def every_counter(self) -> list[QueueCounter]:
+        """Return the counters of all queues."""
+        every = (self.counters, *(kind.counters for kind in self.kinds.known.values()))
+        return [counter for counters in every for counter in list(counters.values())]
 
     def next_queue_offset(self, key: QueueKey) -> int:
         """Return the offset that the next message of a queue will get."""
-        counter = self.counters.get(key)
+        counter = self._counters_of(key[0]).get(key)
         return 0 if counter is None else counter.next_offset
 
     # --- append ---------------------------------------------------------------------------------
@@ -215,11 +223,10 @@ class CommitLog:
                     self._make_room(size)
                 number = counter.next_offset
                 # Since it was looked at the topic may have become of another kind.
-                if not number and (why := self.kinds.refusal(counter.key.topic)):
-                    raise StoreClosedError(why)
-                if records[0].inner_base not in (-1, number):
-                    self.end.is_busy = False
-                    raise QueueMovedError(number)
+                key = counter.key
+                special = None if number else self.kinds.get(key.topic)
+                if special is not None and special.counters.get(key) is not counter:
+                    raise StoreClosedError(f"{key.topic} is a {special.name} topic since just now")
                 offsets = sum(record.offset_count for record in records)
                 note = self._under_way = _Append(
                     end.file, end.position, end.position + size, now, counter, number + offsets,
@@ -233,7 +240,7 @@ class CommitLog:
         packed = [each.to_bytes(4, "big") for each in sizes] if len(sizes) > 1 else []
         return PutResult(
             PutMessageStatus.PUT_OK, note.file.base + note.start, number if offsets else 0, size,
-            now, end.store_host, len(sizes), None, b"".join(packed),
+            now, end.store_host, offsets or len(sizes), None, b"".join(packed),
         )  # fmt: skip
 
     @contextmanager

@@ -65,8 +65,12 @@ class PreparedMessage:
 
     __slots__ = ("record", "topic", "wait_flush")
 
-    def __init__(  # noqa: PLR0913 - the fields of a message; all but one have defaults
-        self,
+    record: Record
+    topic: str
+    wait_flush: bool
+
+    def __new__(  # noqa: PLR0913, PYI034 - the fields of a message; some are of a class below
+        cls,
         topic: str,
         body: bytes = b"",
         properties: bytes = b"",
@@ -78,11 +82,11 @@ class PreparedMessage:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         wait_flush: bool = True,
-    ) -> None:
+    ) -> PreparedMessage:
+        """Encode what is not yet; see the class."""
         refuse_transaction(sys_flag)
         block, may_wait = storable_block(properties, alone=True)
-        self.topic = topic
-        self.record = Record(
+        record = Record(
             body_bytes(body),
             block,
             encoded_born_host(born_host),
@@ -92,23 +96,23 @@ class PreparedMessage:
             reconsume_times=reconsume_times,
             prepared_offset=prepared_transaction_offset,
         )
-        self.wait_flush = wait_flush and may_wait
-        self._leave_if_special()
+        return cls._made(topic, record, wait_flush=wait_flush and may_wait)
 
     @classmethod
     def of(cls, message: Message) -> PreparedMessage:
         """Encode a message once."""
         refuse_other_types(message)
-        prepared = cls.__new__(cls)
-        prepared.record, prepared.wait_flush = record_of(message, encoded_born_host, alone=True)
-        prepared.topic = message.topic
-        prepared._leave_if_special()  # noqa: SLF001 - of this class
-        return prepared
+        record, waits = record_of(message, encoded_born_host, alone=True)
+        return cls._made(message.topic, record, wait_flush=waits)
 
-    def _leave_if_special(self) -> None:
-        wanted = asked(self.record.properties)
-        if DELAY in wanted or INNER_MULTI_DISPATCH in wanted or self.record.sys_flag & INNER_BATCH:
-            self.__class__ = _SpecialMessage
+    @classmethod
+    def _made(cls, topic: str, record: Record, *, wait_flush: bool) -> PreparedMessage:
+        wanted = asked(record.properties)
+        is_special = DELAY in wanted or INNER_MULTI_DISPATCH in wanted
+        is_special |= record.sys_flag & INNER_BATCH != 0
+        made = object.__new__(_SpecialMessage if is_special else cls)
+        made.topic, made.record, made.wait_flush = topic, record, wait_flush
+        return made
 
 
 class _SpecialMessage(PreparedMessage):

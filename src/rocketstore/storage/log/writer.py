@@ -55,7 +55,12 @@ from rocketstore.storage.log.prepared import (
     refuse_other_types,
     storable_block,
 )
-from rocketstore.storage.results import PutMessageStatus, PutResult
+from rocketstore.storage.results import (
+    FIRST_IN_MEMORY,
+    NotTakenError,
+    PutMessageStatus,
+    PutResult,
+)
 from rocketstore.storage.running_flags import STOPS_PUTS
 from rocketstore.units import QueueKey, system_clock_ms
 
@@ -66,6 +71,7 @@ if TYPE_CHECKING:
     from rocketstore.native.log_end import QueueCounter
     from rocketstore.storage.log.commit_log import CommitLog
     from rocketstore.storage.log.flush import CommitLogFlusher
+    from rocketstore.storage.queues.topic_kinds import TopicKind
     from rocketstore.storage.running_flags import RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
 
@@ -82,17 +88,9 @@ _BUSY_LIMIT_MS: Final = 10_000_000
 """A lock that seems to be held for longer is a clock that moved (isOSPageCacheBusy)."""
 
 
-class _NotTaken(Exception):  # noqa: N818 - it becomes the result of the put
-    """A put that is answered with a status."""
-
-    def __init__(self, status: PutMessageStatus, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-
-
 def _refuse(refusal: Refusal | None) -> None:
     if refusal is not None:
-        raise _NotTaken(PutMessageStatus[refusal.status], refusal.why)
+        raise NotTakenError(PutMessageStatus[refusal.status], refusal.why)
 
 
 @dataclass(eq=False)
@@ -100,7 +98,8 @@ class StoreWriter:
     """Puts into an open store; `plain` handles the plain ones.
 
     `replica(offset, timeout_s)` waits for replicas to have all before `offset`; returns a status.
-    `put_at_once` is tried before `put`, `put_prepared_at_once` before `put_prepared`.
+    `put_at_once` is tried before `put`, `put_prepared_at_once` before `put_prepared`. What a topic
+    of a kind does with a message its `TopicKind` says. `wake` lets those who wait look again.
     """
 
     _log: CommitLog
@@ -109,6 +108,7 @@ class StoreWriter:
     statistics: StoreStatistics
     config: StoreConfig
     clock: Callable[[], int]
+    wake: Callable[[], object]
 
     def __post_init__(self) -> None:
         config, log, clock = self.config, self._log, self.clock
@@ -163,12 +163,12 @@ class StoreWriter:
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
         """Store a message that `put_at_once` left; see `MessageStore.put`."""
         try:
-            self._check_state()
+            self._check_state(getattr(message, "topic", None))
             refuse_other_types(message)
-            counter = self._counter_of(message.topic, queue_id)
+            queue = self._queue_of(message.topic, queue_id)
             record, waits = record_of(message, self._born_host, alone=True)
-            return self._put_one(counter, record, waits=waits, checks=True)
-        except _NotTaken as refused:
+            return self._put_one(*queue, record, waits=waits, checks=True)
+        except NotTakenError as refused:
             return self._refused(refused)
 
     def put_prepared(
@@ -176,13 +176,13 @@ class StoreWriter:
     ) -> PutResult:
         """Store a prepared message that `put_prepared_at_once` left."""
         try:
-            self._check_state()
-            counter = self._counter_of(prepared.topic, queue_id)
+            self._check_state(prepared.topic)
+            queue = self._queue_of(prepared.topic, queue_id)
             record = prepared.record
             if body is not None:
                 record = record.with_body(body_bytes(body))
-            return self._put_one(counter, record, waits=prepared.wait_flush, checks=True)
-        except _NotTaken as refused:
+            return self._put_one(*queue, record, waits=prepared.wait_flush, checks=True)
+        except NotTakenError as refused:
             return self._refused(refused)
 
     def put_record(
@@ -190,9 +190,9 @@ class StoreWriter:
     ) -> PutResult:
         """Store a record as it is; see `BaseStore.put_record`."""
         try:
-            self._check_state()
-            return self._put_one(self._counter_of(topic, queue_id), record, waits=wait_flush)
-        except _NotTaken as refused:
+            self._check_state(topic)
+            return self._put_one(*self._queue_of(topic, queue_id), record, waits=wait_flush)
+        except NotTakenError as refused:
             return self._refused(refused)
 
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
@@ -201,21 +201,27 @@ class StoreWriter:
         return self._acknowledged(result, time_ns(), left_s, waited_s=waited_s)
 
     def _put_one(
-        self, counter: QueueCounter, record: Record, *, waits: bool, checks: bool = False
-    ) -> PutResult:
+        self, counter: QueueCounter, kind: TopicKind | None, record: Record, *, waits: bool,
+        checks: bool = False,
+    ) -> PutResult:  # fmt: skip
+        fill = None if kind is None else kind.numbering(counter, record, checks=checks)
+        is_alone = fill is not None or (kind is not None and not kind.is_on_disk)
         queues: list[QueueKey] = []
-        if EXTRA in record.properties:
+        if EXTRA in record.properties and not is_alone:
             record, queues = self.extra_queues.of(record, counter.key, refuses=checks)
-        level, record = delayed(record, *counter.key, self._last_level) if checks else (0, record)
+        level = 0
+        if checks and not is_alone:
+            level, record = delayed(record, *counter.key, self._last_level)
         if level:
             # When it is delivered.
             self._check_fits(self._log.end.size_of(record, counter))
             _refuse(refused_properties(record.properties, room=room_for(queues)))
             counter, queues = self._log.counter(QueueKey(DELAY_TOPIC, level - 1)), []
+            kind = None
         _refuse(refused_properties(record.properties))
         _refuse(refused_length("body", len(record.body), self._longest))
         if not queues:
-            return self._append(counter, [record], waits=waits)
+            return self._append(counter, kind, [record], waits=waits, numbered=fill)
 
         limit = self.config.max_lmq_consume_queue_num if checks else None
 
@@ -225,12 +231,12 @@ class StoreWriter:
             made = self.extra_queues.numbered(record, queues, limit)
             if made is None:
                 status = PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
-                raise _NotTaken(status, f"more than maxLmqConsumeQueueNum of {limit} light queues")
-            _refuse(refused_properties(made[0].properties))
-            self._check_fits(self._log.end.size_of(made[0], counter))
+                raise NotTakenError(
+                    status, f"more than maxLmqConsumeQueueNum of {limit} light queues"
+                )
             return made
 
-        return self._append(counter, [record], waits=waits, numbered=numbered)
+        return self._append(counter, kind, [record], waits=waits, numbered=numbered)
 
     def put_messages(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic; see `MessageStore.put_batch`."""
@@ -239,16 +245,20 @@ class StoreWriter:
             if result is not None:
                 return cast("PutResult", result)
             messages = batch_messages(messages)
-            self._check_state()
-            counter = self._counter_of(messages[0].topic, queue_id)
+            self._check_state(messages[0].topic)
+            counter, kind = self._queue_of(messages[0].topic, queue_id)
             made = [record_of(message, self._born_host) for message in messages]
             records = [record for record, _ in made]
             _refuse(refused_properties(max((record.properties for record in records), key=len)))
             fixed = BATCH_MESSAGE_FIXED_SIZE
             size = sum(fixed + len(each.body) + len(each.properties) for each in records)
             _refuse(refused_length("batch", size, self._longest))
-            return self._append(counter, records, waits=all(waits for _, waits in made))
-        except _NotTaken as refused:
+            waits = all(waits for _, waits in made)
+            joined = None if kind is None else kind.joined(records)
+            if joined is not None:
+                return self._put_one(counter, kind, joined, waits=waits)
+            return self._append(counter, kind, records, waits=waits)
+        except NotTakenError as refused:
             return self._refused(refused)
 
     def put_client_batch(
@@ -267,47 +277,65 @@ class StoreWriter:
                 )
                 if result is not None:
                     return result
-            self._check_state()
-            counter = self._counter_of(topic, queue_id)
+            self._check_state(topic)
+            counter, kind = self._queue_of(topic, queue_id)
             host = self._born_host(born_host)
             refuse_transaction(fields["sys_flag"])
             more, may_wait = storable_block(properties)
             _refuse(refused_properties(more))
             _refuse(refused_length("batch", len(batch), self._longest))
+            waits = wait_flush and may_wait
+            whole = None if kind is None else kind.client_record(batch, more, host, **fields)
+            if whole is not None:
+                return self._put_one(counter, kind, whole, waits=waits)
             records = [
                 Record(body, block, host, flag=flag, **fields)
                 for flag, body, block in client_messages(batch, more)
             ]
             longest = max((record.properties for record in records), key=len)
             _refuse(refused_properties(longest, "properties of a message and of its batch"))
-            return self._append(counter, records, waits=wait_flush and may_wait)
-        except _NotTaken as refused:
+            return self._append(counter, kind, records, waits=waits)
+        except NotTakenError as refused:
             return self._refused(refused)
 
     def _append(
-        self, counter: QueueCounter, records: list[Record], *, waits: bool,
-        numbered: Callable[[], tuple[Record, list[QueueCounter]]] | None = None,
+        self, counter: QueueCounter, kind: TopicKind | None, records: list[Record], *, waits: bool,
+        numbered: Callable[[], tuple[Record, Sequence[QueueCounter]]] | None = None,
     ) -> PutResult:  # fmt: skip
         """Append records that were checked, but for the size of a file; see `CommitLog.append`."""
         began_ns = time_ns()
-        if any(one.sys_flag & INNER_BATCH and one.inner_base < 0 for one in records):
+        if (kind is None or numbered is None) and any(
+            one.sys_flag & INNER_BATCH for one in records
+        ):
             why = f"sysFlag says that it holds a batch, which {counter.key.topic} does not take"
-            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
-        self._check_fits(sum(self._log.end.size_of(record, counter) for record in records))
+            raise NotTakenError(PutMessageStatus.MESSAGE_ILLEGAL, why)
+        is_on_disk = kind is None or kind.is_on_disk
+        size_of, fill = self._log.end.size_of, numbered
+        if is_on_disk:
+            self._check_fits(sum(size_of(record, counter) for record in records))
+
+        def checked() -> tuple[Record, Sequence[QueueCounter]]:
+            assert fill is not None
+            made = fill()
+            _refuse(refused_properties(made[0].properties))
+            self._check_fits(size_of(made[0], counter))
+            return made
+
+        log = self._log if kind is None or is_on_disk else kind.log
         try:
-            result = self._log.append(counter, records, numbered)
+            result = log.append(counter, records, numbered and checked)
         except OSError as error:
             if not isinstance(error, StoreError) and error.errno is None:
                 raise  # of a signal handler (a time limit, say), not of the system
             why = f"the system refused: {error}"
-            raise _NotTaken(PutMessageStatus.UNKNOWN_ERROR, why) from error
+            raise NotTakenError(PutMessageStatus.UNKNOWN_ERROR, why) from error
         except (RefusedMessageError, FlushFailedError):
             self.statistics.note_failed_put()
             raise
         except StoreClosedError as error:
             raise self._unavailable(str(error)) from error
         except StoreError as error:
-            raise _NotTaken(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
+            raise NotTakenError(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
         size = max(len(record.properties) for record in records)
         if size > PROPERTIES_SIZE_MAX - GIVE_BACK_ROOM:
             detail = (
@@ -319,15 +347,19 @@ class StoreWriter:
 
     # --- what can be wrong ----------------------------------------------------------------------
 
-    def _check_state(self) -> None:
-        """Raise where no put is taken now (checkStoreStatus, spec B3.1)."""
+    def _check_state(self, topic: object) -> None:
+        """Raise where no put to a topic is taken now (checkStoreStatus, spec B3.1)."""
         if self.forked is not None:
             raise StoreForkedError(self.forked.message, hint=self.forked.hint)
-        self.flusher.raise_failure()
+        is_on_disk = not self._log.kinds.is_in_memory(topic)
+        if is_on_disk:
+            self.flusher.raise_failure()
         if self._is_closed:
             raise self._unavailable("the store was closed")
         if self.is_slave:
             raise self._unavailable("brokerRole is SLAVE: messages come from its master only")
+        if not is_on_disk:
+            return
         if self.flags.bits & STOPS_PUTS:
             raise self._unavailable("; ".join(self.flags.reasons))
         self.statistics.note_writeable()
@@ -336,26 +368,26 @@ class StoreWriter:
         limit_ms = self.config.os_page_cache_busy_time_out_mills
         if limit_ms < held_ms < _BUSY_LIMIT_MS:
             why = f"the append lock has been held for {held_ms} ms, more than {limit_ms} ms"
-            raise _NotTaken(PutMessageStatus.OS_PAGECACHE_BUSY, why)
+            raise NotTakenError(PutMessageStatus.OS_PAGECACHE_BUSY, why)
 
-    def _unavailable(self, why: str) -> _NotTaken:
+    def _unavailable(self, why: str) -> NotTakenError:
         end = self._log.max_offset
         if end != self._end_at_refusal:
             # A put went through since: refusals count from the start again.
             self._end_at_refusal = end
             self.statistics.note_writeable()
         self.statistics.note_unavailable(why)
-        return _NotTaken(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
+        return NotTakenError(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
 
-    def _counter_of(self, topic: object, queue_id: object) -> QueueCounter:
-        """Return the counter of a queue; raises `InvalidNameError` where it can be none."""
+    def _queue_of(self, topic: object, queue_id: object) -> tuple[QueueCounter, TopicKind | None]:
+        """Return counter and kind of a queue; raises `InvalidNameError` where it can be none."""
         name = check_topic_characters(topic)
         number = check_queue_id(queue_id)
         _refuse(refused_topic(name))
-        refusal = self._log.kinds.refusal(name)
-        if refusal is not None:
+        kind = self._log.kinds.get(name)
+        if kind is not None and (refusal := kind.refusal(name)) is not None:
             raise self._unavailable(refusal)
-        return self._log.counter(QueueKey(name, number))
+        return self._log.counter(QueueKey(name, number)), kind
 
     def _born_host(self, host: str) -> bytes:
         """Return a producer's host as a record holds it; raises `RefusedMessageError`."""
@@ -374,9 +406,9 @@ class StoreWriter:
             why = (
                 f"{size} bytes do not fit a CommitLog file of {file_size} bytes, which holds {room}"
             )
-            raise _NotTaken(PutMessageStatus.MESSAGE_ILLEGAL, why)
+            raise NotTakenError(PutMessageStatus.MESSAGE_ILLEGAL, why)
 
-    def _refused(self, refused: _NotTaken) -> PutResult:
+    def _refused(self, refused: NotTakenError) -> PutResult:
         self.statistics.note_failed_put()
         return PutResult(refused.status, detail=str(refused))
 
@@ -390,6 +422,9 @@ class StoreWriter:
 
         A plain put that waited for no more than a sync, and not in vain, needs none of this.
         """
+        if result.physical_offset >= FIRST_IN_MEMORY:
+            self.wake()
+            return result
         status, end = _OK, result.physical_offset + result.size
         if self._wakes or not (waits or self._is_immediate):
             self.flusher.wake()

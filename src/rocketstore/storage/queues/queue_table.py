@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
-from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
@@ -41,9 +41,9 @@ class ConsumeQueueTable:
     `log_min_offset` returns the CommitLog's minimum offset, which a queue's minimum follows; for
     `writer_limit` see `QueueMappings`.
 
-    Batch topics (`kinds`) have no ConsumeQueue but queues of 5.x, which the package `batch_queue`
-    keeps in `batch_queues`. `has_short_files`: promised entries may be gone, because a file was cut
-    short; `is_flush_broken`: a sync failed; `make_extension` gives queues their extensions.
+    Topics of a kind (`kinds`) have no ConsumeQueue but queues of that kind. `has_short_files`:
+    promised entries may be gone, because a file was cut short; `is_flush_broken`: a sync failed;
+    `make_extension` gives queues their extensions.
     """
 
     directory: Path
@@ -59,9 +59,6 @@ class ConsumeQueueTable:
         self.rows = self.mappings.rows
         self.is_flush_broken = False
         self.has_short_files = False
-        self.batch_queues: dict[QueueKey, Any] = {}
-        # Recovery leaves them alone; `batch_queue` fills them afterwards.
-        self.enter_batch: Callable[..., PutEntry] = lambda *_: PutEntry.REPEATED
         self.set_aside: set[QueueKey] = set()  # was a copy of another queue's directory
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._create_lock = threading.Lock()
@@ -82,10 +79,19 @@ class ConsumeQueueTable:
         the name of a directory: such a record has no queue.
         """
         queue = self._queues.get(key)
-        is_name = is_directory_name(key.topic) and key.topic not in self.kinds.batch
+        is_name = is_directory_name(key.topic) and not self._is_of_kind(key.topic)
         if queue is None and is_name and 0 <= key.queue_id < 2**31:
             queue = self._add(key)
         return queue
+
+    def _is_of_kind(self, topic: str) -> bool:
+        """Whether a topic has queues of a kind on the disk, and none here."""
+        kind = self.kinds.get(topic)
+        return kind is not None and kind.is_on_disk
+
+    def readable(self, key: QueueKey) -> Any:
+        """Return the queue that consumers read, of whichever kind, else None."""
+        return self.kinds[key.topic].queue(key) if key.topic in self.kinds else self.get(key)
 
     def keys(self) -> list[QueueKey]:
         """Return every queue, in order."""
@@ -97,12 +103,13 @@ class ConsumeQueueTable:
         return list(self._queues.values())
 
     def every(self) -> list[Any]:
-        """Return every queue, those of batches too: what is flushed, and follows the log.
+        """Return every queue, those of kinds too: what is flushed, and follows the log.
 
         Extensions come first: an entry on the disk refers to a unit there.
         """
         extensions = [queue.extension for queue in self.all() if queue.extension is not None]
-        return [*extensions, *self._queues.values(), *self.batch_queues.values()]
+        special = chain.from_iterable(kind.files() for kind in self.kinds.on_disk())
+        return [*extensions, *self._queues.values(), *special]
 
     def topics(self) -> list[str]:
         """Return every topic, in order."""
@@ -110,7 +117,9 @@ class ConsumeQueueTable:
 
     def next_offsets(self) -> dict[QueueKey, int]:
         """Return the queue offset of each queue's next message (recoverTopicQueueTable)."""
-        return {queue.key: queue.given_stop for queue in self.all()}
+        own = {queue.key: queue.given_stop for queue in self.all()}
+        special = ((kind, key) for kind in self.kinds.on_disk() for key in kind.queue_keys())
+        return own | {key: kind.queue(key).max_offset for kind, key in special}
 
     @property
     def max_physical_offset(self) -> int:
@@ -141,7 +150,7 @@ class ConsumeQueueTable:
         """
         problems: list[FileFinding[Path]] = []
         for key in listed_queues(self.directory):
-            if key.topic in self.kinds.batch:
+            if self._is_of_kind(key.topic):
                 continue  # only a repair comes here with such a directory, and leaves it alone
             queue = self._add(key)
             problems += queue.files.load(after_crash=after_crash)
@@ -152,6 +161,8 @@ class ConsumeQueueTable:
             or (one.problem is FileProblem.EMPTY and not after_crash)
             for one in problems
         )
+        for kind in self.kinds.on_disk():
+            problems += kind.load(self.log_min_offset, after_crash=after_crash)
         return problems
 
     def drop(self) -> None:

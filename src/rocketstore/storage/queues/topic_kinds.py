@@ -1,81 +1,235 @@
-"""Which topics of a store are not like others: resolved by every opening, whatever class it makes.
+"""Kinds of topics: what makes the queues of some topics unlike those of all others.
 
-A batch topic (``"queue.type": "BatchCQ"`` in ``config/topics.json``) has queues of 5.x; a memory
-topic (``"memory": true``, where ``memoryTopicEnable`` is on) has none on the disk.
+``config/topics.json`` says of which kind a topic is, and every opening resolves it: the store that
+is written, also by ``import`` and the sink's commit, the one that is only read, verify and repair.
+Writer, dispatch, recovery, readers and retention ask the `TopicKind`; of a plain topic there is
+none, and none is asked. How to add one: docs/how-it-works/kinds-of-topics.md.
 
-Law: a put that no consumer would find is refused by name, whichever class opened the store. A kind
-changes only under the append lock (`StoreParts.becoming`), so no message is put meanwhile.
+Law: a put that no consumer would find is refused by name, whichever class opened the store, and so
+is a store whose table names a kind that is not known. A topic gets a kind only under the append
+lock, and only before its first message (`TopicsOfKind.create`).
 """
+
+# ruff: noqa: ARG002, B027 - what a kind does not override does nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from rocketstore.config import BrokerRole
+from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.format.metadata_json import TOPICS_FILE, TopicTable, decode_table, loads
+from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE, TOPICS_FILE
 from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.files.whole_file import read_with_backup
-from rocketstore.storage.queues.queue_listing import batch_topics_in
+from rocketstore.storage.queues.topic_file import TOPIC_TABLE, decoded_topics
 
 if TYPE_CHECKING:
-    from rocketstore.config import StoreConfig
-    from rocketstore.storage.layout import StoreLayout
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-TOPIC_TABLE: Final = "topicConfigTable"
+    from rocketstore.native.log_end import QueueCounter, Record
+    from rocketstore.native.row import PutEntry
+    from rocketstore.scan.columns import RecordColumns
+    from rocketstore.storage.layout import StoreLayout
+    from rocketstore.units import QueueKey
+    from rocketstore.verification.file_rules import FileFinding
+
+PLAIN_QUEUES: Final = "SimpleCQ"
+"""What a broker of 5.x says of topics that are like all others."""
 
 _log: Final = get_logger(__name__)
 
 
-class TopicKinds:
-    """The topics of each kind at the moment; `in` says whether a topic is of one.
+class TopicKind(ABC):
+    """What differs in the topics of one kind; everything else is as in a plain topic.
 
-    `enters_batches` is set by what enters batches into queues: without it nothing is put to a batch
-    topic. A store that is opened `learns` from a record with a batch that its topic is one.
+    A store that is only read asks `claims`, `queue`, `queue_keys` and `pages`. A queue answers what
+    a `ConsumeQueue` does: `min_offset`, `max_offset`, `first_offset`, `entries_from`, `extension`,
+    and `records`, the log of its messages where that is not the store's.
+
+    `counters` are those of its queues, which no plain put looks at. One that is not `is_on_disk`
+    keeps its messages in a `log` of its own, and has neither dispatch nor recovery.
     """
 
-    enters_batches = learns = False
+    name: ClassVar[str]
+    mark: ClassVar[str | None] = QUEUE_TYPE
+    """What stands in a table that speaks of this kind; of None any table is read as a whole."""
+    is_on_disk: ClassVar[bool] = True
+    log: Any = None
 
-    def __init__(
-        self, batch: frozenset[str] = frozenset(), memory: frozenset[str] = frozenset()
-    ) -> None:
-        self.batch, self.memory = batch, memory
+    def __init__(self) -> None:
+        self.counters: dict[tuple[str, int], QueueCounter] = {}
 
-    def read(self, layout: StoreLayout, config: StoreConfig) -> TopicKinds:
-        """Take what the table says; raises where it has lost batch topics, or cannot be read."""
-        self.batch = batch_topics_in(layout)
-        if config.memory_topic_enable and config.broker_role is not BrokerRole.SLAVE:
-            self.memory = memory_topics_in(layout)
-        return self
+    # --- which topics ---------------------------------------------------------------------------
 
-    def __contains__(self, topic: object) -> bool:
-        return topic in self.batch or topic in self.memory
+    @abstractmethod
+    def claims(self, topic: str, said: Mapping[str, Any]) -> bool:
+        """Whether what the table says of a topic makes it one of this kind."""
+
+    @abstractmethod
+    def marks(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the table has to say of a topic of this kind, besides what it says."""
+
+    def refuse_unsaid(self, said: frozenset[str]) -> None:
+        """Raise `StoreDamagedError` where files show topics of this kind that the table lacks."""
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def queue(self, key: QueueKey) -> Any:
+        """Return a queue that there is, else None."""
+
+    @abstractmethod
+    def queue_keys(self) -> Iterable[QueueKey]:
+        """Return every queue."""
+
+    @abstractmethod
+    def pages(self, plain: Any, question: tuple[str, int, str | None]) -> Any:
+        """Return what reads pages of a queue, as `plain`, a `Pages`, would for a plain topic."""
+
+    # --- putting --------------------------------------------------------------------------------
 
     def refusal(self, topic: str) -> str | None:
-        """Return why no consumer of a topic would find what is put to the log; None: they would."""
-        if topic in self.memory:
-            return f"{topic} is a memory topic: only the program that keeps it puts there"
-        if topic in self.batch and not self.enters_batches:
-            return f"{topic} is a batch topic: only a MessageStore fills its queues"
+        """Return why nothing is put to a topic by this store; None where it is."""
         return None
 
+    def numbering(
+        self,
+        counter: QueueCounter,
+        record: Record,
+        *,
+        checks: bool,
+    ) -> Callable[[], tuple[Record, Sequence[QueueCounter]]] | None:
+        """Return what completes a record under the append lock; None where nothing has to.
 
-def topic_table(layout: StoreLayout) -> dict[str, Any]:
-    """Return everything that ``topics.json`` says, or raise `FormatError`."""
-    return read_with_backup(layout.config / TOPICS_FILE, decoded_topics) or {}
+        `checks`: also refuse what a message of a program may not ask for here.
+        """
+        return None
+
+    def joined(self, records: Sequence[Record]) -> Record | None:
+        """Return the one record that the messages of a batch become; None: each has its own."""
+        return None
+
+    def client_record(
+        self,
+        batch: bytes,
+        block: bytes,
+        host: bytes,
+        **fields: Any,
+    ) -> Record | None:
+        """Return a client's batch as one record, its properties `block`; None as `joined`."""
+        return None
+
+    # --- on the disk: dispatch, recovery, flush, retention --------------------------------------
+
+    def load(
+        self, log_min_offset: Callable[[], int], *, after_crash: bool
+    ) -> Sequence[FileFinding[Path]]:
+        """Take in the queues that have files; return what is wrong with these."""
+        return ()
+
+    def recover(
+        self, topics: frozenset[str], start: int, end: int, *, clean: bool,
+        dispatch: Callable[[int, int], object],
+    ) -> None:  # fmt: skip
+        """Make the queues of `topics` agree with the log, recovered from `start` to its `end`.
+
+        `dispatch` enters a range of the log; nothing is entered before this call.
+        """
+
+    def enter(self, columns: RecordColumns, number: int) -> PutEntry:
+        """Enter a record of such a topic into its queue; on the dispatching thread."""
+        raise NotImplementedError
+
+    def begin(self, topic: str) -> None:
+        """Make what a topic has before its first message."""
+
+    def files(self) -> Sequence[Any]:
+        """Return the queues to be flushed, cleaned and dropped, as `ConsumeQueue` is."""
+        return ()
+
+    # --- telling --------------------------------------------------------------------------------
+
+    def runtime_info(self, topic_count: int) -> dict[str, int]:
+        """Return this kind's part of the runtime information."""
+        return {}
 
 
-def decoded_topics(content: bytes) -> dict[str, Any]:
-    """Return everything that stands in the file; raises `FormatError`."""
-    decode_table(content, TopicTable)  # judges the types
-    loaded: dict[str, Any] = loads(content)
-    return loaded
+class TopicKinds(dict[str, TopicKind]):
+    """The kind of each topic that has one; `known` are the kinds there are in this store.
 
+    A store that is opened `learns` from a record with a batch that its topic takes batches.
+    """
 
-def memory_topics_in(layout: StoreLayout) -> frozenset[str]:
-    """Return the topics that the table marks; raises `FormatError` where it is broken."""
-    topics = topic_table(layout).get(TOPIC_TABLE, {}).items()
-    marked = [name for name, one in topics if one.get("memory") is True]
-    for name in filter(is_reserved, marked):
-        _log.warning("memory.topic_ignored", topic=name, why="a broker reserves its name")
-    return frozenset(name for name in marked if not is_reserved(name))
+    learns = False
+
+    def __init__(self, known: Iterable[TopicKind] = ()) -> None:
+        super().__init__()
+        self.known = {kind.name: kind for kind in known}
+
+    def of(self, name: str) -> frozenset[str]:
+        """Return the topics of one kind."""
+        return frozenset(topic for topic, kind in self.copy().items() if kind.name == name)
+
+    def is_in_memory(self, topic: object) -> bool:
+        """Whether messages of a topic are in this process alone."""
+        kind = self.get(topic) if isinstance(topic, str) else None
+        return kind is not None and not kind.is_on_disk
+
+    def on_disk(self) -> list[TopicKind]:
+        """Return the kinds with queues of their own on the disk."""
+        return [kind for kind in self.known.values() if kind.is_on_disk]
+
+    def learn(self, topic: str) -> TopicKind | None:
+        """Return the kind of a topic of which a record that holds a batch was met; None: plain."""
+        kind = self.get(topic)
+        if kind is None and self.learns and not is_reserved(topic):
+            _log.info("topic.is_batch", topic=topic, why="a record of it holds a batch")
+            kind = self[topic] = self.known["batch"]
+        return kind if kind is not None and kind.is_on_disk else None
+
+    def read(self, layout: StoreLayout) -> TopicKinds:
+        """Take what the table says.
+
+        Raises
+        ------
+        StoreError
+            A topic is of a kind that is not known.
+        StoreDamagedError, FormatError
+            The table has lost topics of a kind, or cannot be read although it has some.
+        """
+        path = layout.config / TOPICS_FILE
+        try:
+            said = read_with_backup(path, partial(self._said, layout)) or {}
+        except FormatError:
+            for kind in self.known.values():
+                kind.refuse_unsaid(frozenset())  # the queues say better what is lost
+            raise
+        found: dict[str, TopicKind] = {}
+        for topic, one in said.items():
+            for kind in self.known.values():
+                if kind.claims(topic, one):
+                    found[topic] = kind
+            of_table = (one.get("attributes") or {}).get(QUEUE_TYPE, PLAIN_QUEUES)
+            if topic not in found and of_table not in (PLAIN_QUEUES, BATCH_QUEUES):
+                raise StoreError(
+                    f"{path}: topic {topic} has queues of the kind {of_table}, which is not known",
+                    hint=f"known are {', '.join(sorted(self.known))}; open it with what made them",
+                )
+        for kind in self.known.values():
+            kind.refuse_unsaid(frozenset(topic for topic, one in found.items() if one is kind))
+        for topic in self.keys() - found.keys():
+            del self[topic]
+        self.update(found)
+        return self
+
+    def _said(self, layout: StoreLayout, content: bytes) -> dict[str, Any]:
+        """Return what a table says of each topic; nothing of one that speaks of no kind."""
+        marks = {QUEUE_TYPE, *(kind.mark for kind in self.known.values())}
+        is_needed = None in marks or layout.batch_consume_queue.is_dir()
+        if not is_needed and not any(f'"{mark}"'.encode() in content for mark in marks):
+            return {}
+        topics: dict[str, Any] = decoded_topics(content).get(TOPIC_TABLE, {})
+        return topics

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from rocketstore.errors import InvalidFilterError
 from rocketstore.format.file_name import QUEUE_ID_MAX
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import RECORDS, QueuePages
 from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.storage.results import GetMessageStatus
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.config import StoreConfig
-    from rocketstore.native.decode import LogAtHand
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.pread_queue import PreadQueue
 
@@ -66,16 +66,16 @@ class PageLimits(NamedTuple):
 class Pages(dict[tuple[str, int, str | None], QueuePages]):
     """What reads pages of each queue, by topic, queue id, and tags as a reader spells them.
 
-    Safe to use from several threads.
+    `source` is the log, see `LogAtHand`. Safe to use from several threads.
     """
 
     def __init__(
-        self, log: LogAtHand, limits: PageLimits, without_entry: Callable[..., tuple[Any, ...]]
+        self, source: Any, limits: PageLimits, without_entry: Callable[..., tuple[Any, ...]]
     ) -> None:
         super().__init__()
-        self._log = log
+        self.source, self.log = source, LogAtHand(source)
         self.limits = limits
-        self._without_entry = without_entry
+        self.without_entry = without_entry
 
     def __missing__(self, question: tuple[str, int, str | None]) -> QueuePages:
         """Make what reads the pages of a queue that nobody has asked for lately."""
@@ -83,7 +83,7 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         # No record can have another queue id than these.
         number = queue_id if 0 <= queue_id <= QUEUE_ID_MAX else _NO_QUEUE_ID
         pages = QueuePages(
-            self._log, topic, number, self.limits, parse_tags(tags), _STATUSES, self._without_entry,
+            self.log, topic, number, self.limits, parse_tags(tags), _STATUSES, self.without_entry,
             may_stand_in,
         )  # fmt: skip
         while len(self) >= _QUEUES_REMEMBERED:

@@ -20,11 +20,11 @@ from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.log_directories import refuse_absent
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex
+from rocketstore.storage.queues.batch_queues import PreadBatchQueues
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
 from rocketstore.units import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from rocketstore.format.queue_entry import QueueEntry
@@ -50,8 +50,9 @@ class PreadLog:
             is_other=self._is_other,
         )
         self.queues = PreadQueues(layout.consume_queue, open_queue)
-        # Where the records of batch topics end; the package `batch_queue` has their queues.
-        self.batch_ends: Callable[[], Iterable[int]] = tuple
+        self.batch_queues = PreadBatchQueues(
+            layout.batch_consume_queue, open_files, lambda: self.min_offset
+        )
         self._layout, self._abort = layout, layout.abort
         self._records = LogAtHand(self)
         self._lock = threading.Lock()
@@ -136,7 +137,8 @@ class PreadLog:
             has_queues = True
             stop = queue.last_record_stop(end, is_there)
             end = end if stop is None else stop
-        return max(end, *self.batch_ends(), 0), has_queues
+        batch_end = self.batch_queues.record_stop()
+        return max(end, batch_end), has_queues or batch_end > 0
 
     def _end_before(self, entry: QueueEntry) -> int | None:
         """Return the log's end where it lies before an entry's record; None of expired or lost."""

@@ -17,20 +17,22 @@ import contextlib
 import os
 import weakref
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 from rocketstore.config import BrokerRole
 from rocketstore.errors import FlushFailedError, StoreClosedError
 from rocketstore.format.host import decode_message_id
-from rocketstore.format.queue_entry import ENTRY_STRUCT, FILLER_SIZE, QueueEntry
+from rocketstore.format.queue_entry import FILLER_SIZE, QueueEntry
 from rocketstore.format.refusals import check_is_int
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at
 from rocketstore.native.lookup import KeySearch
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry, parse_tags
 from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,12 +49,10 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.storage.reading.pread_log import PreadLog
-    from rocketstore.units import QueueKey
 
     _Queue: TypeAlias = ConsumeQueue | PreadQueue
 
 _NANOS_PER_MS: Final = 1_000_000
-_ENTRIES_AT_A_TIME: Final = 4096
 _result: Final = tuple.__new__
 """Makes the tuple that a result is, at half the cost of calling its class."""
 
@@ -84,24 +84,28 @@ _readers: Final[weakref.WeakSet[Reader]] = weakref.WeakSet()
 class Reader:
     """Answers questions about the messages of one store; without an index, no key is found."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a store, and what a writer adds by name
         self, layout: StoreLayout, config: StoreConfig, log: CommitLog | PreadLog,
         queues: ConsumeQueueTable | PreadQueues, index: IndexService | PreadIndex | None,
+        kinds: TopicKinds | None = None, *,
+        check_readable: Callable[[], object] = tuple,
+        note_get: Callable[[int, int], object] | None = None,
     ) -> None:  # fmt: skip
         self.layout = layout
         self.config = config
+        self.kinds = self._kinds = TopicKinds() if kinds is None else kinds
         self._log = log
         self._queues = queues
-        self._records = LogAtHand(log)
         limits = PageLimits.from_config(config)
         waits = config.broker_role is BrokerRole.SLAVE and not config.offset_check_in_slave
-        self._without_entry = partial(page_without_entry, waits=waits)
-        self._pages = Pages(self._records, limits, self._without_entry)
+        without_entry = partial(page_without_entry, waits=waits)
+        self._pages = Pages(log, limits, without_entry)
+        self._records = self._pages.log
         self._key_search = (
             None if index is None else KeySearch(self._records, index, limits.memory_span_bytes)
         )
-        self._check_readable: Callable[[], None] = lambda: None
-        self._note_get: Callable[[int, int], None] = GetCounts().note
+        self._check_readable = check_readable
+        self._note_get = note_get or GetCounts().note
         self._visible_stop = 0
         self._gone = Gone(StoreClosedError(f"{layout.root} was closed", hint="open it again"))
         _readers.add(self)
@@ -127,7 +131,7 @@ class Reader:
     def close(self) -> None:
         """Let go of everything; may be called twice."""
         gone: Any = self._gone
-        self._log = self._queues = self._key_search = self._pages = gone
+        self._log = self._queues = self._key_search = self._pages = self._kinds = gone
         self._records = LogAtHand(gone)
 
     def _go_on_in_child(self) -> None:
@@ -220,7 +224,8 @@ class Reader:
 
     def queues(self) -> list[QueueKey]:
         """Return every queue, in order."""
-        return sorted(self._queues.keys())
+        own = [key for kind in self._kinds.known.values() for key in kind.queue_keys()]
+        return sorted({*self._queues.keys(), *own}) if own else sorted(self._queues.keys())
 
     def topics(self) -> list[str]:
         """Return every topic that has a queue, in order."""
@@ -242,10 +247,9 @@ class Reader:
         if queue is None:
             return
         at = queue.first_offset if offset is None else max(offset, queue.first_offset)
-        stop = queue.max_offset
-        if max_entries is not None:
-            stop = min(stop, at + max(max_entries, 0))
-        for queue_offset, values in _entries(queue, at, stop):
+        entries = queue.entries_from(at, queue.max_offset)
+        most = None if max_entries is None else max(max_entries, 0)
+        for queue_offset, values in islice(entries, most):
             yield queue_offset, QueueEntry._make(values)
 
     def extension_unit(self, topic: str, queue_id: int, address: int) -> ExtensionUnit | None:
@@ -256,6 +260,9 @@ class Reader:
     def _queue_of(self, topic: str, queue_id: int) -> _Queue | None:
         if type(queue_id) is not int:
             check_is_int(queue_id)  # a bool, or a float, may be equal to a number of a queue
+        kind = self._kinds.get(topic)
+        if kind is not None:
+            return kind.queue(QueueKey(topic, queue_id))  # type: ignore[no-any-return]
         return self._queues.get((topic, queue_id))  # type: ignore[arg-type] # equal to a QueueKey
 
     def _page(
@@ -266,7 +273,11 @@ class Reader:
         began_ns = monotonic_ns()
         queue = self._queue_of(topic, queue_id)
         try:
-            pages = self._pages[topic, queue_id, tags]
+            kind_of_topic = self._kinds.get(topic)
+            if kind_of_topic is None:
+                pages = self._pages[topic, queue_id, tags]
+            else:
+                pages = kind_of_topic.pages(self._pages, (topic, queue_id, tags))
         except TypeError:
             parse_tags(tags)  # says what is wrong with tags that have no hash
             raise
@@ -362,12 +373,13 @@ class Reader:
     def _first_stored(self, queue: _Queue, start: int, stop: int) -> tuple[int, int | None]:
         """Return the first entry in [start, stop) that has a readable record, and its time."""
         # One look is nearly always enough for a search by time.
-        first = _entries(queue, start, min(start + 1, stop))
-        for at, (physical_offset, size, _) in chain(first, _entries(queue, start + 1, stop)):
+        first = queue.entries_from(start, min(start + 1, stop))
+        log = queue.records or self._records
+        for at, (physical_offset, size, _) in chain(first, queue.entries_from(start + 1, stop)):
             if 0 < size != FILLER_SIZE:
-                stored = store_time_at(self._records, physical_offset, size)
+                stored = store_time_at(log, physical_offset, size)
                 if stored is not None:
-                    return at, stored
+                    return max(at, start), stored
         return stop, None
 
     def earliest_timestamp(self, topic: str, queue_id: int) -> int | None:
@@ -400,18 +412,6 @@ class Reader:
         if queue is None or not 0 <= offset < queue.max_offset:
             return None
         return self._first_stored(queue, offset, offset + 1)[1]
-
-
-def _entries(queue: _Queue, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
-    """Yield queue offset and fields of the entries in [start, stop) that are there."""
-    while start < stop:
-        entries = queue.entry_bytes(start, min(_ENTRIES_AT_A_TIME, stop - start))
-        if not entries:  # a missing file
-            start += queue.entries_per_file - start % queue.entries_per_file
-            continue
-        for values in ENTRY_STRUCT.iter_unpack(entries):
-            yield start, values
-            start += 1
 
 
 def _after_fork() -> None:

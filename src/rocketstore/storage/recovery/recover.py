@@ -193,6 +193,7 @@ def recover(
     newest_ms = parts.dispatcher.last_store_timestamp_ms
     if newest_ms > now_ms + CLOCK_TOLERANCE_MS:
         newest_ms = now_ms  # a damaged header, whose time would stay
+    recovery.settle_kinds(start, end)
     report = RecoveryReport(
         policy,
         clean,
@@ -384,6 +385,22 @@ class _Recovery:
         action, name = "the whole log is dispatched again", self.parts.queues.directory.name
         self.findings.append(Finding(Severity.WARNING, "queue-gap", name, 0, 0, reason, action))
         self.parts.promise_nothing()
+
+    def settle_kinds(self, start: int, end: int) -> None:
+        """Let queues of each kind agree with the log, whose end is known now."""
+        parts = self.parts
+        # A repair took away what is wrong, so what is left is as after a clean stop.
+        clean = self.clean or parts.evidence is not None
+
+        def dispatch(begin: int, stop: int) -> None:
+            begin, check_crc = max(begin, parts.log.min_offset), parts.config.check_crc_on_recover
+            if begin < stop:
+                parts.dispatcher.dispatch_range(begin, stop, force=False, check_crc=check_crc)
+                parts.dispatcher.stepped_over.clear()  # which was reported before
+
+        for kind in parts.queues.kinds.on_disk():
+            topics = parts.queues.kinds.of(kind.name)
+            kind.recover(topics, start, end, clean=clean, dispatch=dispatch)
 
     # --- where to begin -------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rocketstore.storage.queues.queue_search import QueueSearch
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.queue_entry import FILLER
@@ -43,7 +44,7 @@ class MemoryLog:
         return record, offset, len(record), None
 
 
-class MemoryQueue:
+class TimedQueue(QueueSearch):
     """One entry per time; fillers where asked for, files of ten entries."""
 
     entries_per_file = 10
@@ -61,6 +62,11 @@ class MemoryQueue:
     def max_offset(self) -> int:
         return len(self.entries)
 
+    def entry(self, queue_offset: int) -> None:
+        raise NotImplementedError
+
+    bytes_at = entry
+
     def entry_bytes(self, start: int, limit: int) -> bytes | None:
         if start // 10 in self.missing:
             return None
@@ -68,7 +74,7 @@ class MemoryQueue:
         return b"".join(self.entries[start:stop])
 
 
-def offset_at(log: MemoryLog, queue: MemoryQueue, moment: int) -> int:
+def offset_at(log: MemoryLog, queue: TimedQueue, moment: int) -> int:
     reader = Reader(StoreLayout.of("store"), StoreConfig(), log, {QUEUE: queue}, None)
     return reader.offset_at(*QUEUE, moment)
 
@@ -92,7 +98,7 @@ def test_offset_at_is_the_first_readable_message_at_or_after_the_moment(
 ) -> None:
     times = [None if n in lost else stored for n, stored in enumerate(rising)]
     unreadable = fillers | {n for n in range(len(times)) if n // 10 in missing}
-    found = offset_at(MemoryLog(times), MemoryQueue(times, fillers, missing), moment)
+    found = offset_at(MemoryLog(times), TimedQueue(times, fillers, missing), moment)
     assert found == first_at_or_after(times, unreadable, moment)
 
 
@@ -101,7 +107,7 @@ def test_where_times_go_back_the_answer_separates_earlier_from_later(
     times: list[int], moment: int
 ) -> None:
     known: list[int | None] = list(times)
-    found = offset_at(MemoryLog(known), MemoryQueue(known, set(), set()), moment)
+    found = offset_at(MemoryLog(known), TimedQueue(known, set(), set()), moment)
     assert 0 <= found <= len(times)
     if found < len(times):
         assert times[found] >= moment
@@ -112,7 +118,7 @@ def test_where_times_go_back_the_answer_separates_earlier_from_later(
 def test_a_search_reads_few_records() -> None:
     times: list[int | None] = list(range(100_000))
     log = MemoryLog(times)
-    assert offset_at(log, MemoryQueue(times, set(), set()), 77_777) == 77_777
+    assert offset_at(log, TimedQueue(times, set(), set()), 77_777) == 77_777
     assert log.reads <= 18
 
 

@@ -2,20 +2,26 @@
 
 Law: whatever else stands there stays, of topics, of a broker, and of those who marked a topic
 before; so the file is read again before each change, and one thread of a store changes it at a
-time: the one that holds the append lock (`StoreParts.becoming`).
+time: the one that holds the append lock (`TopicsOfKind.create`).
 
 How derived: TopicConfigManager.updateTopicConfig of 4.9 (spec F13).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, dumps
-from rocketstore.storage.files.whole_file import write_atomically
-from rocketstore.storage.queues.topic_kinds import TOPIC_TABLE, decoded_topics, topic_table
+from rocketstore.format.metadata_json import (
+    TOPICS_FILE,
+    TopicConfig,
+    TopicTable,
+    decode_table,
+    dumps,
+    loads,
+)
+from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,13 +29,14 @@ if TYPE_CHECKING:
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
 
+TOPIC_TABLE: Final = "topicConfigTable"
+
 
 class TopicFile:
     """The file of an open store."""
 
     def __init__(self, layout: StoreLayout, *, clock: Callable[[], int], disk: Disk) -> None:
         self.path = layout.config / TOPICS_FILE
-        self._layout = layout
         self._clock = clock
         self._disk = disk
 
@@ -43,7 +50,7 @@ class TopicFile:
 
         `marks` gets what is said of it, nothing of a new one, and returns what is to be said.
         """
-        table = topic_table(self._layout)
+        table = read_with_backup(self.path, decoded_topics) or {}
         topics = table.get(TOPIC_TABLE, {})
         known = topics.get(topic) or {}
         more = marks(known)
@@ -56,3 +63,10 @@ class TopicFile:
         version = {**version, "counter": counter, "timestamp": now_ms}
         table = {**table, "dataVersion": version, TOPIC_TABLE: {**topics, topic: entry}}
         write_atomically(self.path, dumps(table).encode(), disk=self._disk, decode=decoded_topics)
+
+
+def decoded_topics(content: bytes) -> dict[str, Any]:
+    """Return everything that stands in the file; raises `FormatError`."""
+    decode_table(content, TopicTable)  # judges the types
+    loaded: dict[str, Any] = loads(content)
+    return loaded

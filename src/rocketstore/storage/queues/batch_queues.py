@@ -1,7 +1,9 @@
-"""One BatchConsumeQueue that is written: entries appended, ends cut, files made durable.
+"""BatchConsumeQueues: the one that is written, and those of a store that another process may write.
 
 Law: only the dispatching thread appends, and recovery before that thread runs. An entry is there
-from the moment `stop_place` admits it; doing a record again changes nothing.
+from the moment `stop_place` admits it; doing a record again changes nothing. Of a queue that is
+only read nothing is kept but how far it was seen to be written: what a writer adds is seen at the
+next question.
 
 How derived: BatchConsumeQueue of 5.3.1 (spec F9, B16.1).
 """
@@ -9,17 +11,28 @@ How derived: BatchConsumeQueue of 5.3.1 (spec F9, B16.1).
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES, encode_batch_entry
 from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import has_data
-from rocketstore.verification.batch_entries import batch_may_follow
+from rocketstore.storage.queues.queue_listing import listed_queues
+from rocketstore.units import QueueKey
+from rocketstore.verification.batch_entries import (
+    BATCH_ENTRY_DTYPE,
+    batch_may_follow,
+    written_count,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.format.batch_queue_entry import BatchEntry
@@ -29,13 +42,31 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
-class MappedBatchQueue(BatchEntries):
+_AT_A_TIME: Final = 1024
+
+
+class BatchQueue(BatchEntries):
+    """What a reader asks of a queue besides its entries."""
+
+    extension = records = None  # its messages are in the store's log
+    _log_min_offset: Callable[[], int]
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset whose record has not expired; the maximum when all have."""
+        return self.first_left(self._log_min_offset())
+
+
+class MappedBatchQueue(BatchQueue):
     """The entries of one queue below `directory`, which need not exist."""
 
     files: MappedFileQueue
 
-    def __init__(self, directory: Path, file_size: int, *, disk: Disk) -> None:
+    def __init__(
+        self, directory: Path, file_size: int, log_min_offset: Callable[[], int], *, disk: Disk
+    ) -> None:
         self.files = MappedFileQueue(directory, file_size, disk=disk)
+        self._log_min_offset = log_min_offset
         self.stop_place = 0
 
     def read(self, place: int, count: int) -> bytes:
@@ -139,3 +170,67 @@ class MappedBatchQueue(BatchEntries):
     def drop(self) -> None:
         """Let go of all files."""
         self.files.drop()
+
+
+class PreadBatchQueue(BatchQueue):
+    """The entries of one queue; `stop_place` is where the written ones end now."""
+
+    files: PreadFiles
+
+    def __init__(
+        self, directory: Path, open_files: OpenFiles, log_min_offset: Callable[[], int]
+    ) -> None:
+        self.files = PreadFiles((directory,), open_files=open_files)
+        self._log_min_offset = log_min_offset
+        self._seen_stop = 0
+
+    @property
+    def stop_place(self) -> int:  # type: ignore[override] # it moves with the writer
+        """Place after the last entry; a file that ends with a fault ends the queue."""
+        stop = max(self._seen_stop, self.first_place)
+        while held := self.read(stop, _AT_A_TIME):
+            array = np.frombuffer(held, BATCH_ENTRY_DTYPE)
+            count = written_count(array)
+            stop += count
+            if count < len(array):
+                break
+        self._seen_stop = stop
+        return stop
+
+    def read(self, place: int, count: int) -> bytes:
+        """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
+        size = BATCH_ENTRY_SIZE_BYTES
+        held = self.files.read(place * size, count * size) or b""
+        return held[: len(held) - len(held) % size]
+
+
+class PreadBatchQueues(Mapping[QueueKey, PreadBatchQueue]):
+    """All batch queues below a directory."""
+
+    def __init__(
+        self, root: Path, open_files: OpenFiles, log_min_offset: Callable[[], int]
+    ) -> None:
+        self._root, self._open_files, self._log_min_offset = root, open_files, log_min_offset
+        self._queues: dict[QueueKey, PreadBatchQueue] = {}
+
+    def __getitem__(self, key: QueueKey) -> PreadBatchQueue:
+        queue = self._queues.get(key)
+        if queue is None or queue.files.is_replaced:
+            directory = self._root / key.topic / str(key.queue_id)
+            if not directory.is_dir():
+                raise KeyError(key)
+            queue = PreadBatchQueue(directory, self._open_files, self._log_min_offset)
+            self._queues[key] = queue
+        return queue
+
+    def __iter__(self) -> Iterator[QueueKey]:
+        return iter(listed_queues(self._root))
+
+    def __len__(self) -> int:
+        return len(listed_queues(self._root))
+
+    def record_stop(self) -> int:
+        """Return the end of the last record that has an entry; 0 without any."""
+        lasts = (queue.at(queue.stop_place - 1) for queue in self.values())
+        stops = (last.physical_offset + last.record_size for last in lasts if last is not None)
+        return max(stops, default=0)

@@ -1,0 +1,104 @@
+"""The topics of one kind in an open store, and how a program makes one.
+
+Law: a topic gets its kind under the append lock, only before its first message, and for good:
+``topics.json`` says so. After an error the table counts.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from rocketstore.config import BrokerRole
+from rocketstore.errors import FormatError, StoreError
+from rocketstore.format.refusals import check_queue_id, check_topic
+from rocketstore.rules.topics import is_reserved
+from rocketstore.storage.queues.topic_file import TopicFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rocketstore.storage.opening import StoreParts
+
+
+class TopicsOfKind:
+    """The topics of the kind `name`: ``batch`` or ``memory``.
+
+    Attributes
+    ----------
+    kind
+        What is asked about them, see `storage.queues.topic_kinds.TopicKind`.
+    """
+
+    def __init__(self, parts: StoreParts, name: str, *, check_open: Callable[[], None]) -> None:
+        self.kind = parts.kinds.known[name]
+        self._parts = parts
+        self._check_open = check_open
+        self._file = TopicFile(parts.layout, clock=parts.clock, disk=parts.disk)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The topics at the moment."""
+        return self._parts.kinds.of(self.kind.name)
+
+    def create(self, topic: str, queue_count: int = 1) -> None:
+        """Make a topic one of this kind, for good: ``topics.json`` says so.
+
+        Parameters
+        ----------
+        topic
+            One that is one already stays as it is.
+        queue_count
+            What the table says; any queue id can be put to.
+
+        Raises
+        ------
+        StoreError
+            The topic has messages, dispatched or not, is of another kind, or one of the store's
+            own; or the store is a slave, of whose topics its master's log tells.
+        StoreClosedError
+            The store was closed, or is that of the process that forked this one.
+        """
+        self._check_open()
+        check_topic(topic)
+        check_queue_id(queue_count)
+        kind, kinds = self.kind, self._parts.kinds
+        if self._parts.config.broker_role is BrokerRole.SLAVE:
+            raise self._error(topic, "this is a slave", hint="make it in the master")
+        if kinds.get(topic) is kind:
+            return
+
+        def marks(said: Mapping[str, Any]) -> Mapping[str, Any]:
+            others = (one for one in kinds.known.values() if one is not kind)
+            of_table = (said.get("attributes") or {}).get("queue.type")
+            if of_table or any(one.claims(topic, said) for one in others):
+                raise self._error(topic, f"{self._file.path} says that it is of another kind")
+            kind.begin(topic)
+            return kind.marks(said)
+
+        with self._becoming(topic):
+            kinds[topic] = kind
+            self._file.mark(topic, queue_count, marks)
+
+    @contextmanager
+    def _becoming(self, topic: str) -> Iterator[None]:
+        """Let a topic become one of this kind by what is done within; nothing is put meanwhile."""
+        parts = self._parts
+        if is_reserved(topic):
+            raise self._error(topic, "a broker reserves its name")
+        if topic in parts.kinds:
+            raise self._error(topic, f"it is a {parts.kinds[topic].name} topic")
+        with parts.log.held():
+            given = (key for key, one in parts.log.counters.items() if one.next_offset)
+            if any(key[0] == topic for key in (*given, *parts.queues.keys())):
+                raise self._error(topic, "it has messages on the disk")
+            try:
+                yield
+            except BaseException:
+                with suppress(StoreError, FormatError):  # else it stays of that kind
+                    parts.kinds.read(parts.layout)
+                raise
+
+    def _error(self, topic: str, why: str, hint: str | None = None) -> StoreError:
+        hint = hint or "choose another name; its messages could not be read any more"
+        return StoreError(f"{topic} cannot become a {self.kind.name} topic: {why}", hint=hint)
