@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketstore.storage.queues.queue_search import QueueSearch
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.queue_entry import FILLER
+from rocketstore.scan.queue_search import QueueSearch
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Reader
@@ -45,33 +46,31 @@ class MemoryLog:
 
 
 class TimedQueue(QueueSearch):
-    """One entry per time; fillers where asked for, files of ten entries."""
+    """One entry per time; fillers where asked for, files of ten entries; it is its own `files`."""
 
-    entries_per_file = 10
+    file_size = 10 * 20
     first_offset = min_offset = 0
+    max_offset = 0
 
     def __init__(self, times: list[int | None], fillers: set[int], missing: set[int]) -> None:
         size = len(record_bytes(0))
-        self.entries = [
+        self.content = b"".join(
             encode_entry(*FILLER) if n in fillers else encode_entry(n * 200, size, 0)
             for n in range(len(times))
-        ]
-        self.missing = missing
+        )
+        self.max_offset, self.missing = len(times), missing
+        numbers = (number for number in range(len(times) // 10 + 1) if number not in missing)
+        self.files = SimpleNamespace(
+            files=[SimpleNamespace(base=number * self.file_size) for number in numbers],
+            file_size=self.file_size,
+            read=self.read,
+        )
 
-    @property
-    def max_offset(self) -> int:
-        return len(self.entries)
-
-    def entry(self, queue_offset: int) -> None:
-        raise NotImplementedError
-
-    bytes_at = entry
-
-    def entry_bytes(self, start: int, limit: int) -> bytes | None:
-        if start // 10 in self.missing:
+    def read(self, offset: int, size: int) -> bytes | None:
+        if offset // self.file_size in self.missing:
             return None
-        stop = min(start + limit, start - start % 10 + 10, len(self.entries))
-        return b"".join(self.entries[start:stop])
+        stop = offset - offset % self.file_size + self.file_size
+        return self.content[offset : min(offset + size, stop)]
 
 
 def offset_at(log: MemoryLog, queue: TimedQueue, moment: int) -> int:
