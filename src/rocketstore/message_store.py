@@ -151,6 +151,7 @@ class MessageStore(BaseStore):
         One that a transient store pool holds yet is committed first (K-D3).
         """
         if self.transient_pool is not None:
+            self.check_open()  # a child would wait for what another thread holds at the fork
             self.transient_pool.commit_beyond(physical_offset)
         return super().at_physical_offset(physical_offset)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,11 @@ from rocketstore import (
     StoreLockedError,
 )
 from rocketstore.units import QueueKey
+from support.descriptors import open_sockets
 from support.forked import LIMIT_S, files_of, in_child
+from support.networked_work import free_port
 from support.public_calls import MESSAGE, USES
+from support.replicas import address_of, open_master, open_slave, put_many, wait_for_slave
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -176,6 +181,49 @@ def test_a_worker_of_multiprocessing_is_told_what_to_do(tmp_path: Path) -> None:
         assert "open it after the fork, in the process that uses it" in answer
         put_some(store, 3)
         assert store.next_queue_offset("t", 0) == 6
+
+
+def test_a_child_has_no_socket_of_replication(tmp_path: Path) -> None:
+    before = open_sockets()
+    with (
+        open_master(tmp_path / "master") as master,
+        open_slave(tmp_path / "slave", address_of(master)) as slave,
+    ):
+        put_many(master, 10)
+        wait_for_slave(master, slave)
+
+        def look() -> None:
+            assert open_sockets() <= before
+
+        in_child(look)
+        put_many(master, 10)
+        wait_for_slave(master, slave)
+
+
+PROGRAM = """
+import os, sys
+from rocketstore import Message, MessageStore, StoreConfig
+config = StoreConfig.small(
+    retention=True, scrub_bytes_per_second=1000, metrics_port=int(sys.argv[2]), ha_listen_port=0,
+    transient_store_pool_enable=True, transient_store_pool_size=2, memory_topic_enable=True,
+)
+with MessageStore.open(sys.argv[1], config) as store:
+    store.check_transactions(lambda half: None)
+    for number in range(5):
+        store.put_async(Message(topic="t", body=b"x", properties={"DELAY": "1"})).result()
+        if not (pid := os.fork()):
+            sys.exit()
+        assert os.waitpid(pid, 0)[1] == 0
+    assert store.wait_for("t", 0, 4, timeout_s=60)
+    print(store.max_offset("t", 0))
+"""
+
+
+def test_a_child_that_exits_as_programs_do_disturbs_nobody(tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", PROGRAM]
+    arguments = [str(tmp_path), str(free_port())]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
 
 
 @pytest.mark.parametrize("is_open_elsewhere", [False, True])

@@ -1,6 +1,7 @@
 """Replication over a link that may end at any byte, between sides that may die at any moment."""
 
 import contextlib
+import errno
 import itertools
 import random
 import socket
@@ -9,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocketstore.replication.link import Link
+from rocketstore.replication.link import Link, LinkBell
 from rocketstore.replication.protocol import FRAME, PeerError, Trouble, Welcome
 from rocketstore.replication.slave_session import SlaveSession
 from rocketstore.tables.positions import known_start
+from support.failing_calls import FailingCalls, Fault
 from support.simulated_link import FILE_BYTES, LIMITS, MemoryLog, Simulation, real_log
 
 SEEDS = 1000
@@ -51,6 +53,18 @@ def test_in_the_end_both_logs_are_equal_whatever_happened_between(master_of_4_9,
     assert min(seen[what] for what in happened + heard) > SEEDS // 20, seen
     assert acknowledged > SEEDS // 2, "the runs acknowledge too little to show anything"
     assert grown > SEEDS // 10, "the runs reach no second file"
+
+
+def test_a_ring_that_failed_is_no_ring(tmp_path):
+    with contextlib.closing(LinkBell()) as bell:
+        with FailingCalls(
+            tmp_path, Fault("socket.send", 0, errno.ENOBUFS, lasting=False), sockets=True
+        ):
+            bell.ring()
+            with pytest.raises(BlockingIOError):
+                bell.ear.recv(1)
+            bell.ring()
+        assert bell.ear.recv(1)
 
 
 def session_pair(master, slave):

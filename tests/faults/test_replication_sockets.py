@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from rocketstore import Message, MessageStore, PutMessageStatus
+from support.descriptors import open_sockets
 from support.memory import memory_directory
 from support.replicas import (
     address_of,
@@ -271,15 +271,6 @@ def test_a_slave_that_was_given_a_wrong_master_says_so_and_appends_nothing(root,
 
 
 # --- what the system refuses --------------------------------------------------------------------
-
-
-def open_sockets():
-    """Return the sockets and selectors that this process has open."""
-    links = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the one that lists
-            links.add((entry.name, str(entry.readlink())))
-    return {one for one in links if one[1].startswith(("socket:", "anon_inode:"))}
 
 
 def failing(call, times, error):

@@ -2,7 +2,8 @@
 
 `FailingCalls` puts wrappers around the functions of `os`, `mmap` and `io` through which a store
 reaches its files, so that also those calls are seen that do not pass through `Disk`. Only calls on
-files below one directory are counted; what a fault does to them is `Fault`.
+files below one directory are counted, and with them, if wanted, those on Python's sockets and
+selectors and the starts of a store's threads; what a fault does to them is `Fault`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import errno
 import io
 import mmap
 import os
+import selectors
+import socket
 import threading
 from collections import Counter
 from pathlib import Path
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 NO_MEMORY = -1
 """Instead of an errno: Python itself finds no memory for what the call needs."""
+BESIDE = -2
+"""Instead of an errno: something else happens first (`FailingCalls.beside`), and the call works."""
 
 BY_PATH = ("open", "listdir", "scandir", "mkdir", "replace", "unlink", "rmdir", "stat")
 BY_DESCRIPTOR = (
@@ -32,6 +37,18 @@ BY_DESCRIPTOR = (
 )  # fmt: skip
 _SYNCS = ("fdatasync", "fsync")
 CALLS = (*BY_PATH, *BY_DESCRIPTOR, "link", "mmap", "io.open", "zero_range")
+OF_SOCKETS = {
+    socket: ("socketpair", "getaddrinfo"),
+    socket.socket: (
+        "__init__", "bind", "listen", "accept", "connect", "getsockname", "getsockopt",
+        "setsockopt", "send", "recv",
+    ),
+    selectors.EpollSelector: ("__init__", "register", "modify", "select"),
+    threading.Thread: ("start",),
+}  # fmt: skip
+SOCKET_CALLS = tuple(
+    f"{one.__name__}.{name}" for one, names in OF_SOCKETS.items() for name in names
+)
 
 
 class Fault(NamedTuple):
@@ -40,11 +57,11 @@ class Fault(NamedTuple):
     Attributes
     ----------
     call
-        Of `CALLS`.
+        Of `CALLS`, or of `SOCKET_CALLS`.
     number
         The first that fails, from 0.
     code
-        An errno, or `NO_MEMORY`.
+        An errno, `NO_MEMORY`, or `BESIDE`.
     lasting
         Whether all later ones fail too.
     """
@@ -55,7 +72,8 @@ class Fault(NamedTuple):
     lasting: bool
 
     def __str__(self) -> str:
-        code = "MemoryError" if self.code == NO_MEMORY else errno.errorcode[self.code]
+        code = {NO_MEMORY: "MemoryError", BESIDE: "beside"}.get(self.code)
+        code = code or errno.errorcode[self.code]
         return f"{self.call}-{self.number}{'-and-on' if self.lasting else ''}-{code}"
 
     def hits(self, call: str, number: int) -> bool:
@@ -64,6 +82,8 @@ class Fault(NamedTuple):
         return number >= self.number if self.lasting else number == self.number
 
     def error(self, path: str) -> BaseException:
+        if self.call == "Thread.start":
+            return RuntimeError("can't start new thread")
         if self.code == NO_MEMORY:
             return MemoryError()
         return OSError(self.code, os.strerror(self.code), path)
@@ -76,18 +96,26 @@ class FailingCalls:
     ----------
     counts
         Calls so far, by name; with a fault only those of its kind, and syncs.
+    counts_opened, made
+        Those when the store was open, and when it was closed, as a test notes them.
     fault
         None fails nothing.
     hits
         Calls that failed.
+    beside
+        What is called before a call at which the fault is `BESIDE`.
     """
 
-    def __init__(self, root: Path, fault: Fault | None = None) -> None:
+    def __init__(self, root: Path, fault: Fault | None = None, *, sockets: bool = False) -> None:
         self.root = str(root)
         self.fault = fault
+        self.sockets = sockets
+        self.beside: Callable[[], object] = lambda: None
         self.counts: Counter[str] = Counter()
+        self.counts_opened, self.made = self.counts, self.counts
         self.hits = 0
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -110,7 +138,16 @@ class FailingCalls:
 
         if self._is_wanted("zero_range"):
             self._set(disk_module, "_fallocate_zero_range", zero_range)
+        for owner, names in OF_SOCKETS.items() if self.sockets else ():
+            for name in names:
+                self._wrap(owner, name, f"{owner.__name__}.{name}", self._of_a_store)
         return self
+
+    def _of_a_store(self, owner: object, *rest: object) -> str:
+        is_other = isinstance(owner, threading.Thread) and not owner.name.startswith("rocketstore")
+        return (
+            "" if is_other or rest[3:] else self.root
+        )  # a socket of a descriptor asks for nothing
 
     def __exit__(self, *_: object) -> None:
         self._undo.close()
@@ -124,18 +161,23 @@ class FailingCalls:
         real = getattr(module, name)
 
         def wrapper(*arguments: Any, **keywords: Any) -> Any:
-            is_below = self._note(call, path_of(*arguments) if arguments else "")
+            is_below = self._note(
+                call, path_of(*arguments, *keywords.values()) if arguments else ""
+            )
             # Nobody pulls the plug here: a sync that works need not be done.
             return None if is_below and call in _SYNCS else real(*arguments, **keywords)
 
         self._set(module, name, wrapper)
 
     def _set(self, module: Any, name: str, value: object) -> None:
-        self._undo.callback(setattr, module, name, getattr(module, name))
+        if name in vars(module):
+            self._undo.callback(setattr, module, name, vars(module)[name])
+        else:
+            self._undo.callback(delattr, module, name)
         setattr(module, name, value)
 
     def _note(self, call: str, path: str) -> bool:
-        if not path.startswith(self.root):
+        if not path.startswith(self.root) or os.getpid() != self._pid:
             return False
         with self._lock:
             number = self.counts[call]
@@ -144,6 +186,9 @@ class FailingCalls:
             if fault is None or not fault.hits(call, number):
                 return True
             self.hits += 1
+        if fault.code == BESIDE:
+            self.beside()
+            return True
         raise fault.error(path)
 
 

@@ -6,6 +6,7 @@ promised holds, what was not has happened as a whole or not at all, and nothing 
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +17,8 @@ from support.configured_store import Clock, small_config
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from support.failing_calls import Fault
 
 LEVELS = "1s 5s 1h"
 HOUR_MS = 3_600_000
@@ -28,12 +31,16 @@ class Work:
     """
 
     settings: ClassVar[dict[str, Any]] = {}
+    has_sockets: ClassVar = False
+    is_up = True
+    """Whether the services work, as they do once a store that has threads is open."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.clock = Clock()
         self.refuses: tuple[type[BaseException], ...] = (RocketStoreError,)
         self.store: MessageStore
+        self.was_refused = False
         self.prefix = ""
         """Of the names of what is put, another one for each `run`."""
 
@@ -47,6 +54,7 @@ class Work:
         try:
             return function(*arguments, **named)
         except self.refuses:
+            self.was_refused = True
             return None
 
     def turn(self, function: Callable[[], Any]) -> None:
@@ -62,8 +70,28 @@ class Work:
     def run(self) -> None:
         """Do the work, in a store that is open; whatever is raised here ends it."""
 
+    def is_beyond(self, _fault: Fault) -> bool:
+        """Whether what is used, and not a service, breaks by that."""
+        return False
+
+    def is_lifted(self, _fault: Fault) -> bool:
+        """Whether a lasting fault ends before the store is closed."""
+        return False
+
+    def recover(self) -> None:
+        """Wait until what threads do goes on, now that nothing fails."""
+
     def judge(self) -> None:
         """Look at the store, opened again with nothing failing."""
+
+    @property
+    def stores(self) -> tuple[MessageStore, ...]:
+        return (self.store,)
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for store in reversed(self.stores):
+                stack.callback(store.close)
 
     def bodies(self, topic: str, queue_id: int = 0) -> Counter[str]:
         self.store.wait_dispatched()
@@ -173,7 +201,7 @@ class Consuming(Work):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.acknowledged: set[str] = set()
+        self.tried: set[str] = set()
         self.given_back: set[str] = set()
         self.tried_back: set[str] = set()
 
@@ -197,8 +225,9 @@ class Consuming(Work):
                 self.tried_back.add(name)
                 if self.call(message.give_back, 1):
                     self.given_back.add(name)
-            elif name not in ("4", "5") and self.call(message.ack):
-                self.acknowledged.add(name)
+            elif name not in ("4", "5"):
+                self.tried.add(name)
+                self.call(message.ack)
         self.call(consumer.close)
         return taken
 
@@ -210,7 +239,7 @@ class Consuming(Work):
     def judge(self) -> None:
         with self.store.consume("t", "g", start="first") as consumer:
             left = [message.body.decode() for message in consumer if message.ack()]
-        assert set(self.NAMES) - self.acknowledged - self.tried_back <= set(left)
+        assert set(self.NAMES) - self.tried - self.tried_back <= set(left)
         delays = self.store.delays
         assert delays is not None
         self.clock.now_ms += HOUR_MS

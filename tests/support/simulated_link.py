@@ -227,7 +227,7 @@ class Simulation:
             now_ms=self.now_ms,
         )
         kept = service._connections[-1:] if self.random.random() < 0.5 else ()
-        service._connections = (*kept, Connected(session))
+        service._connections = [*kept, Connected(session)]
         return session
 
     def kill_slave(self) -> None:

@@ -82,7 +82,12 @@ class DelayService(Service):
                 return 0.0
             self._resume()
             return 0.0
-        pause_ms = self.delivery.run_once(now_ms)
+        try:
+            pause_ms = self.delivery.run_once(now_ms)
+        except BaseException:
+            # A copy may be in the log of which nothing was noted: the log is asked again.
+            self.delivery, self._log_end_at_start = None, self._store.appended_physical_offset
+            raise
         self._save_in_time(now_ms)
         return pause_ms / 1000
 

@@ -42,36 +42,40 @@ class MetricsServer:
         self.get_app = lambda: application
         self.base_environ = {"SERVER_NAME": address[0], "SERVER_PORT": str(address[1])}
         self._peers: list[asyncio.WriteTransport] = []
-        self._over = asyncio.Event()
+        self._is_over, self._over = False, asyncio.Event()
         self._said = ""
-        self._loop = asyncio.SelectorEventLoop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        try:
-            self.listener = socket.create_server(address, family=family, backlog=_BACKLOG)
-        except BaseException:
-            self._loop.close()
-            raise
+        self.listener = socket.create_server(address, family=family, backlog=_BACKLOG)
 
     def serve(self) -> None:
-        """Answer requests."""
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+        """Answer requests; after an error it can be called again, and has another loop then."""
+        self._peers.clear()
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            self._loop = runner.get_loop()
             runner.run(self._serve())
 
     def wake(self) -> None:
         """End `serve`; answers that are on their way are cut."""
-        with contextlib.suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self._over.set)
+        self._is_over = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._over.set)
 
     def close(self) -> None:
         """Free the port, after `serve`."""
         self.listener.close()
-        self._loop.close()
 
     async def _serve(self) -> None:
-        self._loop.set_exception_handler(self._note)
+        asyncio.get_running_loop().set_exception_handler(self._note)
+        self._over = asyncio.Event()
+        if self._is_over:
+            return
         server = await asyncio.start_server(self._talk, sock=self.listener, backlog=_BACKLOG)
         await self._over.wait()
         server.close()
+        for _ in range(3):  # who is being accepted is given a task, which ends with this one
+            await asyncio.sleep(0)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peers, transport = self._peers, writer.transport

@@ -46,9 +46,13 @@ class LinkBell(Bell):
     def ring(self) -> None:
         """Wake the thread, or let its next wait return at once."""
         if not self._is_rung:
-            self._is_rung = True
-            with contextlib.suppress(OSError):  # closed, or full of rings
+            try:
+                self._is_rung = True
                 self._clapper.send(b"\0")
+            except BaseException as error:  # nobody hears it, so the next one is not spared
+                self._is_rung = False
+                if not isinstance(error, OSError):  # closed, or no memory for it
+                    raise
 
     def hush(self) -> None:
         """Forget the rings so far; called before the thread looks."""

@@ -25,6 +25,7 @@ from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Changes, ServiceThr
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
+    from rocketstore.errors import RocketStoreError
     from rocketstore.storage.store import BaseStore
 
 MOST_CONNECTIONS: Final = 64
@@ -82,7 +83,7 @@ class MasterService(Service):
         self.log = store.replicated_log
         self.limits = limits_of(config)
         self._tls = tls_context(config, is_master=True)
-        self._connections: tuple[_Connection, ...] = ()
+        self._connections: list[_Connection] = []  # several threads change it, each by one call
         self.acknowledged = Changes()
         self._listener: socket.socket | None = None
         self._accepting = ServiceThread("rocketstore-master", self._accept, wake=self._hang_up)
@@ -96,13 +97,13 @@ class MasterService(Service):
         family = socket.AF_INET6 if ":" in wanted[0] else socket.AF_INET
         try:
             self._listener = socket.create_server(wanted, family=family, backlog=_BACKLOG)
+            self.address = self._listener.getsockname()[:2]
         except OSError as error:
             raise SystemRefusedError(
                 f"cannot listen for slaves at {wanted[0]}:{wanted[1]}: {error.strerror or error}",
                 code=error.errno,
                 hint="set haListenAddress and haListenPort; 0 takes any free port",
             ) from error
-        self.address = self._listener.getsockname()[:2]
         self.log.set_replica(self.wait_replicated)
         self._accepting.start()
         _log.info("replication.listening", address=self.address, is_encrypted=bool(self._tls))
@@ -112,9 +113,16 @@ class MasterService(Service):
         self._accepting.stopping.set()
         self.acknowledged.tell()
         self._accepting.stop()
-        for connection in self._connections:
+        for connection in tuple(self._connections):
             connection.thread.stop()
             self._forget(connection)  # one that never got to work
+        if self._listener is not None:
+            self._listener.close()
+
+    def forget(self, _error: RocketStoreError) -> None:
+        """Close a forked child's copies of the sockets: nobody there would answer."""
+        for connection in self._connections:
+            connection.link.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -149,7 +157,7 @@ class MasterService(Service):
             undo.callback(link.close)
             slave = _Connection(self, link, host, port)
             undo.callback(self._forget, slave)
-            self._connections = (*self._connections, slave)
+            self._connections.append(slave)
             slave.thread.start()
             undo.pop_all()
 
@@ -178,8 +186,9 @@ class MasterService(Service):
             )
 
     def _forget(self, slave: _Connection) -> None:
-        self._connections = tuple(each for each in self._connections if each is not slave)
         slave.link.close()
+        with contextlib.suppress(ValueError):  # it was not known yet, or is forgotten
+            self._connections.remove(slave)
 
     # --- what others ask ------------------------------------------------------------------------
 
@@ -188,7 +197,7 @@ class MasterService(Service):
         """The slaves that are connected now."""
         return [
             Follower(each.link.name, each.slave, each.session.position, each.session.acknowledged)
-            for each in self._connections
+            for each in tuple(self._connections)
         ]
 
     def welcome(self) -> Welcome:
@@ -200,7 +209,7 @@ class MasterService(Service):
     def _ends(self) -> dict[str, int]:
         """Return up to where each slave has the log; the furthest of its connections counts."""
         ends: dict[str, int] = {}
-        for each in self._connections:
+        for each in tuple(self._connections):
             if each.session.position >= 0:
                 ends[each.slave] = max(each.session.acknowledged, ends.get(each.slave, -1))
         return ends
@@ -218,7 +227,7 @@ class MasterService(Service):
         def is_replicated() -> bool:
             return sum(end >= offset for end in self._ends().values()) >= wanted
 
-        for connection in self._connections:
+        for connection in tuple(self._connections):
             connection.link.bell.ring()
         stopping = self._accepting.stopping
         self.acknowledged.wait_for(lambda: stopping.is_set() or is_replicated(), timeout_s)

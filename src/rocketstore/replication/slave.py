@@ -92,6 +92,11 @@ class SlaveService(Service):
         """Stop following; what is in the log stays."""
         self._thread.stop()
 
+    def forget(self, _error: RocketStoreError) -> None:
+        """Close a forked child's copy of the connection: it would keep it open for the master."""
+        if self._link is not None:
+            self._link.close()
+
     def _wake(self) -> None:
         if self._link is not None:
             self._link.stop()

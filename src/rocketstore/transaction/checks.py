@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from rocketstore.config import BrokerRole
-from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.rules.waiting import real_queue
@@ -89,8 +88,7 @@ class TransactionChecks(Service):
 
     def watch(self, on_check: Callable[[StoredMessage], CheckAnswer | None]) -> None:
         """Ask `on_check` from now on; see `MessageStore.check_transactions`."""
-        if self._store.is_closed:
-            raise StoreClosedError(f"{self._store.layout.root} was closed", hint="open it again")
+        self._store.check_open()
         self._on_check = on_check
 
     def start(self) -> None:

@@ -1,0 +1,229 @@
+"""What the services that have sockets do, for the matrix of services and faults.
+
+Their threads run in a store that has no others: `run` starts them, so that what an interrupt finds
+on the main thread is their start, the puts that wait for a slave, and the end.
+"""
+
+from __future__ import annotations
+
+import _socket  # not counted by `FailingCalls`
+import contextlib
+import re
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from rocketstore import Message, MessageStore, PutMessageStatus
+from rocketstore.config import BrokerRole
+from rocketstore.storage.running_flags import RunningFlag
+from support.configured_store import small_config
+from support.patience import PATIENCE_S
+from support.replicas import log_bytes, wait_until
+from support.service_work import Work
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.failing_calls import Fault
+
+HEARTBEAT = {"ha_send_heartbeat_interval": 100}
+MOMENT_S = 0.03
+"""So long a slave, or an answer, is waited for that may never come."""
+
+
+def free_port() -> int:
+    with contextlib.closing(_socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Networked(Work):
+    """A work whose services have sockets and threads."""
+
+    has_sockets: ClassVar = True
+    is_up = False
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.has_run = False
+
+    def run(self) -> None:
+        if self.has_run:  # a service is started once
+            self.is_up = False
+            self.close()
+            self.open()
+        self.has_run = True
+        self.start_all()
+        self.is_up = True
+        self.use()
+
+    def is_lifted(self, fault: Fault) -> bool:
+        return fault.number % 2 == 0
+
+    def start_all(self) -> None:
+        """Start what has threads, which may be refused."""
+
+    def use(self) -> None:
+        """Use it."""
+
+
+class Replicating(Networked):
+    """A master and its slave: both have what was acknowledged, and the slave always comes back."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.tried: set[str] = set()
+        self.promised: set[str] = set()
+        self.slave: MessageStore
+        self.started: list[MessageStore] = []
+
+    def open(self) -> MessageStore:
+        port = free_port()
+        master = {
+            "broker_role": BrokerRole.SYNC_MASTER, "ha_listen_port": port, "slave_timeout": 20,
+            **HEARTBEAT,
+        }  # fmt: skip
+        slave = {
+            "broker_role": BrokerRole.SLAVE, "ha_master_address": f"127.0.0.1:{port}", **HEARTBEAT
+        }  # fmt: skip
+        self.started = []
+        self.store = self.opened("master", **master)
+        try:
+            self.slave = self.opened("slave", **slave)
+        except BaseException:
+            self.store.close()
+            raise
+        return self.store
+
+    def opened(self, name: str, **settings: object) -> MessageStore:
+        config = small_config(**settings)
+        return MessageStore.open(self.root / name, config, clock=self.clock, threads=False)
+
+    @property
+    def stores(self) -> tuple[MessageStore, ...]:
+        return self.slave, self.store
+
+    def start(self, store: MessageStore) -> None:
+        assert store.replication is not None
+        store.replication.start()
+        self.started.append(store)
+
+    def is_level(self) -> bool:
+        """Whether the slave has all that the master has; what it gets is dispatched."""
+        for store in self.stores:
+            self.call(store.wait_dispatched)
+        return self.slave.max_physical_offset == self.store.max_physical_offset
+
+    def start_all(self) -> None:
+        for store in reversed(self.stores):
+            self.call(self.start, store)
+
+    def use(self) -> None:
+        for number in range(6):
+            if number % 3 == 0:
+                deadline = time.monotonic() + MOMENT_S
+                while not self.is_level() and time.monotonic() < deadline:
+                    time.sleep(0.001)
+            name = f"{self.prefix}{number}"
+            self.tried.add(name)
+            message = Message(topic="t", body=name.encode().ljust(12_000))
+            put = self.call(self.store.put, message)
+            if put is not None and put.status is PutMessageStatus.PUT_OK:
+                self.promised.add(name)
+
+    def is_ended(self) -> bool:
+        """Whether a store takes nothing any more, and says so."""
+        return any(
+            store.is_closed or store.running_flags.bits & RunningFlag.NOT_WRITEABLE
+            for store in self.stores
+        )
+
+    def recover(self) -> None:
+        if len(self.started) == 2:
+            wait_until(lambda: self.is_ended() or self.is_level(), "the slave has all")
+
+    def names(self, store: MessageStore) -> set[str]:
+        self.store, master = store, self.store
+        found = self.bodies("t")
+        self.store = master
+        assert set(found.values()) <= {1}
+        return {name.rstrip() for name in found}
+
+    def judge(self) -> None:
+        assert self.promised <= self.names(self.slave)
+        assert self.promised <= self.names(self.store) <= self.tried
+        for store in self.stores:
+            self.start(store)
+        wait_until(self.is_level, "the slave has all")
+        end = self.store.max_physical_offset
+        files = [log_bytes(self.root / name, end) for name in ("master", "slave")]
+        assert files[0] == files[1]
+        assert self.names(self.slave) == self.names(self.store)
+
+
+class Measuring(Networked):
+    """Metrics: an answer is whole and true, and there is one whenever nothing fails."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.port = 0
+        self.is_started = False
+
+    def start(self) -> None:
+        self.store.metrics.start()
+        self.is_started = True
+
+    def open(self) -> MessageStore:
+        self.is_started, self.port = False, free_port()
+        self.settings = {"metrics_port": self.port}  # type: ignore[misc] # of its own
+        return super().open()
+
+    def answer(self, within_s: float) -> bytes:
+        """Return what a scrape is answered."""
+        parts = []
+        with contextlib.closing(_socket.socket()) as peer, contextlib.suppress(OSError):
+            peer.settimeout(within_s)
+            peer.connect(("127.0.0.1", self.port))
+            peer.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+            while part := peer.recv(1 << 20):
+                parts.append(part)
+        return b"".join(parts)
+
+    def is_answered(self, within_s: float = PATIENCE_S) -> bool:
+        """Scrape; whether there was an answer, which says what is so."""
+        head, _, body = self.answer(within_s).partition(b"\r\n\r\n")
+        size = re.search(rb"(?i)content-length: (\d+)", head)
+        if b" 200 " not in head or size is None or int(size[1]) != len(body):
+            return False
+        stored = re.search(rb"\nrocketmq_storage_size\S* (\S+)", body)
+        assert stored is not None
+        assert float(stored[1]) == self.store.max_physical_offset
+        return True
+
+    def is_beyond(self, fault: Fault) -> bool:
+        # asyncio leaves half a loop where it cannot make one.
+        if fault.call in ("EpollSelector.register", "EpollSelector.select"):
+            return fault.lasting or not fault.number
+        return fault.call in ("socket.socketpair", "EpollSelector.__init__")
+
+    def is_lifted(self, fault: Fault) -> bool:
+        return super().is_lifted(fault) or fault.call == "socket.send"  # asyncio is woken by one
+
+    def start_all(self) -> None:
+        self.call(self.start)
+
+    def use(self) -> None:
+        for number in range(2):
+            self.call(self.store.put, Message(topic="t", body=b"%d" % number))
+            self.call(self.store.wait_dispatched)
+            self.is_answered(MOMENT_S)
+
+    def recover(self) -> None:
+        if self.is_started:
+            wait_until(lambda: self.store.is_closed or self.is_answered(1.0), "there is an answer")
+
+    def judge(self) -> None:
+        self.start()
+        wait_until(self.is_answered, "there is an answer")
+
+
+NETWORKED: dict[str, type[Networked]] = {"replication": Replicating, "metrics": Measuring}
