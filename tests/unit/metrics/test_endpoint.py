@@ -453,7 +453,7 @@ def test_without_descriptors_it_pauses_and_answers_when_there_are_some(
             peer()
             while len(tries) <= 2 * http_server._BACKLOG:
                 time.sleep(0.01)
-        assert tries[-1] - tries[0] > 0.3
+        assert tries[-1] - tries[0] > 0.15  # after a pause asyncio may try more than once
         are_out = False
         assert scrape(store)
 
