@@ -12,7 +12,7 @@ from rocketstore.pipeline.jobs.archive import archive_job
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_SCHEMA, LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.units import MiB
-from support.arrow_frames import jobs_here
+from support.arrow_frames import Frames
 from support.small_store import read_log
 
 if TYPE_CHECKING:
@@ -34,11 +34,8 @@ def archived(
     config: StoreConfig | None = None,
 ) -> ArchiveResult:
     """Archive; `run` takes the place of `map_tasks`."""
-    with (
-        jobs_here() as spark,
-        mock.patch.object(archive_job, "map_tasks", run or map_tasks),
-    ):
-        return archive_job.archive(spark, store, target, config=config, max_split_bytes=stretch)
+    with mock.patch.object(archive_job, "map_tasks", run or map_tasks):
+        return archive_job.archive(Frames(), store, target, config=config, max_split_bytes=stretch)
 
 
 def rows(archive: Path | str, columns: list[str] | None = None) -> list[dict[str, Any]]:

@@ -7,26 +7,12 @@ Spark (``tests/spark``).
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from rocketstore.pipeline.jobs import execution
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-_KINDS = {"STRING": pa.string(), "INT": pa.int32(), "LONG": pa.int64(), "BINARY": pa.binary()}
-_KINDS["BIGINT"] = _KINDS["LONG"]
-
-
-def arrow_schema(columns: str) -> pa.Schema:
-    """Return what `execution` asks Spark for."""
-    fields = (one.split() for one in columns.split(", "))
-    return pa.schema([(name, _KINDS[kind]) for name, kind in fields])
+from rocketstore.pipeline.columns import arrow_schema
 
 
 class Frame:
@@ -59,6 +45,9 @@ class Frame:
     def orderBy(self, name: str, *, ascending: bool) -> Frame:  # noqa: N802 - Spark's name
         direction = "ASC" if ascending else "DESC"
         return self._query(f"SELECT * FROM rows ORDER BY {name} {direction}")  # noqa: S608 - above
+
+    def select(self, *names: str) -> Frame:
+        return Frame(self._table.select(list(names)))
 
     def limit(self, count: int) -> Frame:
         return Frame(self._table.slice(0, count))
@@ -120,13 +109,3 @@ class Frames:
 
     def createDataFrame(self, table: pa.Table) -> Frame:  # noqa: N802 - Spark's name
         return Frame(table)
-
-
-@contextmanager
-def jobs_here() -> Iterator[Frames]:
-    """Let jobs run on such frames, without Spark."""
-    asked, execution._arrow_schema = execution._arrow_schema, arrow_schema
-    try:
-        yield Frames()
-    finally:
-        execution._arrow_schema = asked

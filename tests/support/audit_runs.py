@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rocketstore.pipeline.jobs.audit.audit_job import audit, prove_rebuild
-from support.arrow_frames import jobs_here
+from support.arrow_frames import Frames
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 
 
 def audited(store: Path | str, config: StoreConfig | None = None, **options: Any) -> AuditReport:
-    with jobs_here() as frames:
-        return audit(frames, store, config=config, **options)
+    return audit(Frames(), store, config=config, **options)
 
 
 def proved(store: Path | str, config: StoreConfig | None = None, **options: Any) -> AuditReport:
-    with jobs_here() as frames:
-        return prove_rebuild(frames, store, config=config, **options)
+    return prove_rebuild(Frames(), store, config=config, **options)
 
 
 def keys(findings: Any) -> set[tuple[Any, ...]]:

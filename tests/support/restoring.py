@@ -7,7 +7,7 @@ from unittest import mock
 
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.pipeline.jobs.restore import restore_job
-from support.arrow_frames import jobs_here
+from support.arrow_frames import Frames
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,5 +19,5 @@ def restored(
     archive: Path | str, target: Path | str, *, run: Any = map_tasks, **given: Any
 ) -> RestoreResult:
     """Restore the log alone, unless asked for more; `run` takes the place of `map_tasks`."""
-    with jobs_here() as spark, mock.patch.object(restore_job, "map_tasks", run):
-        return restore_job.restore(spark, archive, target, **{"log_only": True} | given)
+    with mock.patch.object(restore_job, "map_tasks", run):
+        return restore_job.restore(Frames(), archive, target, **{"log_only": True} | given)

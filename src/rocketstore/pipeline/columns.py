@@ -6,6 +6,7 @@ that plans a query, so it imports nothing but the standard library.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
@@ -13,6 +14,7 @@ from rocketstore.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 BODY: Final = "body"
@@ -93,6 +95,25 @@ NULLABLE: Final = frozenset({
 """Columns of any table whose rows can be without a value."""
 
 RECORD_TABLES: Final = frozenset({"messages", "commitlog"})
+
+
+@functools.cache
+def arrow_schema(columns: str) -> pa.Schema:
+    """Return the types in which Spark's workers exchange columns that are given in its DDL."""
+    import pyarrow as pa  # noqa: PLC0415 - who plans a query needs none
+
+    text = pa.string()
+    kinds = {
+        "STRING": text,
+        "INT": pa.int32(),
+        "BIGINT": pa.int64(),
+        "BINARY": pa.binary(),
+        "TIMESTAMP": pa.timestamp("us", "UTC"),
+        "ARRAY<STRING>": pa.list_(pa.field("element", text)),
+        "MAP<STRING,STRING>": pa.map_(text, text),
+    }
+    named = (one.split() for one in columns.split(", "))
+    return pa.schema([(name, kinds[kind]) for name, kind in named])
 
 
 def column_type(table: str, name: str) -> str:

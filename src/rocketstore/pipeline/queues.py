@@ -114,13 +114,13 @@ class StoredFiles:
             if not is_remote(self.location):
                 return read_part(self.location, file.path, position, size)
             content: bytes = self._open(file.path).read(position, size)
-            return content
         except StoreError as error:
             gone = isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError))
             if not (self._spares_lost and gone):
                 raise
             self.has_lost = True
             return None
+        return content
 
 
 class QueueFiles(QueueSearch):

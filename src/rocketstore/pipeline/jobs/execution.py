@@ -10,10 +10,11 @@ from __future__ import annotations
 import pickle
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore import errors
 from rocketstore.errors import RocketStoreError, SparkJobError
+from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.environment import plain_errors
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def map_tasks(
     (a retry, or speculation), also at the same time. `schema` is Spark DDL. What a worker raises
     reaches the caller of an action in its own words within `plain_failure`.
     """
-    columns = _arrow_schema(schema)
+    columns = arrow_schema(schema)
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for pickled in (one for batch in batches for one in batch.column("task")):
@@ -68,8 +69,9 @@ def row_batch(rows: Iterable[Sequence[Any]], schema: str) -> pa.RecordBatch:
     """Return rows, each with its values in the order of a schema's columns, as a batch."""
     import pyarrow as pa  # noqa: PLC0415 - as below
 
-    names = [column.split()[0] for column in schema.split(", ")]
-    return pa.RecordBatch.from_arrays([pa.array(one) for one in zip(*rows, strict=True)], names)
+    columns = zip(arrow_schema(schema), zip(*rows, strict=True), strict=True)
+    arrays = [pa.array(values, field.type) for field, values in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema))
 
 
 def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
@@ -80,13 +82,6 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
     pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())
     rows = pa.table({"number": numbers, "task": pickled})
     return spark.createDataFrame(rows).repartitionById(max(1, len(tasks)), "number")
-
-
-def _arrow_schema(schema: str) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - needs PySpark
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - as above
-
-    return to_arrow_schema(cast("StructType", StructType.fromDDL(schema)), timezone="UTC")
 
 
 @contextmanager

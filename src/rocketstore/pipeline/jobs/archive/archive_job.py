@@ -89,8 +89,8 @@ _EXTENT_ROWS: Final = 1024
 _NO_DAY: Final = np.iinfo(np.int32).min
 
 RESULT_SCHEMA: Final = (
-    "table STRING, path STRING, day STRING, size LONG, stats STRING, rows LONG, log_bytes LONG, "
-    "damaged_bytes LONG"
+    "table STRING, path STRING, day STRING, size BIGINT, stats STRING, rows BIGINT, "
+    "log_bytes BIGINT, damaged_bytes BIGINT"
 )
 """Of the fields of `WrittenFile`."""
 

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
-from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.columns import TABLES, arrow_schema
 from rocketstore.pipeline.files import (
     ArrowFiles,
     files_at,
@@ -69,34 +69,16 @@ FROM_BACKUP: Final = (
 LOG_KINDS: Final = ("blank", "damage", "gap")
 """Of extents: stretches of the log that are no records."""
 
-_TYPES: Final = {
-    "STRING": pa.string(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "BINARY": pa.binary(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-    "ARRAY<STRING>": pa.list_(pa.field("element", pa.string())),
-    "MAP<STRING,STRING>": pa.map_(pa.string(), pa.string()),
-}
-
-
-def _schema(columns: Mapping[str, str]) -> Any:
-    return pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
-
-
-MESSAGE_FIELDS: Final = _schema(TABLES[MESSAGES])
+_RAW: Final = "rawHead BINARY, rawTail BINARY, recordCRC INT"
+MESSAGE_FIELDS: Final[Any] = arrow_schema(", ".join(map(" ".join, TABLES[MESSAGES].items())))
 """The columns of table ``messages`` of the data source, in its types."""
 
-FILE_SCHEMA: Final = pa.schema(
-    [*MESSAGE_FIELDS, *_schema({"rawHead": "BINARY", "rawTail": "BINARY", "recordCRC": "INT"})]
-)
+FILE_SCHEMA: Final = pa.schema([*MESSAGE_FIELDS, *arrow_schema(_RAW)])
 """Of a Parquet file of messages: what queries want, and what identity needs besides."""
 
-EXTENT_SCHEMA: Final = _schema(
-    {"brokerName": "STRING", "run": "BIGINT", "kind": "STRING"}
-    | dict.fromkeys(("physicalOffset", "size", "file", "fileSize"), "BIGINT")
-    | dict.fromkeys(("name", "reason", "evidence"), "STRING")
-    | {"content": "BINARY", "contentCRC": "INT"}
+EXTENT_SCHEMA: Final[Any] = arrow_schema(
+    "brokerName STRING, run BIGINT, kind STRING, physicalOffset BIGINT, size BIGINT, file BIGINT, "
+    "fileSize BIGINT, name STRING, reason STRING, evidence STRING, content BINARY, contentCRC INT"
 )
 
 STATISTICS: Final = {

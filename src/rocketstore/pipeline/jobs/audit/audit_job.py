@@ -24,10 +24,18 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_EXT_DIRECTORY,
     LOCK_FILE_NAME,
 )
+from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.files import files_at, is_remote, read_part, sync_path
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
-from rocketstore.pipeline.jobs.audit.audit_judgement import Judgement, QueueRow, judge_targets
-from rocketstore.pipeline.jobs.audit.audit_work import FACTS, Row
+from rocketstore.pipeline.jobs.audit.audit_judgement import (
+    FINDINGS,
+    JUDGED,
+    QUEUES,
+    Judgement,
+    QueueRow,
+    judge_targets,
+)
+from rocketstore.pipeline.jobs.audit.audit_work import FACTS, RUNS, Row
 from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, spark_place
@@ -50,7 +58,7 @@ from rocketstore.verification.queue_kinds import queue_kinds
 from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -67,16 +75,6 @@ REASONS: Final = EXPLAINED | {
     "K-I8": "Java indexes the last record once more at recovery",
 }
 """Why entries and items may differ from what dispatch would write today, without a fault."""
-
-_FINDINGS: Final = (
-    "severity STRING, kind STRING, file STRING, offset LONG, size LONG, reason STRING, "
-    "action STRING, topic STRING, queueId INT, queueOffset LONG, physicalOffset LONG, "
-    "expected STRING, found STRING"
-)
-_QUEUES: Final = (
-    "topic STRING, queueId INT, recordCount LONG, firstOffset LONG, lastOffset LONG, "
-    "entryCount LONG, missingCount LONG, conflictCount LONG, gapCount LONG"
-)
 
 _PLACES_OF_LOST: Final = {"queue-hole", "queue-kept"}
 _QUEUES_PER_TASK: Final = 500
@@ -205,18 +203,17 @@ class _Audit(NamedTuple):
         try:
             with plain_failure():
                 facts.persist()
+                whole = _rows(facts.filter("kind IN ('stretch', 'index')"))
+                of_log, of_index = (
+                    [row["facts"] for row in whole if row["kind"] == kind]
+                    for kind in ("stretch", "index")
+                )
                 decode = msgspec.msgpack.decode
-                whole = _rows(facts.filter("kind IN ('stretch', 'index')"), "kind", "facts")
-                stretches = [decode(one, type=Stretch) for kind, one in whole if kind == "stretch"]
-                index = [decode(one, type=IndexFacts) for kind, one in whole if kind == "index"]
+                stretches = [decode(one, type=Stretch) for one in of_log]
+                index = [decode(one, type=IndexFacts) for one in of_index]
                 view, excluded = self._shape(facts, stretches)
-                judged = self._judged(facts, view, excluded)
-                if out is not None:
-                    judged.persist()
-                # Sums come first, then the worst of what was found.
-                worst = judged.orderBy("place", ascending=True).limit(MOST_COLLECTED)
-                rows = [Row._make(row) for row in _rows(worst, *Row._fields)]
-                report, own = self._report(rows, index, view)
+                judged = self._judged(facts, view, excluded).persist()
+                report, own = self._report(judged, index, view)
                 if out is not None:
                     _write_report(report, own, judged, str(out))
                 return report
@@ -244,9 +241,8 @@ class _Audit(NamedTuple):
         """Return runs of the queue offsets of records in some ranges, in the order of the log."""
         inside = " OR ".join(f"place >= {start} AND place < {stop}" for start, stop in ranges)
         parts = facts.filter(f"kind IN ('part', 'entries') AND ({inside or 'false'})")
-        found = _mapped(parts, audit_work.stated_runs, None).sort("place", "c").toArrow()
-        names = {"target": "target", "piece": "place", "first": "a", "count": "b"}
-        return found.select(list(names.values())).rename_columns(list(names))
+        found = map_batches(parts, audit_work.stated_runs, RUNS)
+        return found.sort("piece", "ordinal").toArrow()
 
     def _judged(
         self, facts: DataFrame, view: LogView, excluded: Sequence[tuple[int, int]]
@@ -255,23 +251,33 @@ class _Audit(NamedTuple):
 
         queues, batch_queues = self.places.queues, self.places.batch_queues
         topics = frozenset(key.topic for key in (*queues, *batch_queues))
-        known = [Row("index", -1, "listed")]  # so that there is a row at least
+        known = [Row("index", "listed", -1)]  # so that there is a row at least
         for kind, of_kind in (("queue", queues), ("batch", batch_queues)):
             for key, row in of_kind.items():
-                target = audit_work.queue_target(key, kind)
-                known.append(Row(target, -1, "listed", audit_work.packed(row.files)))
+                listed = Row(audit_work.queue_target(key, kind), "listed", -1)
+                known.append(listed)
+                known += [
+                    listed._replace(place=base, size=size, file=path)
+                    for base, size, path in row.files
+                ]
         for one in small_files.positions(self.small.get, self.changed):
             kind = "batch" if one.topic in self.common.batch_topics else "queue"
             target = audit_work.queue_target(QueueKey(one.topic, one.queue_id), kind)
-            known.append(Row(target, -1, "position", audit_work.packed(one)))
+            known.append(Row(target, "position", -1, one.offset, file=one.file, who=one.who))
         about = facts.filter("kind NOT IN ('stretch', 'index')")
-        table = pa.Table.from_batches(audit_work.as_batches(known))
+        rows = [one._asdict() for one in known]
+        table = pa.Table.from_pylist(rows, schema=arrow_schema(FACTS))
         about = about.unionByName(self.spark.createDataFrame(table))
         groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
         reached = self._dispatched_to(facts) if self._was_aborted else None
         judgement = Judgement(self.common, view.bounds(), excluded, topics, reached)
-        return _mapped(together, judge_targets, judgement)
+
+        def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            rows = judge_targets(judgement, audit_work.rows_of(batches))
+            return audit_work.as_batches(rows, JUDGED)
+
+        return map_batches(together, judge, JUDGED)
 
     @property
     def _was_aborted(self) -> bool:
@@ -279,33 +285,35 @@ class _Audit(NamedTuple):
 
     def _dispatched_to(self, facts: DataFrame) -> int:
         """Return the physical offset of the last record with an entry; -1 without one."""
-        furthest = facts.filter("kind = 'part'").orderBy("a", ascending=False).limit(1)
-        return max((int(reached) for (reached,) in _rows(furthest, "a")), default=-1)
+        furthest = facts.filter("kind = 'part'").groupBy("kind").agg({"reached": "max"})
+        return max((row["max(reached)"] for row in _rows(furthest)), default=-1)
 
     # --- what is said ---------------------------------------------------------------------------
 
     def _report(
-        self, judged: list[Row], index: list[IndexFacts], view: LogView
+        self, judged: DataFrame, index: list[IndexFacts], view: LogView
     ) -> tuple[AuditReport, list[Finding]]:
         """Return what is reported, and which findings are not rows of `judged`."""
-        sums: Counter[str] = Counter()
+        counted = judged.filter("counted IS NOT NULL").groupBy("counted", "file")
+        added = _rows(counted.agg({"count": "sum", "first": "min"}))
+        sums = Counter({row["counted"]: row["sum(count)"] for row in added})
+        # The worst first.
+        worst = judged.filter("counted IS NULL").orderBy("place", ascending=True)
         of_queues: list[Finding] = []
         of_consumers: list[Finding] = []
-        for row in judged:
-            if row.kind == "sums":
-                sums.update(msgspec.msgpack.decode(row.facts))
-            elif row.kind == "finding":
-                severity, *rest = msgspec.json.decode(row.facts).values()
-                one = Finding(Severity(severity), *rest)
-                (of_queues if one.kind.startswith("queue") else of_consumers).append(one)
+        queues: list[QueueRow] = []
+        for row in _rows(worst.limit(MOST_COLLECTED)):
+            if row["kind"] is None:
+                queues.append(msgspec.convert(row, QueueRow))
+                continue
+            severity, *rest = (row[name] for name in arrow_schema(FINDINGS).names)
+            one = Finding(Severity(severity), *rest)
+            (of_queues if one.kind.startswith("queue") else of_consumers).append(one)
         for found in (of_queues, of_consumers):
             found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
-        queues = [
-            msgspec.json.decode(row.facts, type=QueueRow) for row in judged if row.kind == "queue"
-        ]
         log = [*self._log_findings(view, sums["used"]), *self.of_kinds]
         log += self._queue_file_findings()
-        rest = [*self._item_findings(judged, index, view), *self._small_findings(view)]
+        rest = [*self._item_findings(added, index, view), *self._small_findings(view)]
         rest += self._newer_findings()
         report = AuditReport(
             [*log, *of_queues, *rest, *of_consumers],
@@ -343,19 +351,22 @@ class _Audit(NamedTuple):
                 yield extension_finding(directory, topic, queue, sizes)
 
     def _item_findings(
-        self, judged: list[Row], index: list[IndexFacts], view: LogView
+        self, added: list[dict[str, Any]], index: list[IndexFacts], view: LogView
     ) -> list[Finding]:
         if not self.common.has_index:
             return []
-        lacking = [Lacking(row.a, row.b) for row in judged if row.kind == "lacking"]
+        found = [
+            (row["counted"], row["file"], row["sum(count)"], row["min(first)"]) for row in added
+        ]
+        lacking = [Lacking(*rest) for counted, _, *rest in found if counted == "lacking"]
         return self.index_files + index_findings(
             sorted(index, key=lambda one: one.file),
             self.common.sizes.index_layout,
             lacking[0] if lacking else Lacking(),
             [
-                StrayCount(row.target.partition("/")[2], bool(row.c), row.a, row.b)
-                for row in judged
-                if row.kind == "stray"
+                StrayCount(file, counted == "stale", *rest)
+                for counted, file, *rest in found
+                if counted in {"stray", "stale"}
             ],
             partial(_store_time, self.places, view),
             is_live=self.places.is_live,
@@ -405,18 +416,16 @@ def _write_report(
 
     with published(location) as place:
         root = spark_place(place)
-        added = [msgspec.json.encode(one.to_dict()) for one in own]
-        table = pa.table({"facts": pa.array(added, pa.binary())})
-        found = judged.filter("kind = 'finding'").select("facts")
-        found = found.unionByName(judged.sparkSession.createDataFrame(table))
-        queues = judged.filter("kind = 'queue'")
-        for rows, columns, order, name in (
-            (found, _FINDINGS, ("severity", "kind", "file", "offset"), "findings"),
-            (queues, _QUEUES, ("topic", "queueId"), "queues"),
+        columns = arrow_schema(FINDINGS)
+        added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)
+        found = judged.filter("kind IS NOT NULL").select(*columns.names)
+        found = found.unionByName(judged.sparkSession.createDataFrame(added))
+        queues = judged.filter("recordCount IS NOT NULL").select(*arrow_schema(QUEUES).names)
+        for rows, order, name in (
+            (found, ("severity", "kind", "file", "offset"), "findings"),
+            (queues, ("topic", "queueId"), "queues"),
         ):
-            unpacked = rows.selectExpr(f"from_json(CAST(facts AS STRING), '{columns}') AS row")
-            unpacked = unpacked.select("row.*").coalesce(1).sortWithinPartitions(*order)
-            unpacked.write.parquet(f"{root}/{name}")
+            rows.coalesce(1).sortWithinPartitions(*order).write.parquet(f"{root}/{name}")
         summary = {
             "store": report.store,
             "exitCode": report.exit_code,
@@ -433,17 +442,6 @@ def _write_report(
 # --- Spark --------------------------------------------------------------------------------------
 
 
-def _mapped(
-    frame: DataFrame, work: Callable[[Any, Iterator[Row]], Iterator[Row]], context: Any
-) -> DataFrame:
-    """Return what `work` makes of the rows of each partition, in their order."""
-
-    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return audit_work.as_batches(work(context, audit_work.rows_of(batches)))
-
-    return map_batches(frame, apply, FACTS)
-
-
-def _rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
-    table = frame.toArrow()
-    return list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return rows

@@ -6,9 +6,8 @@ By what the first pass (`audit_work`) has found of it, and by the shape of the l
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,7 +16,6 @@ from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, row_of
-from rocketstore.pipeline.jobs.audit.audit_work import Row, packed, part_of
 from rocketstore.pipeline.queues import StoredFiles
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.scan.queue_search import padded
@@ -33,7 +31,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
+    from rocketstore.pipeline.jobs.audit.audit_work import Row
     from rocketstore.verification.unbacked import LogBounds
+
+FINDINGS: Final = (
+    "severity STRING, kind STRING, file STRING, offset BIGINT, size BIGINT, reason STRING, "
+    "action STRING, topic STRING, queueId INT, queueOffset BIGINT, physicalOffset BIGINT, "
+    "expected STRING, found STRING"
+)
+_BOUNDS: Final = (
+    "recordCount BIGINT, firstOffset BIGINT, lastOffset BIGINT, entryCount BIGINT, "
+    "missingCount BIGINT, conflictCount BIGINT, gapCount BIGINT"
+)
+QUEUES: Final = f"topic STRING, queueId INT, {_BOUNDS}"
+JUDGED: Final = f"place INT, {FINDINGS}, {_BOUNDS}, counted STRING, count BIGINT, first BIGINT"
+"""A finding, a queue, or what is `counted` of a `file` of the index, or of all; see `_SUMS`."""
 
 _SUMS, _DAMAGE, _FOUND, _QUEUE = range(4)
 """Places of what is judged: in this order it is collected, as far as there is room."""
@@ -79,13 +91,9 @@ class Judgement(NamedTuple):
     dispatched_to: int | None
 
 
-def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
-    """Judge what came together; `rows` are sorted by target.
-
-    Yields ``finding`` and ``queue`` rows in JSON, and ``sums``: of queues, reasons, and items.
-    """
+def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """Judge what came together, as rows of `JUDGED`; `rows` are sorted by target."""
     excluded = np.array(judgement.excluded, dtype=np.int64).reshape(-1, 2)
-    sums: Counter[str] = Counter()
     for target, group in itertools.groupby(rows, key=lambda row: row.target):
         kept = [
             row
@@ -95,55 +103,63 @@ def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[Row]:
             or runs.holds(excluded, row.place) is (row.kind == "backed")
         ]
         if target.startswith("queue/"):
-            yield from _judge_queue(judgement, target, kept, sums)
+            yield from _judge_queue(judgement, target, kept)
         elif target.startswith("batch/"):
             yield from _judge_batch_queue(judgement, target, kept)
         else:
-            yield from _judge_items(judgement.bounds, target, kept, sums)
-    yield Row("", _SUMS, "sums", packed(sums))
+            yield from _judge_items(judgement.bounds, target, kept)
 
 
-def _judge_items(
-    bounds: LogBounds, target: str, rows: list[Row], sums: Counter[str]
-) -> Iterator[Row]:
-    """Yield keys without an item, and items without a record: past the log's end (1), or not."""
-    sums["K-I8"] += sum(row.a for row in rows if row.kind == "repeated")
-    if lacking := [row for row in rows if row.kind == "lacking"]:
-        first = min(row.place for row in lacking)
-        yield Row(target, _SUMS, "lacking", a=sum(row.a for row in lacking), b=first)
+def _sum(counted: str, count: int, file: str = "", first: int = 0) -> dict[str, Any]:
+    return {"place": _SUMS, "counted": counted, "file": file, "count": count, "first": first}
+
+
+def _judge_items(bounds: LogBounds, target: str, rows: list[Row]) -> Iterator[dict[str, Any]]:
+    """Yield keys without an item, and items without a record: past the log's end, or not."""
+    file = target.partition("/")[2]
+    for row in rows:
+        if row.kind == "repeated":
+            yield _sum("K-I8", row.size)
+        elif row.kind == "lacking":
+            yield _sum("lacking", row.size, file, row.place)
     # Of each item its number, the offset that it names, and how many items it stands for.
-    columns = [(row.b, row.place, row.a) for row in rows if row.kind == "backed"]
+    columns = [(row.first, row.place, row.size) for row in rows if row.kind == "backed"]
     found = [np.array(columns, np.int64).reshape(-1, 3)]
     for row in rows:
         if row.kind == "stray":
-            pair = [np.frombuffer(one, np.int64) for one in msgspec.msgpack.decode(row.facts)]
-            found.append(np.stack((*pair, np.ones_like(pair[0])), axis=1))
+            pair = [row.numbers(name, 1) for name in ("stated", "backed")]
+            found.append(np.hstack((*pair, np.ones_like(pair[0]))))
     items = np.concatenate(found)
     items = items[items[:, 1] >= bounds.min]
     is_stale = items[:, 1] >= bounds.end
-    for late, chosen in enumerate((items[~is_stale], items[is_stale])):
+    for counted, chosen in (("stray", items[~is_stale]), ("stale", items[is_stale])):
         if len(chosen):
-            count, first = int(chosen[:, 2].sum()), int(chosen[:, 0].min())
-            yield Row(target, _SUMS, "stray", a=count, b=first, c=late)
+            yield _sum(counted, int(chosen[:, 2].sum()), file, int(chosen[:, 0].min()))
 
 
-def _judge_queue(
-    judgement: Judgement, target: str, rows: list[Row], sums: Counter[str]
-) -> Iterator[Row]:
+def _key_of(target: str) -> QueueKey:
     _, number, topic = target.split("/", 2)
-    listed = [row.facts for row in rows if row.kind == "listed"]
-    parts = [part_of(row) for row in rows if row.kind == "part"]
-    files = msgspec.msgpack.decode(listed[0], type=list[StoreFile]) if listed else []
-    view = _view(judgement, QueueKey(topic, int(number)), files, parts)
-    is_there, found = view.is_own or bool(listed), list[Finding]()
+    return QueueKey(topic, int(number))
+
+
+def _files_of(rows: list[Row]) -> list[StoreFile]:
+    listed = [row for row in rows if row.kind == "listed" and row.file is not None]
+    return sorted(StoreFile(row.place, row.size, str(row.file)) for row in listed)
+
+
+def _judge_queue(judgement: Judgement, target: str, rows: list[Row]) -> Iterator[dict[str, Any]]:
+    key, is_listed = _key_of(target), any(row.kind == "listed" for row in rows)
+    parts = [row.part for row in rows if row.kind == "part"]
+    view = _view(judgement, key, _files_of(rows), parts)
+    is_there, found = view.is_own or is_listed, list[Finding]()
     if is_there:
         found += queue_rules.queue_findings(
             view, is_live=judgement.task.is_live, dispatched_to=judgement.dispatched_to
         )
-        _count(view, parts, sums)
+        yield from _sums(view, parts)
         has_records = view.record_count > 0
         queue = QueueRow(
-            topic,
+            key.topic,
             view.queue_id,
             view.record_count,
             view.first if has_records else None,
@@ -153,45 +169,48 @@ def _judge_queue(
             view.shadowed_count,
             runs.count(view.skipped) if has_records else 0,
         )
-        yield Row(target, _QUEUE, "queue", msgspec.json.encode(queue))
-    if is_there or topic in judgement.topics or topic == DELAY_TOPIC:
-        found += _position_findings(rows, (view.first_record, view.stop) if is_there else (0, 0))
+        yield {"place": _QUEUE, **msgspec.to_builtins(queue)}
+    if is_there or key.topic in judgement.topics or key.topic == DELAY_TOPIC:
+        bounds = (view.first_record, view.stop) if is_there else (0, 0)
+        found += _position_findings(key, rows, bounds)
     yield from map(_finding_row, found)
 
 
-def _position_findings(rows: list[Row], bounds: tuple[int, int]) -> Iterator[Finding]:
+def _position_findings(
+    key: QueueKey, rows: list[Row], bounds: tuple[int, int]
+) -> Iterator[Finding]:
     for row in rows:
         if row.kind == "position":
-            yield from position_findings(msgspec.msgpack.decode(row.facts, type=Position), bounds)
+            position = Position(str(row.file), str(row.who), *key, row.first)
+            yield from position_findings(position, bounds)
 
 
-def _finding_row(one: Finding) -> Row:
+def _finding_row(one: Finding) -> dict[str, Any]:
     place = _DAMAGE if one.severity is Severity.DAMAGE else _FOUND
-    return Row("", place, "finding", msgspec.json.encode(one.to_dict()))
+    return {"place": place, **one.to_dict()}
 
 
-def _judge_batch_queue(judgement: Judgement, target: str, rows: list[Row]) -> Iterator[Row]:
-    _, number, topic = target.split("/", 2)
-    content = bytearray()
-    for row in rows:
-        if row.kind == "listed":
-            for file in msgspec.msgpack.decode(row.facts, type=list[StoreFile]):
-                with passing_over_deleted(), opened(judgement.task.location, file.path) as source:
-                    content += source.read(0, file.size)
+def _judge_batch_queue(
+    judgement: Judgement, target: str, rows: list[Row]
+) -> Iterator[dict[str, Any]]:
+    key, content = _key_of(target), bytearray()
+    for file in _files_of(rows):
+        with passing_over_deleted(), opened(judgement.task.location, file.path) as source:
+            content += source.read(0, file.size)
     entries = sorted((row for row in rows if row.kind == "entries"), key=lambda row: row.place)
     stored, log_min = stored_entries(content), judgement.bounds.min
     found = queue_findings(
-        QueueKey(topic, int(number)),
+        key,
         stored,
-        stored_entries(b"".join(row.facts for row in entries)),
+        stored_entries(b"".join(row.facts or b"" for row in entries)),
         log_min,
         is_live=judgement.task.is_live,
         dispatched_to=judgement.dispatched_to,
     )
     yield from map(_finding_row, found)
-    if topic in judgement.topics:
+    if key.topic in judgement.topics:
         bounds = queue_bounds(stored, log_min)
-        yield from map(_finding_row, _position_findings(rows, bounds))
+        yield from map(_finding_row, _position_findings(key, rows, bounds))
 
 
 def _view(
@@ -214,14 +233,15 @@ def _view(
         files = row_of(listed, file_bytes).files
 
 
-def _count(view: QueueView, parts: list[QueuePart], sums: Counter[str]) -> None:
-    """Add up what a queue has, and why its entries are not what dispatch would write today."""
-    sums["queues"] += 1
-    sums["entries"] += view.entry_count
-    sums["holes"] += view.hole_count
-    sums["used"] += view.end - view.first_offset
+def _sums(view: QueueView, parts: list[QueuePart]) -> Iterator[dict[str, Any]]:
+    """Yield what a queue has, and why its entries are not what dispatch would write today."""
+    yield _sum("queues", 1)
+    yield _sum("entries", view.entry_count)
+    yield _sum("holes", view.hole_count)
+    yield _sum("used", view.end - view.first_offset)
     for at, reason in enumerate(queue_rules.EXPLAINED):
-        sums[reason] += sum(part.explained[at] for part in parts)
+        if count := sum(part.explained[at] for part in parts):
+            yield _sum(reason, count)
     for run in view.unbacked:
         if run.kind in _REASON_OF:
-            sums[_REASON_OF[run.kind]] += run.stop - run.start
+            yield _sum(_REASON_OF[run.kind], run.stop - run.start)

@@ -25,10 +25,10 @@ from rocketstore.format.file_name import (
     is_directory_name,
 )
 from rocketstore.format.index_file import FIRST_ITEM
+from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
-from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.queues import StoredFiles, files_of
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.queue_extension.tags_codes import resolved
@@ -52,40 +52,75 @@ if TYPE_CHECKING:
 
     Int64Array = npt.NDArray[np.int64]
 
-FACTS: Final = "target STRING, place LONG, kind STRING, facts BINARY, a LONG, b LONG, c LONG"
-"""Rows that tasks send: for whom, at which physical offset, what, and three numbers by kind."""
+FACTS: Final = (
+    "target STRING, kind STRING, place BIGINT, first BIGINT, last BIGINT, size BIGINT, "
+    "reached BIGINT, file STRING, who STRING, explained BINARY, backed BINARY, missing BINARY, "
+    "stated BINARY, facts BINARY"
+)
+"""Rows that tasks send: for whom, what, at which physical offset; the others as `Row` says."""
+
+RUNS: Final = "target STRING, piece BIGINT, ordinal BIGINT, first BIGINT, count BIGINT"
+"""Runs of queue offsets; see `judged_log`."""
 
 BLOCK_RECORDS: Final = 131_072
 """Records that are compared at once."""
 
 _BATCH_ROWS: Final = 256
+_SETS: Final = ("explained", "backed", "missing", "stated")
 
 
 class Row(NamedTuple):
     """A row of `FACTS`.
 
-    The first pass sends, by `kind`: ``stretch`` and ``index`` to the driver; of a queue ``part``
-    (`a` is how far it was dispatched),
-    of a batch queue the ``entries`` that are called for; of the index ``lacking`` keys, ``backed``,
-    ``stray`` and ``repeated`` items. The driver adds what is ``listed`` of a queue, and each
-    consumer's ``position``. The second pass yields ``finding``, ``queue``, ``lacking``, ``stray``
-    and ``sums``; ``stated`` are a part's runs.
+    By `kind`: ``stretch`` and ``index`` are `facts` for the driver. Of a queue, a ``part`` has its
+    numbers and runs (`QueuePart`, dispatched as far as `reached`), and ``entries`` are those that a
+    batch queue is called for. Of the index there are `size` keys ``lacking``, items ``repeated``,
+    or ``backed``, the first of which has the number `first`; ``stray`` ones are numbers (`stated`)
+    and physical offsets (`backed`). The driver adds each `file` of `size` bytes that is ``listed``,
+    and each consumer's ``position``, which is `first`.
     """
 
     target: str
-    place: int
     kind: str
-    facts: bytes = b""
-    a: int = 0
-    b: int = 0
-    c: int = 0
+    place: int
+    first: int = 0
+    last: int = -1
+    size: int = 0
+    reached: int = -1
+    file: str | None = None
+    who: str | None = None
+    explained: bytes | None = None
+    backed: bytes | None = None
+    missing: bytes | None = None
+    stated: bytes | None = None
+    facts: bytes | None = None
+
+    def numbers(self, name: str, columns: int) -> Int64Array:
+        """Return one of the columns that are rows of numbers."""
+        return np.frombuffer(getattr(self, name), np.int64).reshape(-1, columns)
+
+    @property
+    def part(self) -> QueuePart:
+        """What a row of the kind ``part`` says."""
+        return QueuePart(
+            self.place,
+            self.first,
+            self.last,
+            self.reached,
+            tuple(self.numbers("explained", 1)[:, 0].tolist()),
+            self.numbers("backed", 2),
+            self.numbers("missing", queue_rules.MISSING_COLUMNS),
+            self.numbers("stated", 2),
+        )
 
 
-def as_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of `FACTS`."""
+def as_batches(rows: Iterable[dict[str, Any]], schema: str) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of a schema; what they do not have is null."""
+    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
+
     found = iter(rows)
     while group := list(itertools.islice(found, _BATCH_ROWS)):
-        yield row_batch(group, FACTS)
+        yield pa.RecordBatch.from_pylist(group, schema=arrow_schema(schema))
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
@@ -99,32 +134,20 @@ def queue_target(key: QueueKey, kind: str = "queue") -> str:
     return f"{kind}/{key.queue_id}/{key.topic}"
 
 
-def packed(facts: Any) -> bytes:
-    """Return facts as bytes."""
-    return msgspec.msgpack.encode(facts)
+def stated_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the runs of queue offsets that the records of parts and entries state, as `RUNS`."""
+    return as_batches(itertools.chain.from_iterable(map(_runs_of, rows_of(batches))), RUNS)
 
 
-def part_of(row: Row) -> QueuePart:
-    """Return what a row of the kind ``part`` says."""
-    *numbers, backed, missing, stated = msgspec.msgpack.decode(row.facts)
-    columns = ((backed, 2), (missing, queue_rules.MISSING_COLUMNS), (stated, 2))
-    sets = (np.frombuffer(one, np.int64).reshape(-1, count) for one, count in columns)
-    return QueuePart._make((*numbers, *sets))
-
-
-def stated_runs(_: None, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the runs of queue offsets that records state: `a` first, `b` count, `c`th.
-
-    A record that holds a batch is by itself, with a negative count: see `judged_log`.
-    """
-    for row in rows:
-        if row.kind == "part":
-            found = [(first, past - first) for first, past in part_of(row).stated.tolist()]
-        else:
-            entries = map(BatchEntry._make, stored_entries(row.facts).tolist())
-            found = [(one.base_offset, -one.message_count) for one in entries]
-        for number, (first, count) in enumerate(found):
-            yield Row(row.target, row.place, "stated", b"", first, count, number)
+def _runs_of(row: Row) -> Iterator[dict[str, Any]]:
+    if row.kind == "part":
+        found = [(first, past - first) for first, past in row.numbers("stated", 2).tolist()]
+    else:
+        entries = map(BatchEntry._make, stored_entries(row.facts or b"").tolist())
+        found = [(one.base_offset, -one.message_count) for one in entries]
+    for number, (first, count) in enumerate(found):
+        of_row = {"target": row.target, "piece": row.place, "ordinal": number}
+        yield of_row | {"first": first, "count": count}
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -132,7 +155,8 @@ def stated_runs(_: None, rows: Iterable[Row]) -> Iterator[Row]:
 
 def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
     """Yield what a task finds as rows of `FACTS`."""
-    return as_batches(_LogReader(task).rows() if task.cuts else _index_rows(task))
+    rows = _LogReader(task).rows() if task.cuts else _index_rows(task)
+    return as_batches(map(Row._asdict, rows), FACTS)
 
 
 class NamedFiles(StoredFiles):
@@ -192,7 +216,8 @@ class _LogReader:
                         count = 0
                 stretch.is_gone = False
             yield from self._compared(stretch, reached)
-            yield Row("stretch", stretch.start, "stretch", packed(stretch))
+            facts = msgspec.msgpack.encode(stretch)
+            yield Row("stretch", "stretch", stretch.start, facts=facts)
             for found in self._items.until(cut.items_stop):
                 yield found.stray(np.arange(found.offsets.size))
 
@@ -209,7 +234,8 @@ class _LogReader:
             called = stored_entries(content)
             for rows in expectation.groups(starts.searchsorted(called["physical_offset"], "right")):
                 place = int(called["physical_offset"][rows[0]])
-                yield Row(queue_target(key, "batch"), place, "entries", called[rows].tobytes())
+                facts = called[rows].tobytes()
+                yield Row(queue_target(key, "batch"), "entries", place, facts=facts)
         self._entries, self._keys = [], []
         self._batches.clear()
 
@@ -228,10 +254,11 @@ class _LogReader:
             part = queue_rules.compare(block, found, partial(self._tags_codes, key))
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():
-                *numbers, backed, missing, stated = part
-                sets = (one.tobytes() for one in (backed, missing, stated))
-                facts = packed((*numbers, *sets))
-                yield Row(queue_target(key), part.start, "part", facts, part.dispatched_to)
+                start, first, last, reached, *sets = part
+                columns: Any = {"first": first, "last": last, "reached": reached}
+                for name, one in zip(_SETS, sets, strict=True):
+                    columns[name] = np.array(one, np.int64).tobytes()
+                yield Row(queue_target(key), "part", start, **columns)
 
     def _tags_codes(self, key: QueueKey, codes: Int64Array) -> Int64Array:
         """Return the tags codes that entries mean, some of which stand in the extension."""
@@ -247,11 +274,11 @@ class _LogReader:
             (keys.physical_offset, keys.key_hash), (offsets, hashes)
         )
         if repeated := (offsets.size - stray.size) - (keys.key_hash.size - lacking.size):
-            yield Row("index", int(keys.physical_offset[0]), "repeated", a=repeated)
+            yield Row("index", "repeated", int(keys.physical_offset[0]), size=repeated)
         places = keys.physical_offset[lacking]
         places = places[places < self._task.items_end]
         for rows in expectation.groups(starts.searchsorted(places, side="right")):
-            yield Row("index", int(places[rows[0]]), "lacking", a=rows.size)
+            yield Row("index", "lacking", int(places[rows[0]]), size=rows.size)
         is_stray = np.zeros(offsets.size, dtype=np.bool_)
         is_stray[stray] = True
         bounds = np.cumsum([one.offsets.size for one in found])[:-1]
@@ -262,7 +289,7 @@ class _LogReader:
             for rows in expectation.groups(starts.searchsorted(one.offsets[backed], side="right")):
                 first = int(backed[rows[0]])
                 place, number = int(one.offsets[first]), one.first + first
-                yield Row(f"index/{one.name}", place, "backed", a=rows.size, b=number)
+                yield Row(f"index/{one.name}", "backed", place, first=number, size=rows.size)
 
 
 # --- the index ----------------------------------------------------------------------------------
@@ -278,8 +305,9 @@ class _FoundItems(NamedTuple):
 
     def stray(self, rows: Int64Array) -> Row:
         """Return some of them, which no record calls for, as a row."""
-        facts = packed(((rows + self.first).tobytes(), self.offsets[rows].tobytes()))
-        return Row(f"index/{self.name}", int(self.offsets[rows[0]]), "stray", facts)
+        numbers, offsets = (rows + self.first).tobytes(), self.offsets[rows]
+        row = Row(f"index/{self.name}", "stray", int(offsets[0]))
+        return row._replace(stated=numbers, backed=offsets.tobytes())
 
 
 class _Items:
@@ -319,7 +347,7 @@ def _index_rows(task: AuditTask) -> Iterator[Row]:
     with passing_over_deleted(), opened(task.location, index.path) as file:
         read = partial(_bytes_of, file)
         facts = index_rules.check_index_file(index.name, read, layout, is_live=task.is_live)
-        yield Row("index", facts.first, "index", packed(facts))
+        yield Row("index", "index", facts.first, facts=msgspec.msgpack.encode(facts))
 
 
 def _bytes_of(file: OpenFile, position: int, size: int) -> npt.NDArray[np.uint8]:

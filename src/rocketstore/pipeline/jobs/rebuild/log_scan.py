@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 
 ROW_SCHEMA: Final = (
-    "target BINARY, piece LONG, ordinal LONG, first LONG, count LONG, data BINARY, crc LONG"
+    "target BINARY, piece BIGINT, ordinal BIGINT, first BIGINT, count BIGINT, data BINARY, "
+    "crc BIGINT"
 )
 """A block: `target` is `INDEX_TARGET`, or `QUEUE_TARGET` and the queue's directory; `piece` the
 physical offset at which its piece begins, in which `ordinal` orders the blocks of a target; `first`

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from rocketstore.verification.unbacked import LogBounds
 
 WRITTEN_SCHEMA: Final = (
-    "target BINARY, place STRING, files LONG, count LONG, refused LONG, kept LONG, first_ms LONG"
+    "target BINARY, place STRING, files BIGINT, count BIGINT, refused BIGINT, kept BIGINT, "
+    "first_ms BIGINT"
 )
 """What was written of one target: `place` has its files, below the directory that all is made in;
 `count` are entries or items, `kept` places at a queue's end that stand for numbers that were given

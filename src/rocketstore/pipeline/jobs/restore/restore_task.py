@@ -59,8 +59,8 @@ COUNT_SCHEMA: Final = (
 """Wanted records of a topic in a step of the archived log, of which the first is at `place`."""
 
 WRITE_SCHEMA: Final = (
-    "base LONG, records LONG, bytes LONG, last_ms LONG, lost_at LONG, lost_stop LONG, "
-    "lost_stretches LONG, lost_bytes LONG"
+    "base BIGINT, records BIGINT, bytes BIGINT, last_ms BIGINT, lost_at BIGINT, lost_stop BIGINT, "
+    "lost_stretches BIGINT, lost_bytes BIGINT"
 )
 """What was written, null if nothing was; and what the archive has lost of the file, of which the
 first stretch is from `lost_at` to `lost_stop`."""
