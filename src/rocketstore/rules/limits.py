@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
-from rocketstore.format.record import TOPIC_SIZE_MAX
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
 
 
 class Refusal(NamedTuple):
@@ -31,6 +31,17 @@ def refused_length(what: str, size: int, longest: int) -> Refusal | None:
     if size <= longest:
         return None
     return Refusal("MESSAGE_ILLEGAL", f"{what} of {size} bytes exceeds maxMessageSize of {longest}")
+
+
+def refused_record(size: int, file_size: int) -> Refusal | None:
+    """Refuse records of one put that no CommitLog file holds."""
+    room = file_size - END_FILE_MIN_BLANK_SIZE
+    if size <= room:
+        return None
+    return Refusal(
+        "MESSAGE_ILLEGAL",
+        f"{size} bytes do not fit a CommitLog file of {file_size} bytes, which holds {room}",
+    )
 
 
 def refused_properties(

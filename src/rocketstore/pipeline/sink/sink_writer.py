@@ -31,7 +31,7 @@ from rocketstore.errors import ConfigError, InvalidNameError, RefusedMessageErro
 from rocketstore.format import properties
 from rocketstore.format.host import encode_host
 from rocketstore.format.java_hash import string_hash
-from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32, host_flags, record_size
+from rocketstore.format.record import crc32, host_flags, record_size
 from rocketstore.format.refusals import (
     check_queue_id,
     check_topic,
@@ -44,6 +44,7 @@ from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets, sy
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.sweeping import claim
 from rocketstore.pipeline.options import SINK, GivenOptions
+from rocketstore.rules.limits import refused_length, refused_properties, refused_record
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -188,7 +189,6 @@ class RowEncoder:
 
     def __init__(self, options: SinkOptions, file_size: int, partition_id: int) -> None:
         self._options, self._file_size = options, file_size
-        self._room = file_size - END_FILE_MIN_BLANK_SIZE
         self._store_flags = host_flags(b"", encode_host(options.config.store_host))
         self._partition_id, self._turn = partition_id, itertools.count(partition_id)
         self._first = 0
@@ -241,7 +241,7 @@ class RowEncoder:
                 pairs = _pairs(*parts)
                 refuse_special(pairs)
                 block = properties.encode_properties(pairs) if pairs else b""
-                add_size(self._record_size(size, topic, host, sys_flag, len(block)))
+                add_size(self._record_size(size, topic, host, sys_flag, block))
                 add_queue(self._queue_id(queue_id, pairs))
                 add_block(block)
         except (RefusedMessageError, InvalidNameError, UnicodeDecodeError) as error:
@@ -253,7 +253,7 @@ class RowEncoder:
             ) from error
         return found
 
-    def _record_size(self, body: int, topic: str, host: str, sys_flag: int, block: int) -> int:
+    def _record_size(self, body: int, topic: str, host: str, sys_flag: int, block: bytes) -> int:
         """Return the size of a record, given those of its parts, that the store would take."""
         size = self._head_sizes.get((topic, host, sys_flag))
         if size is None:
@@ -263,20 +263,17 @@ class RowEncoder:
             size = self._head_sizes[topic, host, sys_flag] = record_size(
                 body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags
             )
-        size += body + block
+        size += body + len(block)
         if body < 0:
-            what = "its body is null, and an empty one is b''"
-        elif body > (limit := self._options.config.max_message_size):
-            what = f"body of {body} bytes exceeds maxMessageSize of {limit}"
-        elif block > properties.PROPERTIES_SIZE_MAX:
-            most = properties.PROPERTIES_SIZE_MAX
-            what = f"properties of {block} bytes exceed the limit of {most}"
-        elif size > self._room:
-            what = f"{size} bytes do not fit a CommitLog file of {self._file_size} bytes, "
-            what += f"which holds {self._room}"
-        else:
-            return size
-        raise RefusedMessageError(what)
+            raise RefusedMessageError("its body is null, and an empty one is b''")
+        refusal = (
+            refused_length("body", body, self._options.config.max_message_size)
+            or refused_properties(block)
+            or refused_record(size, self._file_size)
+        )
+        if refusal is not None:
+            raise RefusedMessageError(refusal.why)
+        return size
 
     def _queue_id(self, given: int | None, pairs: dict[str, str]) -> int:
         """Return the queue given, else that of the keys, else the next in turn."""

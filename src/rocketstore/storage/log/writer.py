@@ -33,7 +33,6 @@ from rocketstore.format.properties import (
     PROPERTIES_SIZE_MAX,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.format.refusals import (
     check_queue_id,
     check_topic_characters,
@@ -44,7 +43,13 @@ from rocketstore.message import INNER_BATCH, Message
 from rocketstore.native.log_end import Record
 from rocketstore.native.put import PlainPuts
 from rocketstore.rules.extra_queues import EXTRA, ExtraQueues, room_for
-from rocketstore.rules.limits import Refusal, refused_length, refused_properties, refused_topic
+from rocketstore.rules.limits import (
+    Refusal,
+    refused_length,
+    refused_properties,
+    refused_record,
+    refused_topic,
+)
 from rocketstore.storage.log.prepared import (
     PreparedMessage,
     batch_messages,
@@ -400,13 +405,7 @@ class StoreWriter:
         return known
 
     def _check_fits(self, size: int) -> None:
-        file_size = self._log.files.file_size
-        if size + END_FILE_MIN_BLANK_SIZE > file_size:
-            room = file_size - END_FILE_MIN_BLANK_SIZE
-            why = (
-                f"{size} bytes do not fit a CommitLog file of {file_size} bytes, which holds {room}"
-            )
-            raise NotTakenError(PutMessageStatus.MESSAGE_ILLEGAL, why)
+        _refuse(refused_record(size, self._log.files.file_size))
 
     def _refused(self, refused: NotTakenError) -> PutResult:
         self.statistics.note_failed_put()
