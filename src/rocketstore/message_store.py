@@ -17,7 +17,6 @@ from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
 from rocketstore.errors import ConfigError
 from rocketstore.metrics.endpoint import MetricsService
-from rocketstore.metrics.runtime import broker_info
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.storage.store import BaseStore
 from rocketstore.storage.topics_of_kind import TopicsOfKind
@@ -116,16 +115,17 @@ class MessageStore(BaseStore):
             )
             if parts.config.enable_calc_filter_bit_map:
                 extensions.bit_map_of = self._filters.bit_map
-        self._attach((*SERVICES, *services))
-        self.consumer_offsets: ConsumerOffsetTable = self.attached["consumer_offsets"]
-        self.delays: DelayService | None = self.attached.get("delays")
-        self.replication: MasterService | SlaveService | None = self.attached.get("replication")
-        self._async_puts: AsyncPuts = self.attached["async_puts"]
-        self._consuming: ConsumingService = self.attached["consuming"]
-        self.scrub: ScrubService = self.attached["scrub"]
-        self.metrics: MetricsService = self.attached["metrics"]
-        self._transactions: Transactions = self.attached["transactions"]
-        self.transaction_checks: TransactionChecks = self.attached["transaction_checks"]
+        self._services.attach(self, (*SERVICES, *services))
+        service = self.attached
+        self.consumer_offsets: ConsumerOffsetTable = service["consumer_offsets"]
+        self.delays: DelayService | None = service.get("delays")
+        self.replication: MasterService | SlaveService | None = service.get("replication")
+        self._async_puts: AsyncPuts = service["async_puts"]
+        self._consuming: ConsumingService = service["consuming"]
+        self.scrub: ScrubService = service["scrub"]
+        self.metrics: MetricsService = service["metrics"]
+        self._transactions: Transactions = service["transactions"]
+        self.transaction_checks: TransactionChecks = service["transaction_checks"]
 
     @property
     def memory_topics(self) -> TopicsOfKind:
@@ -172,17 +172,6 @@ class MessageStore(BaseStore):
                 "enable_calc_filter_bit_map=True)",
             )
         return self._filters
-
-    def runtime_info(self) -> dict[str, str]:
-        """Return what 4.9 tells of a running store, under its names, and some of our own."""
-        since_ms = self._parts.log.end.locked_since_ms
-        return super().runtime_info() | broker_info(
-            self,
-            free_buffers=None
-            if self.transient_pool is None
-            else self.transient_pool.pool.free_count,
-            locked_ms=self._parts.log.monotonic() - since_ms if since_ms else 0,
-        )
 
     def put_async(self, message: Message, queue_id: int = 0) -> Future[PutResult]:
         """Append a message and return a future of what `put` returns or raises.

@@ -83,11 +83,11 @@ READS = {
         wait_dispatched wait_for wait_until""",
     "memory_topics": "",
     "batch_topics": "",
-    "consumer_offsets": "forget get runtime_info snapshot start stop",
+    "consumer_offsets": "forget get metrics runtime_info snapshot start stop",
     "consumer_filters": "bit_map may_match register unregister",  # in memory only
-    "delays": "forget runtime_info start stop",
-    "scrub": "forget runtime_info start stop",
-    "transaction_checks": "forget runtime_info start stop watch",
+    "delays": "forget metrics runtime_info start stop",
+    "scrub": "forget metrics runtime_info start stop",
+    "transaction_checks": "forget metrics runtime_info start stop watch",
     "replicated_log": "read ring_at_progress set_replica wait_flushed",
 }
 """What reads, waits, or is how a store starts and stops its services."""

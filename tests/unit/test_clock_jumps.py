@@ -5,7 +5,6 @@ import os
 import pytest
 
 from rocketstore import CheckAnswer, Message, PutMessageStatus
-from rocketstore.metrics.families import StoreCollector
 from rocketstore.queue_extension.filters import ConsumerFilters
 from rocketstore.storage.retention import newest_store_time
 from rocketstore.units import monotonic_ms
@@ -221,14 +220,11 @@ def test_a_lag_is_never_below_zero(store, clock, jump_ms):
 
 
 def lag_ms(store):
-    collector = StoreCollector(store.metrics._sources)
-    [one] = [
-        sample.value
-        for family in collector.collect()
-        for sample in family.samples
-        if sample.name == "rocketmq_consumer_lag_latency"
+    [lag] = [
+        one for one in store.observation.metrics() if one.name == "rocketmq_consumer_lag_latency"
     ]
-    return one
+    [(_, value)] = lag.values.items()
+    return value
 
 
 # --- what is found by time ------------------------------------------------------------------------

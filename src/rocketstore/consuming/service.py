@@ -15,8 +15,12 @@ from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.attached import Service
 from rocketstore.storage.reading.pages import parse_tags
 from rocketstore.tables.groups import SubscriptionGroups
+from rocketstore.tables.lags import lag_metrics
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocketstore.storage.metric import Metric
     from rocketstore.storage.store import BaseStore
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 
@@ -76,6 +80,10 @@ class ConsumingService(Service):
                 hint="give all consumers of a group the same topics, tags and limits",
             )
         return group
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield how far the groups are behind, those that another process consumes for too."""
+        return lag_metrics(self._store)
 
     def stop(self) -> None:
         """End all consumers; the offsets save themselves."""

@@ -6,11 +6,11 @@ needed to serve is imported when something is served.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
 from rocketstore.events import get_logger
-from rocketstore.metrics.sources import Sources
 from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import ServiceThread
 
@@ -31,7 +31,7 @@ class MetricsService(Service):
     name = "metrics"
 
     def __init__(self, store: BaseStore) -> None:
-        self._sources = Sources(store)
+        self._store = store
         self._server: MetricsServer | None = None
         self._thread: ServiceThread | None = None
 
@@ -50,7 +50,7 @@ class MetricsService(Service):
         SystemRefusedError
             The port is in use, or the address is not one of this machine.
         """
-        config = self._sources.store.config
+        config = self._store.config
         host, port = config.metrics_host, config.metrics_port
         if not port:
             return
@@ -86,18 +86,21 @@ class MetricsService(Service):
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415
 
-            from rocketstore.metrics.exporter import ExporterCollector  # noqa: PLC0415 - an extra
-            from rocketstore.metrics.families import StoreCollector  # noqa: PLC0415 - likewise
+            from rocketstore.metrics.families import Families  # noqa: PLC0415 - an extra
         except ImportError as error:
             raise UnsupportedEnvironmentError(
-                f"metricsPort={self._sources.store.config.metrics_port} needs prometheus-client",
+                f"metricsPort={self._store.config.metrics_port} needs prometheus-client",
                 hint="pip install 'rocketstore[metrics]', or set metricsPort=0",
             ) from error
-        collectors = StoreCollector(self._sources), ExporterCollector(self._sources)
+        from rocketstore.metrics.exporter import exporter_metrics  # noqa: PLC0415 - when served
+
         pages = {}
-        for path, collector in zip(PATHS, collectors, strict=True):
+        for path, metrics in (
+            (PATHS[0], self._store.observation.metrics),
+            (PATHS[1], partial(exporter_metrics, self._store)),
+        ):
             registry = CollectorRegistry()
-            registry.register(collector)
+            registry.register(Families(metrics))
             pages[path] = make_wsgi_app(registry)
 
         def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from rocketstore.metrics.runtime import capacity
 from rocketstore.rules.topics import DEAD_LETTER_PREFIX, purpose_of
+from rocketstore.storage.metric import Metric
+from rocketstore.storage.statistics import RATE_SPANS_S
+from rocketstore.tables.lags import places_of_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from rocketstore.metrics.sources import Sources
+    from rocketstore.storage.store import BaseStore
 
 _PREFIX: Final = "rocketmq_brokeruntime_"
 _PUT_TIMES: Final = (
@@ -54,93 +53,81 @@ _RATES: Final = {
     "gettotal_tps": "getTotalTps",
     "gettransfered_tps": "getTransferedTps",
 }
-_SPANS: Final = ("10", "60", "600")
 _PURPOSES: Final = ("normal", "retry", "dead letter")
 DEFAULT_CLUSTER: Final = "DefaultCluster"
 """``brokerClusterName`` of a broker that sets none; a store knows of no other."""
 
 
-class ExporterCollector(Collector):
-    """What ``/metrics/exporter`` says of a store."""
+def exporter_metrics(store: BaseStore) -> Iterator[Metric]:
+    """Yield what ``/metrics/exporter`` says of a store at this moment."""
+    told = store.observation.runtime_info()
+    yield from _runtime(store, told)
+    broker = {"cluster": DEFAULT_CLUSTER, "broker": socket.gethostname()}
+    of_all = broker | {"brokerIP": store.config.store_host}
+    for name, key in (("tps", "putTps"), ("qps", "getTransferedTps")):
+        yield _gauge(f"rocketmq_broker_{name}", [(of_all, told[key][RATE_SPANS_S.index(60)])])
+    yield from _topics(store, broker)
+    yield from _groups(store, broker)
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._store = sources.store
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield every metric family with its values of this moment."""
-        info = self._store.runtime_info()
-        yield from self._runtime(info)
-        broker = {"cluster": DEFAULT_CLUSTER, "broker": socket.gethostname()}
-        of_all = broker | {"brokerIP": self._store.config.store_host}
-        for name, key in (("tps", "putTps"), ("qps", "getTransferedTps")):
-            rate = float(info[key].split()[_SPANS.index("60")])
-            yield _gauge(f"rocketmq_broker_{name}", [(of_all, rate)], of_all)
-        yield from self._topics(broker)
-        yield from self._groups(broker)
+def _runtime(store: BaseStore, told: Mapping[str, Any]) -> Iterator[Metric]:
+    own = version("rocketstore")
+    labels = {
+        "cluster": DEFAULT_CLUSTER,
+        "brokerIP": store.config.store_host,
+        "brokerHost": socket.gethostname(),
+        "des": f"rocketstore {own}",
+        "boottime": str(told["bootTimestamp"]),
+        "broker_version": own,
+    }
+    numbers = {name: told[key] for name, key in _PLAIN.items()}
+    for name, key in _RATES.items():
+        spans = zip(RATE_SPANS_S, told[key], strict=True)
+        numbers |= {f"{name}{span}": rate for span, rate in spans}
+    counts = store.statistics.put_time_histogram().values()
+    numbers |= {f"pmdt_{name}": number for name, number in zip(_PUT_TIMES, counts, strict=True)}
+    behind = store.max_physical_offset - store.flushed_physical_offset
+    numbers["remain_howmanydata_toflush"] = behind
+    if (found := store.disk.capacity(store.layout.root)) is not None:
+        numbers["commitlogdir_capacity_total"], numbers["commitlogdir_capacity_free"] = found
+    for name, value in numbers.items():
+        yield _gauge(_PREFIX + name, [(labels, value)])
 
-    def _runtime(self, info: Mapping[str, str]) -> Iterator[Metric]:
-        own = version("rocketstore")
-        labels = {
-            "cluster": DEFAULT_CLUSTER,
-            "brokerIP": self._store.config.store_host,
-            "brokerHost": socket.gethostname(),
-            "des": f"rocketstore {own}",
-            "boottime": info["bootTimestamp"],
-            "broker_version": own,
-        }
-        for name, value in self._values(info):
-            yield _gauge(_PREFIX + name, [(labels, value)], labels)
 
-    def _values(self, info: Mapping[str, str]) -> Iterator[tuple[str, float]]:
-        store = self._store
-        for name, key in _PLAIN.items():
-            yield name, float(info[key])
-        for name, key in _RATES.items():
-            for span, rate in zip(_SPANS, info[key].split(), strict=True):
-                yield name + span, float(rate)
-        counts = store.statistics.put_time_histogram().values()
-        for name, number in zip(_PUT_TIMES, counts, strict=True):
-            yield f"pmdt_{name}", number
-        behind = store.max_physical_offset - store.flushed_physical_offset
-        yield "remain_howmanydata_toflush", behind
-        if (found := capacity(store.layout.root)) is not None:
-            yield "commitlogdir_capacity_total", found[0]
-            yield "commitlogdir_capacity_free", found[1]
-
-    def _topics(self, broker: dict[str, str]) -> Iterator[Metric]:
-        """Yield the ends of all queues, by topic: how many messages there ever were."""
-        ends: Counter[str] = Counter()
-        for topic, queue_id in self._store.queues():
-            ends[topic] += self._store.max_offset(topic, queue_id)
-        kinds = ("producer_offset", "topic_retry_offset", "topic_dlq_offset")
-        for purpose, kind in zip(_PURPOSES, kinds, strict=True):
-            # Dead letters go by the name of their group.
-            label = "group" if purpose == "dead letter" else "topic"
-            values = [
-                (broker | {label: topic.removeprefix(DEAD_LETTER_PREFIX)}, end)
-                for topic, end in sorted(ends.items())
-                if _purpose(topic) == purpose
-            ]
-            yield _gauge(f"rocketmq_{kind}", values, [*broker, label])
-
-    def _groups(self, broker: dict[str, str]) -> Iterator[Metric]:
-        """Yield how far the groups are; how many consumers are online only a broker knows."""
-        names = ["group", "topic"]
-        groups = [
-            ({"group": group, "topic": topic}, places)
-            for (topic, group), places in self._sources.places_of_groups()
+def _topics(store: BaseStore, broker: dict[str, str]) -> Iterator[Metric]:
+    """Yield the ends of all queues, by topic: how many messages there ever were."""
+    ends: Counter[str] = Counter()
+    for topic, queue_id in store.queues():
+        ends[topic] += store.max_offset(topic, queue_id)
+    kinds = ("producer_offset", "topic_retry_offset", "topic_dlq_offset")
+    for purpose, kind in zip(_PURPOSES, kinds, strict=True):
+        # Dead letters go by the name of their group.
+        label = "group" if purpose == "dead letter" else "topic"
+        values = [
+            (broker | {label: topic.removeprefix(DEAD_LETTER_PREFIX)}, end)
+            for topic, end in sorted(ends.items())
+            if _purpose(topic) == purpose
         ]
-        kinds = ("group_diff", "group_retrydiff", "group_dlqdiff")
-        for purpose, kind in zip(_PURPOSES, kinds, strict=True):
-            diffs = [
-                (labels, sum(one.lag for one in places))
-                for labels, places in groups
-                if _purpose(labels["topic"]) == purpose
-            ]
-            yield _gauge(f"rocketmq_{kind}", diffs, names)
-        ends = [(broker | labels, sum(one.end for one in places)) for labels, places in groups]
-        yield _gauge("rocketmq_consumer_offset", ends, [*broker, *names])
+        yield _gauge(f"rocketmq_{kind}", values, [*broker, label])
+
+
+def _groups(store: BaseStore, broker: dict[str, str]) -> Iterator[Metric]:
+    """Yield how far the groups are; how many consumers are online only a broker knows."""
+    names = ["group", "topic"]
+    groups = [
+        ({"group": group, "topic": topic}, places)
+        for (topic, group), places in places_of_groups(store)
+    ]
+    kinds = ("group_diff", "group_retrydiff", "group_dlqdiff")
+    for purpose, kind in zip(_PURPOSES, kinds, strict=True):
+        diffs = [
+            (labels, sum(one.lag for one in places))
+            for labels, places in groups
+            if _purpose(labels["topic"]) == purpose
+        ]
+        yield _gauge(f"rocketmq_{kind}", diffs, names)
+    ends = [(broker | labels, sum(one.end for one in places)) for labels, places in groups]
+    yield _gauge("rocketmq_consumer_offset", ends, [*broker, *names])
 
 
 def _purpose(topic: str) -> str:
@@ -149,10 +136,8 @@ def _purpose(topic: str) -> str:
 
 
 def _gauge(
-    name: str, values: Iterable[tuple[Mapping[str, str], float]], labels: Iterable[str]
+    name: str, values: Sequence[tuple[Mapping[str, str], float]], labels: Iterable[str] = ()
 ) -> Metric:
-    names = list(labels)
-    family = GaugeMetricFamily(name, name, labels=names)
-    for one, value in values:
-        family.add_metric([one[label] for label in names], value)
-    return family
+    """Return a family; its labels are named where it may have no value."""
+    names = tuple(labels or values[0][0])
+    return Metric("gauge", name, name, {tuple(of[n] for n in names): v for of, v in values}, names)

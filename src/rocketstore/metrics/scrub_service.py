@@ -6,6 +6,7 @@ written stops nothing: it is logged, kept in memory, and written at the next tur
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FormatError, StoreError
@@ -14,6 +15,7 @@ from rocketstore.metrics.scrub import Scrubber
 from rocketstore.storage.attached import Service
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import replace_whole
+from rocketstore.storage.metric import counter, gauge
 from rocketstore.storage.threads import Periodic
 from rocketstore.verification.damage_map import (
     DAMAGE_MAP_FILE_NAME,
@@ -21,10 +23,13 @@ from rocketstore.verification.damage_map import (
     decode_damage_map,
     encode_damage_map,
 )
+from rocketstore.verification.file_rules import FileProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from rocketstore.storage.metric import Metric
     from rocketstore.storage.store import BaseStore
 
 TURN_INTERVAL_S: Final = 1.0
@@ -107,6 +112,37 @@ class ScrubService(Service):
             "scrubDamagedBytes": sum(one.size for one in known.damage),
             "scrubLastPassTimestamp": known.last_pass_timestamp,
         }
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield what is known to be damaged, and how far the check is."""
+        known, name = self.known, "rocketstore_store"
+        text = "Bytes that the check of old files knows to be damaged."
+        damaged = dict(sorted(known.damaged_bytes.items()))
+        yield gauge(f"{name}_damaged_bytes", text, damaged, "reason")
+        text = "What opening and the check of old files found, by the kinds of `store verify`."
+        kinds = dict(sorted(Counter(self._kinds(known)).items()))
+        yield gauge("rocketstore_audit_findings", text, kinds, "kind")
+        text = "Offset from which the check goes on."
+        yield gauge(f"{name}_scrub_position_bytes", text, known.position)
+        yield gauge(f"{name}_scrub_passes", "Whole passes of the check.", known.passes)
+        text, ended_ms = "When the last whole pass ended; 0 without any.", known.last_pass_timestamp
+        yield gauge(f"{name}_scrub_last_pass_timestamp_seconds", text, ended_ms / 1000)
+        text = "Bytes that this process has checked."
+        checked = 0 if self._scrubber is None else self._scrubber.checked_bytes
+        yield counter(f"{name}_scrub_checked_bytes", text, checked)
+
+    def _kinds(self, known: DamageMap) -> Iterator[str]:
+        """Yield the kind of each finding; a file that is missing in the log is a hole of it."""
+        yield from ("log-damage" if one.file else "log-hole" for one in known.damage)
+        layout = self._store.layout
+        parts = {"queue": layout.consume_queue, "index": layout.index}
+        for one in self._store.problems:
+            above = one.path.parents
+            part = next((name for name, root in parts.items() if root in above), "log")
+            if part != "log" or one.problem is not FileProblem.MISSING:
+                yield f"{part}-{one.problem.kind}"
+            elif not known.passes:  # else it is among what is known
+                yield "log-hole"
 
     def _keep(self) -> None:
         known = self.known

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rocketstore.errors import RocketStoreError
+    from rocketstore.storage.metric import Histogram, Metric
 
 
 class Service:
@@ -36,6 +37,10 @@ class Service:
     def runtime_info(self) -> Mapping[str, object]:
         """Return what it tells of itself in the store's runtime information."""
         return {}
+
+    def metrics(self) -> Iterable[Metric | Histogram]:
+        """Return its numbers for Prometheus, of this moment."""
+        return ()
 
 
 Maker: TypeAlias = Callable[[Any], "Service | None"]

@@ -11,12 +11,10 @@ How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
 from __future__ import annotations
 
 import threading
-from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
-from rocketstore.scan.kernels import compiled_summary
 from rocketstore.storage.checkpoint import QueueFlusher
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.files.disk import system_errors
@@ -28,8 +26,9 @@ from rocketstore.storage.threads import Periodic, ServiceThread
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from rocketstore.storage.attached import Maker
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.transient_pool.committer import Committer
 
@@ -55,6 +54,7 @@ class StoreServices:
         self._parts = parts
         self._threads = threads
         self.is_stopped = False
+        self.attached: dict[str, Any] = {}
         config, clock, log = parts.config, parts.clock, parts.log
         self.flusher = CommitLogFlusher(
             log, checkpoint=parts.checkpoint, config=config, monotonic=monotonic_ms
@@ -252,7 +252,26 @@ class StoreServices:
             return False
         return is_durable and is_all
 
-    # --- telling --------------------------------------------------------------------------------
+    # --- what is attached -----------------------------------------------------------------------
+
+    def attach(self, store: object, services: Iterable[Maker]) -> None:
+        """Make services, each of which finds those before it."""
+        for make in services:
+            if (service := make(store)) is not None:
+                self.attached[service.name] = service
+
+    def start_attached(self) -> None:
+        """Start the services."""
+        if self._threads:
+            for service in self.attached.values():
+                service.start()
+
+    def stop_attached(self) -> None:
+        """Stop the services, the last one first."""
+        for service in reversed(self.attached.values()):
+            service.stop()
+
+    # --- turns of the threads -------------------------------------------------------------------
 
     def _sample(self) -> None:
         self.statistics.sample(self._parts.dispatcher.behind_bytes)
@@ -279,30 +298,3 @@ class StoreServices:
             )
         elif health.is_well:
             flags.clear(RunningFlag.QUEUE_WRITE_ERROR)
-
-    def runtime_info(self) -> dict[str, str]:
-        """Return the runtime information of 4.9."""
-        parts = self._parts
-        directories, used_ratio = parts.layout.commit_log_directories, parts.disk.used_ratio
-        ratios = {f"commitLogDiskRatio_{path}": used_ratio(path) for path in directories}
-        known = [ratio for ratio in ratios.values() if ratio is not None]
-        ratios["commitLogDiskRatio"] = min(known, default=None)
-        ratios["consumeQueueDiskRatio"] = used_ratio(parts.layout.consume_queue)
-        files = chain(
-            parts.log.files.files,
-            *(queue.files.files for queue in parts.queues.every()),
-            (index_file.file for index_file in parts.index.files),
-        )
-        mapped = [file.size for file in files if file.is_mapped]
-        numbers = {
-            **{key: -1 if ratio is None else ratio for key, ratio in ratios.items()},
-            "commitLogMinOffset": parts.log.min_offset,
-            "commitLogMaxOffset": parts.log.committed_offset,
-            "storeTimeStepsBack": parts.log.clock_steps_back,
-            "compiledParts": compiled_summary(),
-            "totalMappedFiles": len(mapped),
-            "totalMappedVirtualMemory": sum(mapped),
-        }
-        for kind in parts.kinds.known.values():
-            numbers |= kind.runtime_info(len(parts.kinds.of(kind.name)))
-        return self.statistics.runtime_info() | {key: str(one) for key, one in numbers.items()}

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
 from rocketstore.native.page import GetCounts
+from rocketstore.storage.metric import Histogram, counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from rocketstore.native.log_end import QueueCounter
+    from rocketstore.storage.metric import Metric
 
 SAMPLE_COUNT: Final = 601
 RATE_SPANS_S: Final = (10, 60, 600)
@@ -44,6 +46,9 @@ _LOG_EVERY: Final = 50_000
 _log: Final = get_logger(__name__)
 
 
+PUT_LIMITS_S: Final = (*(f"{limit / 1000}" for limit in (1, *BUCKET_LIMITS_MS)), "+Inf")
+"""Upper limits of `BUCKET_NAMES`, the first of which is below a millisecond."""
+
 SYNC_LIMITS_S: Final = tuple(0.0001 * 2**step for step in range(17))
 """From a sync of a fast disk, 0.1 ms, doubled until past the 5 s that a put waits for its flush
 (``syncFlushTimeout``); etcd's buckets of its log, begun three steps earlier."""
@@ -60,6 +65,24 @@ class SyncTimes:
         """Enter a sync."""
         self.counts[bisect_left(SYNC_LIMITS_S, took_s)] += 1
         self.total_s += took_s
+
+
+class Rates(list[float]):
+    """Events per second over `RATE_SPANS_S`; as a text as 4.9 writes them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+
+class Latency(float):
+    """A time in ms; as a text as 4.9 writes it."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"{self:.2f}"
 
 
 class PutTotals(NamedTuple):
@@ -160,10 +183,10 @@ class StoreStatistics:
     def put_by_topic(self) -> dict[str, PutTotals]:
         """Return messages and bytes put, by topic."""
         totals: dict[str, PutTotals] = {}
-        for counter in list(self._counters()):
-            messages, size = totals.get(counter.key.topic, PutTotals())
-            messages += counter.next_offset - counter.first_offset
-            totals[counter.key.topic] = PutTotals(messages, size + counter.stored_bytes)
+        for one in list(self._counters()):
+            messages, size = totals.get(one.key.topic, PutTotals())
+            messages += one.next_offset - one.first_offset
+            totals[one.key.topic] = PutTotals(messages, size + one.stored_bytes)
         return totals
 
     def total_put(self) -> PutTotals:
@@ -177,14 +200,14 @@ class StoreStatistics:
         counts[0] = max(self.total_put().messages - sum(counts), 0)
         return dict(zip(BUCKET_NAMES, counts, strict=True))
 
-    def rates(self, field: str) -> list[float]:
+    def rates(self, field: str) -> Rates:
         """Return events per second over the last 10, 60 and 600 seconds, 0.0 without samples.
 
         `field` is ``put``, ``get_found``, ``get_miss`` or ``transferred``.
         Source: StoreStatsService.getPutTps and its like.
         """
         samples = list(self._samples)
-        rates = [0.0] * len(RATE_SPANS_S)
+        rates = Rates([0.0] * len(RATE_SPANS_S))
         for number, span in enumerate(RATE_SPANS_S):
             if len(samples) > span:
                 last, before = samples[-1], samples[-1 - span]
@@ -193,8 +216,44 @@ class StoreStatistics:
                 rates[number] = count * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
         return rates
 
-    def runtime_info(self) -> dict[str, str]:
-        """Return the keys and texts of StoreStatsService.getRuntimeInfo; 0 messages are 1 there."""
+    def put_latency_ms(self, share: float) -> Latency:
+        """Return within how many ms this share of the puts of the last whole minute were done.
+
+        Between two limits of the put times it is interpolated, as in 4.9, which has more of them.
+        Source: StoreStatsService.findPutMessageEntireTimePX.
+        """
+        counts = self.last_minute.values()
+        wanted = int(sum(counts) * share)
+        before, lower = 0, 0
+        for upper, count in zip((0, *BUCKET_LIMITS_MS, self.put_time_max_ms), counts, strict=True):
+            if wanted <= before + count:
+                break
+            before, lower = before + count, upper
+        return Latency(lower + (upper - lower) * (wanted - before) / max(count, 1))
+
+    def metrics(self) -> Iterator[Metric | Histogram]:
+        """Yield what was put, got and synced, with the names of a 5.x broker where it has them."""
+        puts, gets = sorted(self.put_by_topic().items()), self.gets
+        count = {topic: put.messages for topic, put in puts}
+        size = {topic: put.bytes for topic, put in puts}
+        results = {"found": gets.found, "missed": gets.missed}
+        yield counter("rocketmq_messages_in", "Messages put.", count, "topic")
+        yield counter("rocketmq_throughput_in", "Bytes put.", size, "topic")
+        yield counter("rocketmq_messages_out", "Messages got.", gets.messages)
+        text = "Gets, by whether they found a message."
+        yield counter("rocketstore_gets", text, results, "result")
+        yield counter("rocketstore_puts_failed", "Puts that were not taken.", self.failed_puts)
+        text = "How long puts took, in the buckets of 4.9; without a sum."
+        counts = [*self.put_time_histogram().values()]
+        yield Histogram("rocketstore_put_seconds", text, counts, PUT_LIMITS_S)
+        text, limits = "How long syncs of the CommitLog took.", [f"{s:.4f}" for s in SYNC_LIMITS_S]
+        yield Histogram(
+            "rocketstore_flush_seconds", text, self.syncs.counts, [*limits, "+Inf"],
+            self.syncs.total_s,
+        )  # fmt: skip
+
+    def runtime_info(self) -> dict[str, object]:
+        """Return what StoreStatsService.getRuntimeInfo tells, by its keys; 0 messages are 1."""
         totals = self.total_put()
         times = max(totals.messages, 1)
         found, missed = self.rates("get_found"), self.rates("get_miss")
@@ -203,23 +262,19 @@ class StoreStatistics:
         days, hours = divmod(hours, 24)
         distribution = " ".join(f"{name}:{n}" for name, n in self.put_time_histogram().items())
         return {
-            "bootTimestamp": str(self._boot_ms),
+            "bootTimestamp": self._boot_ms,
             "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
-            "putMessageEntireTimeMax": str(self.put_time_max_ms),
-            "putMessageTimesTotal": str(times),
-            "putMessageFailedTimes": str(self.failed_puts),
-            "putMessageSizeTotal": str(totals.bytes),
+            "putMessageEntireTimeMax": self.put_time_max_ms,
+            "putMessageTimesTotal": times,
+            "putMessageFailedTimes": self.failed_puts,
+            "putMessageSizeTotal": totals.bytes,
             "putMessageDistributeTime": distribution,
-            "putMessageAverageSize": str(totals.bytes / times),
-            "dispatchMaxBuffer": str(self.dispatch_max_buffer),
-            "getMessageEntireTimeMax": str(self.gets.longest_ms),
-            "putTps": _texts(self.rates("put")),
-            "getFoundTps": _texts(found),
-            "getMissTps": _texts(missed),
-            "getTotalTps": _texts(map(sum, zip(found, missed, strict=True))),
-            "getTransferedTps": _texts(self.rates("transferred")),
+            "putMessageAverageSize": totals.bytes / times,
+            "dispatchMaxBuffer": self.dispatch_max_buffer,
+            "getMessageEntireTimeMax": self.gets.longest_ms,
+            "putTps": self.rates("put"),
+            "getFoundTps": found,
+            "getMissTps": missed,
+            "getTotalTps": Rates(map(sum, zip(found, missed, strict=True))),
+            "getTransferedTps": self.rates("transferred"),
         }
-
-
-def _texts(rates: Iterable[float]) -> str:
-    return " ".join(map(str, rates))

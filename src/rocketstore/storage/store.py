@@ -25,6 +25,7 @@ from rocketstore.scan.kernels import note_missing
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
+from rocketstore.storage.observation import Observation
 from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Gone, Reader
@@ -68,6 +69,8 @@ class BaseStore(Reader):
         The log as master and slave see it.
     attached
         Its services by name, in the order of their start.
+    observation
+        What it tells of itself.
     transient_pool
         What commits the transient store pool; None where it is off.
     clock, disk
@@ -104,17 +107,12 @@ class BaseStore(Reader):
         self._put_prepared_at_once = own.writer.put_prepared_at_once
         self.transient_pool = own.committer
         self.replicated_log = ReplicatedLog(parts, own)
-        self.attached: dict[str, Any] = {}
+        self.attached = own.attached
+        self.observation = Observation(self, parts, own)
         self._is_closed = self._is_let_go = False
         self._closing: dict[str, object] = {}
         self._pid = os.getpid()
-        self._attach(services)
-
-    def _attach(self, services: Iterable[Maker]) -> None:
-        """Make services, each of which finds those before it."""
-        for make in services:
-            if (service := make(self)) is not None:
-                self.attached[service.name] = service
+        own.attach(self, services)
 
     @overload
     @classmethod
@@ -186,9 +184,7 @@ class BaseStore(Reader):
             to_drop.close()
             raise
         try:
-            if threads:
-                for service in store.attached.values():
-                    service.start()
+            store._services.start_attached()
         except BaseException:
             store.close()
             raise
@@ -401,12 +397,9 @@ class BaseStore(Reader):
         self._parts.retention.delete_manually()
 
     def runtime_info(self) -> dict[str, str]:
-        """Return what 4.9 tells of a running store, under its names."""
+        """Return what 4.9 tells of a running store, under its names, and some of our own."""
         self.check_open()
-        told: dict[str, object] = {**self._services.runtime_info()}
-        for service in self.attached.values():
-            told |= service.runtime_info()
-        return {key: str(one) for key, one in told.items()}
+        return {key: str(one) for key, one in self.observation.runtime_info().items()}
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -456,8 +449,7 @@ class BaseStore(Reader):
             self._let_go()
 
     def _end(self) -> None:
-        for service in reversed(self.attached.values()):
-            service.stop()
+        self._services.stop_attached()
         self._services.stop()
 
     def _let_go(self) -> None:

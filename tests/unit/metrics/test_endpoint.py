@@ -24,9 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
 from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
-from rocketstore.metrics import families, http_server
+from rocketstore.metrics import http_server
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.statistics import BUCKET_NAMES
+from rocketstore.storage.statistics import BUCKET_NAMES, PUT_LIMITS_S
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.repository import ROOT
@@ -122,7 +122,7 @@ def test_names_of_the_exporter_say_the_same_as_runtime_info(root: Path) -> None:
     assert 0 <= found[prefix + "put_latency_99"] <= found[prefix + "put_latency_999"]
     assert sum(value for name, value in found.items() if "_pmdt_" in name) == 1
     assert {f"{prefix}put_tps{span}" for span in (10, 60, 600)} <= found.keys()
-    assert len(families.PUT_BUCKETS_S) == len(BUCKET_NAMES)
+    assert len(PUT_LIMITS_S) == len(BUCKET_NAMES)
 
 
 def test_topics_and_groups_have_the_names_of_the_exporter(root: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_failure_while_values_are_taken_is_an_answer_and_not_the_end(
             def fail(error: Exception = error) -> dict[str, str]:
                 raise error
 
-            monkeypatch.setattr(store, "runtime_info", fail)
+            monkeypatch.setattr(store.statistics, "metrics", fail)
             with pytest.raises(urllib.error.HTTPError) as caught:
                 scrape(store)
             assert caught.value.code == status

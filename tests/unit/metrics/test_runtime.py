@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message
-from rocketstore.metrics.runtime import NO_POOL, _size_text, put_latency_ms
 from rocketstore.native.log_end import QueueCounter
+from rocketstore.storage.observation import NO_POOL, Size
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.units import GiB, KiB, QueueKey
 from support.configured_store import Clock, open_small
@@ -62,7 +62,7 @@ def test_the_keys_are_those_of_4_9(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_sizes_are_written_as_4_9_does(size: int, text: str) -> None:
-    assert _size_text(size) == text
+    assert str(Size(size)) == text
 
 
 def test_a_share_of_the_puts_of_the_last_minute_took_so_long() -> None:
@@ -72,10 +72,10 @@ def test_a_share_of_the_puts_of_the_last_minute_took_so_long() -> None:
     for took_ms in [3] * 100 + [70] * 5 + [20_000]:
         statistics.note_slow_put(took_ms, 1000)
     shares = (0.5, 0.945, 0.99, 0.999, 1)
-    assert [put_latency_ms(statistics, share) for share in shares] == [0] * 5
+    assert [*map(statistics.put_latency_ms, shares)] == [0] * 5
     clock.now_ms += 60_000
     statistics.sample()
-    assert [put_latency_ms(statistics, share) for share in shares] == [0, 5.1, 9.6, 100, 20_000]
+    assert [*map(statistics.put_latency_ms, shares)] == [0, 5.1, 9.6, 100, 20_000]
     clock.now_ms += 60_000
     statistics.sample()
-    assert put_latency_ms(statistics, 0.999) == 0
+    assert statistics.put_latency_ms(0.999) == 0

@@ -272,6 +272,14 @@ class Disk:
         total = used + status.f_bavail
         return -(-100 * used // total) / 100 if total > 0 else None
 
+    def capacity(self, path: Path) -> tuple[int, int] | None:
+        """Return the bytes of a path's partition, all and free; None where nobody says."""
+        try:
+            status = os.statvfs(path)
+        except OSError:
+            return None
+        return status.f_blocks * status.f_frsize, status.f_bfree * status.f_frsize
+
     def free_bytes(self, path: Path) -> int | None:
         """Return how many bytes this process may still write on the partition of `path`."""
         try:
