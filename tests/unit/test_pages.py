@@ -15,7 +15,7 @@ import pytest
 import rocketstore
 from rocketstore import Message, MessageStore, StoreConfig
 from support.patience import PATIENCE_S
-from support.repository import ROOT, files_with, module_ast
+from support.repository import ROOT, files_with, module_ast, module_nodes
 
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
@@ -75,3 +75,27 @@ def test_the_example_in_a_manual_does_what_it_says(package, tmp_path, monkeypatc
     said = []
     failed, tried = doctest.DocTestRunner().run(example, out=said.append)
     assert (failed, tried > 0) == (0, True), "".join(said)
+
+
+@pytest.mark.parametrize("package", MANUALS, ids=str)
+def test_a_manual_names_what_is_in_its_package(package):
+    """By name; what is elsewhere with the packages that it is in."""
+    manual = re.sub(r"``.*?``", "", MANUALS[package])
+    named = set(re.findall(r"`([\w.]+)`", manual))
+    elsewhere = {name for name in named if "." in name}
+    assert named - elsewhere <= names_in(package)
+    assert [name for name in elsewhere if not is_in_product(name)] == []
+
+
+def names_in(package) -> set[str]:
+    """Return the names of modules, classes, functions and parameters that a manual may mean."""
+    modules = [path for path in files_with(".py", under=("src",)) if path.is_relative_to(package)]
+    nodes = [node for path in modules for node in module_nodes(path)]
+    names = {getattr(node, "name", None) or getattr(node, "arg", None) for node in nodes}
+    places = (*(ROOT / package).iterdir(), *(ROOT / "src" / "rocketstore").iterdir())
+    return names | {place.stem for place in places}
+
+
+def is_in_product(name: str) -> bool:
+    path = ROOT.joinpath("src", "rocketstore", *name.removeprefix("rocketstore.").split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()

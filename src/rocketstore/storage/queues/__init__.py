@@ -1,7 +1,7 @@
 """ConsumeQueues: for each queue of a topic, where its messages lie in the log.
 
 Dispatch writes them (`consume_queue`, all of a store in `queue_table`), a reader of another
-process's store reads them with ``pread`` (`pread_queue`); both search as `queue_search` does::
+process's store reads them with ``pread`` (`pread_queue`); both search as `scan.queue_search` does::
 
     >>> with MessageStore.open("store", StoreConfig.small()) as store:
     ...     result = store.put(Message(topic="orders", body=b"o-17"))
