@@ -1,7 +1,8 @@
 """How a store is watched: its numbers for Prometheus, and the check of its old files.
 
-`endpoint` serves what `families` and `exporter` collect, with ``StoreConfig(metrics_port=5557)``;
-`runtime` has what 4.9's broker says of itself; `scrub_service` has `scrub` read old files slowly.
+Each part of a store owns its numbers. With ``StoreConfig(metrics_port=5557)`` they are served by
+`endpoint`, as `families` has them or, for boards of rocketmq-exporter, `exporter`. `scrub_service`
+has `scrub` read old files slowly.
 
 Law: nothing is counted twice, and asking changes nothing. Page: docs/guide/watching.md.
 """
