@@ -114,7 +114,7 @@ class MessageStore(BaseStore):
                 error_percent, expected, lambda: max(parts.clock(), self.last_store_timestamp_ms)
             )
             if parts.config.enable_calc_filter_bit_map:
-                extensions.bit_map_of = self._filters.bit_map
+                extensions.filters = self._filters
         self._services.attach(self, (*SERVICES, *services))
         service = self.attached
         self.consumer_offsets: ConsumerOffsetTable = service["consumer_offsets"]

@@ -341,7 +341,7 @@ def test_a_slave_follows_on_after_an_error_of_whoever_listens_for_troubles(root,
             told.append(error)
             raise RuntimeError("from the program")
 
-        slave.replication.on_trouble = note
+        slave.replication.trouble_listeners.append(note)
         wait_until(lambda: len(told) > 2, "it tries again")
         with open_master(root / "master", ha_listen_port=port) as master:
             put_many(master, 30)

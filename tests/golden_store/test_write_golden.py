@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -55,7 +56,9 @@ class Replay:
         if has_units:
             bit_maps = golden_bit_maps()
             extensions: Any = self.store._parts.queues.make_extension
-            extensions.bit_map_of = lambda _topic, properties: bit_maps[properties]
+            extensions.filters = SimpleNamespace(
+                bit_map=lambda _topic, properties: bit_maps[properties]
+            )
 
     def put_all(self, puts: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], PutResult]]:
         """Yield each put of the manifest that stored something, with our result of the same."""

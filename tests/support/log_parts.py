@@ -70,7 +70,7 @@ class LogParts:
             config=self.config,
             clock=self.clock,
         )
-        self.flusher.on_failure = self.writer.fail
+        self.flusher.failure_listeners.append(self.writer.fail)
 
     def written(self) -> bytes:
         """Return the log's bytes as its files hold them, the last one up to its end."""

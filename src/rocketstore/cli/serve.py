@@ -125,7 +125,7 @@ def _follow(store: Path, config: StoreConfig, told: Told, *, renew: bool) -> int
 
     with MessageStore.open(store, sized) as opened:
         assert isinstance(opened.replication, SlaveService)
-        opened.replication.on_trouble = note
+        opened.replication.trouble_listeners.append(note)
         print(f"{store} follows {config.ha_master_address}", flush=True)
         while not told.is_told and not (renew and troubles & NEEDS_NEW_LOG):
             told.bell.wait()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
+    from rocketstore.queue_extension.filters import ConsumerFilters
     from rocketstore.scan.queue_search import QueueSearch
     from rocketstore.storage.files.disk import Disk
     from rocketstore.units import QueueKey
@@ -100,7 +101,8 @@ class QueueExtension(UnitReader):
                     return old.tags_code
                 if not may_replace():
                     return entry.tags_code
-            bit_map = self._shared.bit_map_of(self._key.topic, properties)
+            filters = self._shared.filters
+            bit_map = b"" if filters is None else filters.bit_map(self._key.topic, properties)
             unit = ExtensionUnit(entry.tags_code, store_timestamp_ms, bit_map)
             position = self._put(unit)
             self._end_of = max(self._end_of, queue_offset)
@@ -281,7 +283,7 @@ def _addresses(entries: EntryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]
 class QueueExtensions:
     """Makes the extension of each queue of a store, below ``consumequeue_ext``.
 
-    `bit_map_of` returns the bit map of a message of a topic, by its properties as stored.
+    `filters` say which bit map a message of a topic has, by its properties as stored.
     """
 
     def __init__(self, directory: Path, config: StoreConfig, disk: Disk) -> None:
@@ -289,7 +291,7 @@ class QueueExtensions:
         self.disk = disk
         self.file_bytes = _file_bytes(directory, config)
         self.open_files = OpenFiles()
-        self.bit_map_of: Callable[[str, bytes], bytes] = lambda _topic, _properties: b""
+        self.filters: ConsumerFilters | None = None
         self._open: OrderedDict[QueueExtension, None] = OrderedDict()
         disk.make_directory(directory)
 

@@ -64,8 +64,8 @@ def master_address(config: StoreConfig) -> tuple[str, int]:
 class SlaveService(Service):
     """Follows the master that the settings of `store` name.
 
-    `trouble` is why the last connection ended, None while one is well; `on_trouble` is called
-    with it, on the slave's thread.
+    `trouble` is why the last connection ended, None while one is well; `trouble_listeners` hear of
+    it, on the slave's thread.
     """
 
     name = "replication"
@@ -81,7 +81,7 @@ class SlaveService(Service):
         self._link: Link | None = None
         self._session: SlaveSession | None = None
         self.trouble: Exception | None = None
-        self.on_trouble: Callable[[Exception], object] = lambda _error: None
+        self.trouble_listeners: list[Callable[[Exception], object]] = []
         self._thread = ServiceThread("rocketstore-follow", self._follow, wake=self._wake)
 
     def start(self) -> None:
@@ -163,7 +163,8 @@ class SlaveService(Service):
             say = _log.error if is_refused else _log.exception
         say("replication.lost_master", master=self._name, error=str(error), end=self.log.end)
         self.trouble = error
-        self.on_trouble(error)
+        for listen in self.trouble_listeners:
+            listen(error)
 
 
 def ask_master(config: StoreConfig) -> Welcome:

@@ -133,7 +133,8 @@ class ReadOnlyStore(Reader):
         Files of queues and of the index are looked at when they are first read.
         """
         log = self._pread_log
-        return [*log.files.findings, *log.queues.findings(), *self._pread_index.findings]
+        queues = [*log.queues.findings(), *log.batch_queues.findings()]
+        return [*log.files.findings, *queues, *self._pread_index.findings]
 
     @property
     def log_files(self) -> list[LogFile]:

@@ -86,4 +86,4 @@ class ReplicatedLog:
                 self._services.commit()
             return wait(end, timeout_s)
 
-        self._services.writer.replica = wait_for_replicas
+        self._services.writer.set_replica(wait_for_replicas)

@@ -71,7 +71,7 @@ class StoreServices:
             config=config,
             clock=clock,
         )
-        self.flusher.on_failure = self.writer.fail
+        self.flusher.failure_listeners.append(self.writer.fail)
         on_death = parts.flags.note_death
         self.committer: Committer | None = None
         if parts.pool is not None:

@@ -403,7 +403,7 @@ def test_retention_follows_the_log(root):
 
 
 def test_an_entry_that_cannot_follow_is_refused_and_one_that_is_there_is_not_doubled(root):
-    queue = MappedBatchQueue(root / "q", 4 * ENTRY, int, disk=Disk())
+    queue = MappedBatchQueue(root / "q", 4 * ENTRY, None, disk=Disk())
     first = BatchEntry(0, 100, 0, 5, 0, 3)
     assert queue.put(first) is PutEntry.WRITTEN
     assert queue.put(first) is PutEntry.REPEATED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,7 +83,7 @@ def of_java(tmp_path, monkeypatch):  # noqa: F811
 
     def make_with_bit_maps(self, *arguments):
         make(self, *arguments)
-        self.bit_map_of = lambda _topic, properties: bit_maps[properties]
+        self.filters = SimpleNamespace(bit_map=lambda _topic, properties: bit_maps[properties])
 
     monkeypatch.setattr(QueueExtensions, "__init__", make_with_bit_maps)
     return tmp_path

@@ -240,7 +240,7 @@ def test_whatever_ends_a_connection_the_slave_comes_back(error):
     log = SimpleNamespace(end=0)
     config = StoreConfig.small(broker_role=BrokerRole.SLAVE, ha_master_address="127.0.0.1:1")
     slave = SlaveService(SimpleNamespace(config=config, replicated_log=log))
-    slave.on_trouble = told.append
+    slave.trouble_listeners.append(told.append)
     stopping = SimpleNamespace(is_set=lambda: len(tries) == 3, wait=lambda _pause_s: None)
     slave._thread = SimpleNamespace(stopping=stopping)
 

@@ -93,7 +93,7 @@ class MappedFile:
         self._is_closing = False
         self._lock = threading.Lock()
         self._shut_down_at_ms: int | None = None
-        self._last_mapping: Callable[[], mmap.mmap | None] = lambda: None
+        self._last_mapping: weakref.ref[mmap.mmap] | None = None
 
     @classmethod
     def create(cls, path: Path, *, base: int, size: int, disk: Disk, sync: bool = True) -> Self:
@@ -127,7 +127,8 @@ class MappedFile:
         """Map the whole file."""
         access = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
         with self._lock:
-            mapping = self._last_mapping()  # one that a reader kept is as good as a new one
+            # One that a reader kept is as good as a new one.
+            mapping = None if self._last_mapping is None else self._last_mapping()
             if mapping is None:
                 descriptor = self._opened()
                 with system_errors(f"cannot map {self.path}"):
@@ -348,7 +349,7 @@ class MappedFile:
     def _is_being_read(self) -> bool:
         """Whether anybody has a view of the mapping, which lives as long as one does."""
         self.unmap()
-        return self._last_mapping() is not None
+        return self._last_mapping is not None and self._last_mapping() is not None
 
     def drop(self) -> None:
         """Let go of mapping and descriptor; views that readers still have stay valid."""

@@ -12,7 +12,7 @@ which this follows (spec F9); see docs/decisions/0029-batch-queues.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rocketstore.config.files import commonest
 from rocketstore.errors import FormatError, RefusedMessageError, StoreDamagedError
@@ -54,10 +54,13 @@ if TYPE_CHECKING:
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.storage.queues.batch_queues import BatchQueue
+    from rocketstore.storage.queues.batch_queues import BatchQueue, Log, PreadBatchQueue
+    from rocketstore.storage.queues.pread_queue import PreadQueues
     from rocketstore.storage.queues.topic_file import TopicFile
     from rocketstore.storage.reading.pages import Pages
     from rocketstore.verification.file_rules import FileFinding
+
+    _Queues: TypeAlias = dict[QueueKey, MappedBatchQueue] | PreadQueues[PreadBatchQueue]
 
 _IS_BATCH: Final = INNER_BATCH | NEED_UNWRAP
 
@@ -69,7 +72,7 @@ class BatchQueues(TopicKind):
 
     name = "batch"
 
-    def __init__(self, layout: StoreLayout, queues: Mapping[QueueKey, BatchQueue]) -> None:
+    def __init__(self, layout: StoreLayout, queues: _Queues) -> None:
         super().__init__()
         self._layout = layout
         self._root = layout.batch_consume_queue
@@ -99,7 +102,7 @@ class BatchQueues(TopicKind):
 
     def queue_keys(self) -> list[QueueKey]:
         """Return every queue."""
-        return list(self._queues)
+        return list(self._queues.keys())
 
     def pages(self, plain: Pages, question: tuple[str, int, str | None]) -> BatchPages:
         """Return what reads pages of a queue."""
@@ -113,6 +116,8 @@ class BatchQueues(TopicKind):
 class BatchTopics(BatchQueues):
     """The batch topics of a store that is written, or repaired."""
 
+    _log: Log
+
     def __init__(
         self, layout: StoreLayout, config: StoreConfig, sizes: StoreSizes, file: TopicFile, *,
         disk: Disk,
@@ -121,7 +126,6 @@ class BatchTopics(BatchQueues):
         super().__init__(layout, self._mapped)
         self._disk, self._file = disk, file
         self._file_size = file_size(layout, config, sizes)
-        self._log_min_offset: Callable[[], int] = int
         self._is_recovered = False
 
     # --- puts -----------------------------------------------------------------------------------
@@ -191,11 +195,9 @@ class BatchTopics(BatchQueues):
 
     # --- opening --------------------------------------------------------------------------------
 
-    def load(
-        self, log_min_offset: Callable[[], int], *, after_crash: bool
-    ) -> list[FileFinding[Path]]:
+    def load(self, log: Log, *, after_crash: bool) -> list[FileFinding[Path]]:
         """Take in the queues that have files."""
-        self._log_min_offset = log_min_offset
+        self._log = log
         return [
             problem
             for key in listed_queues(self._root)
@@ -204,7 +206,7 @@ class BatchTopics(BatchQueues):
 
     def _take_in(self, key: QueueKey) -> MappedBatchQueue:
         directory = self._root / key.topic / str(key.queue_id)
-        queue = MappedBatchQueue(directory, self._file_size, self._log_min_offset, disk=self._disk)
+        queue = MappedBatchQueue(directory, self._file_size, self._log, disk=self._disk)
         self._mapped[key] = queue
         return queue
 

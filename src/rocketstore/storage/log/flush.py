@@ -56,7 +56,7 @@ class CommitLogFlusher:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.on_failure: Callable[[FlushFailedError], None] | None = None
+        self.failure_listeners: list[Callable[[FlushFailedError], None]] = []
         self.failure: FlushFailedError | None = None
         self._flushing = threading.Lock()
         self.group = self._log.put_group
@@ -157,8 +157,8 @@ class CommitLogFlusher:
     def _fail(self, error: FlushFailedError) -> None:
         self.failure = error
         _log.error("log.flush_failed", error=str(error))
-        if self.on_failure is not None:
-            self.on_failure(error)
+        for listen in self.failure_listeners:
+            listen(error)
 
     def raise_failure(self) -> None:
         """Raise where a sync failed earlier."""

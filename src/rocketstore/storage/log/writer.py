@@ -102,7 +102,6 @@ def _refuse(refusal: Refusal | None) -> None:
 class StoreWriter:
     """Puts into an open store; `plain` handles the plain ones.
 
-    `replica(offset, timeout_s)` waits for replicas to have all before `offset`; returns a status.
     `put_at_once` is tried before `put`, `put_prepared_at_once` before `put_prepared`. What a topic
     of a kind does with a message its `TopicKind` says. `wake` lets those who wait look again.
     """
@@ -119,7 +118,7 @@ class StoreWriter:
         config, log, clock = self.config, self._log, self.clock
         self.is_slave = config.broker_role is BrokerRole.SLAVE
         self._is_closed = False
-        self.replica: Callable[[int, float], PutMessageStatus] | None = None
+        self._replica: Callable[[int, float], PutMessageStatus] | None = None
         self.forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
@@ -153,6 +152,10 @@ class StoreWriter:
         self.put_at_once: Callable[..., PutResult | None] = plain.put_message
         self.put_prepared_at_once: Callable[..., PutResult | None] = plain.put_prepared
         self.put_encoded_at_once: Callable[..., PutResult | None] = plain.put_encoded
+
+    def set_replica(self, wait: Callable[[int, float], PutMessageStatus]) -> None:
+        """Have puts wait by `wait(offset, timeout_s)` until replicas have all before an offset."""
+        self._replica = wait
 
     def stop(self) -> None:
         """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
@@ -439,9 +442,9 @@ class StoreWriter:
             # Compatible: what is said of the replica counts for more than what is said of the
             # flush (CommitLog.submitReplicaRequest and what becomes of both in asyncPutMessage).
             replicated = PutMessageStatus.SLAVE_NOT_AVAILABLE
-            if self.replica is not None:
+            if self._replica is not None:
                 left_s = max(self.config.slave_timeout / 1000 - waited_s, 0.0)
-                replicated = self.replica(end, left_s)
+                replicated = self._replica(end, left_s)
             status = status if replicated is _OK else replicated
         elapsed_ns = time_ns() - began_ns
         if elapsed_ns >= _SLOW_NS:

@@ -11,8 +11,7 @@ How derived: BatchConsumeQueue of 5.3.1 (spec F9, B16.1).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -21,10 +20,8 @@ from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES, encode_batch_entry
 from rocketstore.native.row import PutEntry
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
+from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import has_data
-from rocketstore.storage.queues.queue_listing import listed_queues
-from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import (
     BATCH_ENTRY_DTYPE,
     batch_may_follow,
@@ -32,29 +29,36 @@ from rocketstore.verification.batch_entries import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.format.batch_queue_entry import BatchEntry
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.pread_files import OpenFiles
     from rocketstore.verification.file_rules import FileFinding
 
 _log = get_logger(__name__)
 
-
 _AT_A_TIME: Final = 1024
+
+
+class Log(Protocol):
+    """What a queue asks of its log."""
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte that is still there."""
 
 
 class BatchQueue(BatchEntries):
     """What a reader asks of a queue besides its entries."""
 
     extension = records = None  # its messages are in the store's log
-    _log_min_offset: Callable[[], int]
+    _log: Log
 
     @property
     def min_offset(self) -> int:
         """The first queue offset whose record has not expired; the maximum when all have."""
-        return self.first_left(self._log_min_offset())
+        return self.first_left(self._log.min_offset)
 
 
 class MappedBatchQueue(BatchQueue):
@@ -62,11 +66,9 @@ class MappedBatchQueue(BatchQueue):
 
     files: MappedFileQueue
 
-    def __init__(
-        self, directory: Path, file_size: int, log_min_offset: Callable[[], int], *, disk: Disk
-    ) -> None:
+    def __init__(self, directory: Path, file_size: int, log: Log, *, disk: Disk) -> None:
         self.files = MappedFileQueue(directory, file_size, disk=disk)
-        self._log_min_offset = log_min_offset
+        self._log = log
         self.stop_place = 0
 
     def read(self, place: int, count: int) -> bytes:
@@ -177,11 +179,9 @@ class PreadBatchQueue(BatchQueue):
 
     files: PreadFiles
 
-    def __init__(
-        self, directory: Path, open_files: OpenFiles, log_min_offset: Callable[[], int]
-    ) -> None:
+    def __init__(self, directory: Path, open_files: OpenFiles, log: Log) -> None:
         self.files = PreadFiles((directory,), open_files=open_files)
-        self._log_min_offset = log_min_offset
+        self._log = log
         self._seen_stop = 0
 
     @property
@@ -202,35 +202,3 @@ class PreadBatchQueue(BatchQueue):
         size = BATCH_ENTRY_SIZE_BYTES
         held = self.files.read(place * size, count * size) or b""
         return held[: len(held) - len(held) % size]
-
-
-class PreadBatchQueues(Mapping[QueueKey, PreadBatchQueue]):
-    """All batch queues below a directory."""
-
-    def __init__(
-        self, root: Path, open_files: OpenFiles, log_min_offset: Callable[[], int]
-    ) -> None:
-        self._root, self._open_files, self._log_min_offset = root, open_files, log_min_offset
-        self._queues: dict[QueueKey, PreadBatchQueue] = {}
-
-    def __getitem__(self, key: QueueKey) -> PreadBatchQueue:
-        queue = self._queues.get(key)
-        if queue is None or queue.files.is_replaced:
-            directory = self._root / key.topic / str(key.queue_id)
-            if not directory.is_dir():
-                raise KeyError(key)
-            queue = PreadBatchQueue(directory, self._open_files, self._log_min_offset)
-            self._queues[key] = queue
-        return queue
-
-    def __iter__(self) -> Iterator[QueueKey]:
-        return iter(listed_queues(self._root))
-
-    def __len__(self) -> int:
-        return len(listed_queues(self._root))
-
-    def record_stop(self) -> int:
-        """Return the end of the last record that has an entry; 0 without any."""
-        lasts = (queue.at(queue.stop_place - 1) for queue in self.values())
-        stops = (last.physical_offset + last.record_size for last in lasts if last is not None)
-        return max(stops, default=0)

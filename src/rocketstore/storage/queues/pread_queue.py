@@ -17,7 +17,7 @@ import contextlib
 import threading
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.queue_entry import (
@@ -30,6 +30,7 @@ from rocketstore.format.queue_entry import (
 from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import small_files
+from rocketstore.storage.queues.batch_queues import PreadBatchQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.units import QueueKey
 from rocketstore.verification.newer import newer_findings
@@ -201,15 +202,18 @@ def newer_in(
         yield from newer_findings(content_of, lambda: listed_queues(root), codes_from)
 
 
-class PreadQueues:
-    """All queues below ``consumequeue``; `open_queue` opens the one of a directory."""
+_Queue = TypeVar("_Queue", bound=PreadQueue | PreadBatchQueue)
 
-    def __init__(self, root: Path, open_queue: Callable[[Path], PreadQueue]) -> None:
+
+class PreadQueues(Generic[_Queue]):
+    """All queues below a directory; `open_queue` opens the one of a directory there."""
+
+    def __init__(self, root: Path, open_queue: Callable[[Path], _Queue]) -> None:
         self._root = root
         self._open_queue = open_queue
-        self._queues: dict[QueueKey, PreadQueue] = {}
+        self._queues: dict[QueueKey, _Queue] = {}
 
-    def get(self, key: QueueKey) -> PreadQueue | None:
+    def get(self, key: QueueKey) -> _Queue | None:
         """Return a queue that has a directory, None for any other."""
         queue = self._queues.get(key)
         if queue is not None and queue.files.min_offset >= 0 and not queue.files.is_replaced:

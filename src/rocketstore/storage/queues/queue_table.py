@@ -161,8 +161,6 @@ class ConsumeQueueTable:
             or (one.problem is FileProblem.EMPTY and not after_crash)
             for one in problems
         )
-        for kind in self.kinds.on_disk():
-            problems += kind.load(self.log_min_offset, after_crash=after_crash)
         return problems
 
     def drop(self) -> None:

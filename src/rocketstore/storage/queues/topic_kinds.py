@@ -124,9 +124,7 @@ class TopicKind(ABC):
 
     # --- on the disk: dispatch, recovery, flush, retention --------------------------------------
 
-    def load(
-        self, log_min_offset: Callable[[], int], *, after_crash: bool
-    ) -> Sequence[FileFinding[Path]]:
+    def load(self, log: Any, *, after_crash: bool) -> Sequence[FileFinding[Path]]:
         """Take in the queues that have files; return what is wrong with these."""
         return ()
 

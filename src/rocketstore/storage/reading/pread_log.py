@@ -20,7 +20,7 @@ from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.log_directories import refuse_absent
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex
-from rocketstore.storage.queues.batch_queues import PreadBatchQueues
+from rocketstore.storage.queues.batch_queues import PreadBatchQueue
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
 from rocketstore.units import Window
 
@@ -50,9 +50,8 @@ class PreadLog:
             is_other=self._is_other,
         )
         self.queues = PreadQueues(layout.consume_queue, open_queue)
-        self.batch_queues = PreadBatchQueues(
-            layout.batch_consume_queue, open_files, lambda: self.min_offset
-        )
+        open_batches = partial(PreadBatchQueue, open_files=open_files, log=self)
+        self.batch_queues = PreadQueues(layout.batch_consume_queue, open_batches)
         self._layout, self._abort = layout, layout.abort
         self._records = LogAtHand(self)
         self._lock = threading.Lock()
@@ -63,6 +62,7 @@ class PreadLog:
         """Get locks of its own in a forked child: a thread that had one is not there."""
         self._lock = threading.Lock()
         self.queues.forget()
+        self.batch_queues.forget()
 
     def refuse_absent(self, *, writes: bool = False) -> None:
         """Raise where a directory of the log seems not to be mounted; see there."""
@@ -137,8 +137,11 @@ class PreadLog:
             has_queues = True
             stop = queue.last_record_stop(end, is_there)
             end = end if stop is None else stop
-        batch_end = self.batch_queues.record_stop()
-        return max(end, batch_end), has_queues or batch_end > 0
+        for batches in filter(None, map(self.batch_queues.get, self.batch_queues.keys())):
+            last = batches.at(batches.stop_place - 1)
+            if last is not None:
+                end, has_queues = max(end, last.physical_offset + last.record_size), True
+        return max(end, 0), has_queues
 
     def _end_before(self, entry: QueueEntry) -> int | None:
         """Return the log's end where it lies before an entry's record; None of expired or lost."""

@@ -86,8 +86,8 @@ class Reader:
 
     def __init__(  # noqa: PLR0913 - the parts of a store, and what a writer adds by name
         self, layout: StoreLayout, config: StoreConfig, log: CommitLog | PreadLog,
-        queues: ConsumeQueueTable | PreadQueues, index: IndexService | PreadIndex | None,
-        kinds: TopicKinds | None = None, *,
+        queues: ConsumeQueueTable | PreadQueues[PreadQueue],
+        index: IndexService | PreadIndex | None, kinds: TopicKinds | None = None, *,
         check_readable: Callable[[], object] = tuple,
         note_get: Callable[[int, int], object] | None = None,
     ) -> None:  # fmt: skip

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import RecoveryPolicy, StoreConfig, StoreSizes, parse_delay_levels
@@ -116,6 +117,7 @@ class RecoveryParts:
         self.problems = [
             *self.log.load(),
             *self.queues.load(after_crash=after_crash),
+            *chain(*(kind.load(log, after_crash=after_crash) for kind in kinds.on_disk())),
             *self.index.load(),
         ]
         self.dispatcher = Dispatcher(
