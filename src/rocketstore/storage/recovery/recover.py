@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import RecoveryPolicy, StoreConfig, StoreSizes, parse_delay_levels
@@ -44,8 +43,9 @@ from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import log_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import tzinfo
+    from pathlib import Path
 
     from rocketstore.storage.checkpoint import KnownEnds
     from rocketstore.storage.dispatch.dispatcher import SteppedOver
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.topic_kinds import TopicKinds
     from rocketstore.units import QueueKey
+    from rocketstore.verification.file_rules import FileFinding
     from rocketstore.verification.log_rules import LogView
 
 _log: Final = get_logger(__name__)
@@ -114,12 +115,7 @@ class RecoveryParts:
         )
         for part in (self.log, self.queues, self.index):
             drop_later(part.drop)
-        self.problems = [
-            *self.log.load(),
-            *self.queues.load(after_crash=after_crash),
-            *chain(*(kind.load(log, after_crash=after_crash) for kind in kinds.on_disk())),
-            *self.index.load(),
-        ]
+        self.problems = list(self._load(after_crash=after_crash))
         self.dispatcher = Dispatcher(
             self.log,
             self.queues,
@@ -130,6 +126,14 @@ class RecoveryParts:
             forged=forged,
             clock=clock,
         )
+
+    def _load(self, *, after_crash: bool) -> Iterator[FileFinding[Path]]:
+        """Take in all files."""
+        yield from self.log.load()
+        yield from self.queues.load(after_crash=after_crash)
+        for kind in self.queues.kinds.on_disk():
+            yield from kind.load(self.log, after_crash=after_crash)
+        yield from self.index.load()
 
     def promise_nothing(self) -> None:
         """Let an opening after an interruption check everything."""
