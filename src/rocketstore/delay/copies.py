@@ -24,8 +24,7 @@ from rocketstore.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEU
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.rules.waiting import real_queue, waiting_offsets
 from rocketstore.scan.scanner import scan_window
-from rocketstore.storage.audit.store_audit import ReadLogFile
-from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.files.pread_files import PreadFiles, ReadLogFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

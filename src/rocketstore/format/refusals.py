@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from rocketstore.errors import FormatError, InvalidNameError, RefusedMessageError
 from rocketstore.format.file_name import QUEUE_ID_MAX
 from rocketstore.format.host import encode_host
 from rocketstore.format.properties import DELAY, INNER_MULTI_DISPATCH
 from rocketstore.format.record import TOPIC_SIZE_MAX
-from rocketstore.message import TRANSACTION_MASK
+from rocketstore.message import TRANSACTION_MASK, Message
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -117,3 +117,21 @@ def delay_level(properties: Mapping[str, str]) -> int:
             f"property {DELAY}={text!r:.20} is not a delay level",
             hint="give a number: 1 is the first level of messageDelayLevel, 0 no delay",
         ) from error
+
+
+def refuse_other_types(message: object) -> None:
+    """Raise where something that is no message is to be put."""
+    if not isinstance(message, Message):
+        raise RefusedMessageError(
+            f"a message is a rocketstore.Message, not {type(message).__name__}",
+            hint="make one: Message(topic=…, body=…)",
+        )
+
+
+def body_bytes(body: Any) -> bytes:
+    """Return a body as bytes, if it is some kind of bytes."""
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    raise RefusedMessageError(
+        f"a body is bytes, not {type(body).__name__}", hint="encode text, for example as UTF-8"
+    )

@@ -11,11 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketstore.errors import InvalidNameError
+from rocketstore.errors import InvalidNameError, RefusedMessageError
 from rocketstore.format.host import encode_host
-from rocketstore.format.properties import REAL_QID, REAL_TOPIC
-from rocketstore.format.refusals import check_queue_id, check_topic
+from rocketstore.format.properties import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
+    encode_properties,
+    in_hash_map_order,
+)
+from rocketstore.format.refusals import check_queue_id, check_topic, delay_level
 from rocketstore.native.log_end import Record
+from rocketstore.rules.properties import asked, with_properties
 from rocketstore.rules.topics import UNDELIVERABLE_TOPICS
 from rocketstore.units import QueueKey
 
@@ -62,3 +69,20 @@ def copy_of(
         reconsume_times=message.reconsume_times,
         prepared_offset=prepared_offset,
     )
+
+
+def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, Record]:
+    """Return level, 0 for none, and record of a message as the delay topic holds it.
+
+    Levels beyond the `last` are that one. Source: CommitLog.asyncPutMessage (spec B3.4).
+    """
+    properties = asked(record.properties) if record.offset_count else {}
+    if (level := min(delay_level(properties), last)) <= 0:
+        return 0, record
+    if topic in UNDELIVERABLE_TOPICS:
+        raise RefusedMessageError(
+            f"a message put to {topic} itself cannot ask for a delay: nothing is delivered there",
+            hint="put it without DELAY, or to the topic that it is meant for",
+        )
+    properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue_id)}
+    return level, with_properties(record, encode_properties(in_hash_map_order(properties)))

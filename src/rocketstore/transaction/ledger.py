@@ -29,8 +29,7 @@ from rocketstore.rules.half_messages import (
     ended_by,
     is_final_of,
 )
-from rocketstore.rules.waiting import real_queue, waiting_offsets
-from rocketstore.storage.log.prepared import delayed
+from rocketstore.rules.waiting import delayed, real_queue, waiting_offsets
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.tables.positions import end_within
 from rocketstore.transaction.records import (

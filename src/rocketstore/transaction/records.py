@@ -29,6 +29,7 @@ from rocketstore.format.properties import (
 )
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX, record_size
 from rocketstore.format.refusals import (
+    body_bytes,
     check_queue_id,
     check_topic,
     delay_level,
@@ -48,7 +49,6 @@ from rocketstore.rules.half_messages import (
 )
 from rocketstore.rules.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, UNDELIVERABLE_TOPICS
 from rocketstore.rules.waiting import copy_of, real_queue
-from rocketstore.storage.log.prepared import body_bytes
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

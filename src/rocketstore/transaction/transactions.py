@@ -23,9 +23,9 @@ from rocketstore.config import BrokerRole, parse_delay_levels
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import UNIQ_KEY
+from rocketstore.format.refusals import refuse_other_types
 from rocketstore.rules.half_messages import PRODUCER_GROUP, TRANSACTION_GROUP, Half
 from rocketstore.storage.attached import Service
-from rocketstore.storage.log.prepared import refuse_other_types
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.threads import Changes
 from rocketstore.transaction.ids import TransactionIds

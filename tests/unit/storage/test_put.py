@@ -23,7 +23,7 @@ from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.properties import GIVE_BACK_ROOM, encode_properties
 from rocketstore.format.record import decode_record, encode_blank, record_size
 from rocketstore.native.log_end import Record
-from rocketstore.storage.log.prepared import delayed
+from rocketstore.rules.waiting import delayed
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.units import QueueKey
 from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small

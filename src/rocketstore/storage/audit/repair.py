@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan
-    from rocketstore.storage.audit.store_audit import ReadLogFile
+    from rocketstore.storage.files.pread_files import ReadLogFile
     from rocketstore.storage.queues.topic_kinds import TopicKinds
     from rocketstore.verification.findings import Finding
 

@@ -34,10 +34,9 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.queue_extension.units import UnitReader
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.audit.batch_audit import StoredQueues
-from rocketstore.storage.files.disk import Disk, fill, read_at
+from rocketstore.storage.files.disk import Disk, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
-from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
-from rocketstore.storage.files.whole_file import data_stop
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, file_lengths
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_listing import listed_queues
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
 
     from rocketstore.format.index_file import IndexLayout
     from rocketstore.native.row import ByteArray
-    from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.units import QueueKey
     from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.verification.file_rules import FileFinding
@@ -95,39 +93,6 @@ def find_kinds(layout: StoreLayout, content_of: Callable[[str], Content]) -> Que
     """Return which topics are batch topics, and which have queues of the other kind."""
     roots = (layout.consume_queue, layout.batch_consume_queue)
     return queue_kinds(content_of, *map(listed_queues, roots))
-
-
-class ReadLogFile:
-    """One CommitLog file, read piece by piece; what a file cut short lacks counts as zeros."""
-
-    def __init__(self, file: LogFile, size: int) -> None:
-        self.base = file.base
-        self.size = size
-        self.path = file.path
-
-    def holds(self, physical_offset: int) -> bool:
-        """Whether a physical offset is in this file."""
-        return self.base <= physical_offset < self.base + self.size
-
-    def read_into(self, position: int, view: memoryview) -> int:
-        """Fill `view` with the bytes from `position` on; return how many there were."""
-        try:
-            with Disk().opened(self.path, writable=False) as descriptor:
-                return fill(descriptor, self.path, position, view)
-        except FileNotFoundError:  # deleted by retention meanwhile
-            return 0
-
-    @property
-    def array(self) -> ByteArray:
-        """All bytes of the file, read again each time."""
-        array = np.zeros(self.size, np.uint8)
-        self.read_into(0, array.data)
-        return array
-
-    def data_stop(self) -> int:
-        """Return the position after which the file holds no byte."""
-        with Disk().opened(self.path, writable=False) as descriptor:
-            return data_stop(descriptor, min(self.size, os.fstat(descriptor).st_size))
 
 
 @dataclass(slots=True)

@@ -24,8 +24,10 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+import numpy as np
+
 from rocketstore.format.file_name import is_judged, parse_file_name
-from rocketstore.storage.files.disk import read_at, system_error, system_errors
+from rocketstore.storage.files.disk import Disk, fill, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.units import ByteRange
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from rocketstore.native.row import ByteArray
     from rocketstore.storage.files.mapped_file import MappedFile
 
 
@@ -63,6 +66,39 @@ class LogFile(NamedTuple):
                 return data_stop(file.fileno(), self.size)
         except OSError:
             return self.size  # the read that follows says why
+
+
+class ReadLogFile:
+    """One CommitLog file, read piece by piece; what a file cut short lacks counts as zeros."""
+
+    def __init__(self, file: LogFile, size: int) -> None:
+        self.base = file.base
+        self.size = size
+        self.path = file.path
+
+    def holds(self, physical_offset: int) -> bool:
+        """Whether a physical offset is in this file."""
+        return self.base <= physical_offset < self.base + self.size
+
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were."""
+        try:
+            with Disk().opened(self.path, writable=False) as descriptor:
+                return fill(descriptor, self.path, position, view)
+        except FileNotFoundError:  # deleted by retention meanwhile
+            return 0
+
+    @property
+    def array(self) -> ByteArray:
+        """All bytes of the file, read again each time."""
+        array = np.zeros(self.size, np.uint8)
+        self.read_into(0, array.data)
+        return array
+
+    def data_stop(self) -> int:
+        """Return the position after which the file holds no byte."""
+        with Disk().opened(self.path, writable=False) as descriptor:
+            return data_stop(descriptor, min(self.size, os.fstat(descriptor).st_size))
 
 
 class OpenFile:

@@ -13,24 +13,21 @@ from rocketstore.format.client_batch import decode_client_batch
 from rocketstore.format.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
-    REAL_QID,
-    REAL_TOPIC,
     WAIT,
     encode_properties,
-    in_hash_map_order,
     message_properties,
     storable_properties,
 )
 from rocketstore.format.refusals import (
-    delay_level,
+    body_bytes,
     encoded_born_host,
+    refuse_other_types,
     refuse_special,
     refuse_transaction,
 )
 from rocketstore.message import DEFAULT_HOST, INNER_BATCH, Message
 from rocketstore.native.log_end import Record
-from rocketstore.rules.properties import asked, with_properties
-from rocketstore.rules.topics import UNDELIVERABLE_TOPICS
+from rocketstore.rules.properties import asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,32 +118,6 @@ class _SpecialMessage(PreparedMessage):
     __slots__ = ()
 
 
-def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, Record]:
-    """Return level, 0 for none, and record of a message as the delay topic holds it.
-
-    Levels beyond the `last` are that one. Source: CommitLog.asyncPutMessage (spec B3.4).
-    """
-    properties = asked(record.properties) if record.offset_count else {}
-    if (level := min(delay_level(properties), last)) <= 0:
-        return 0, record
-    if topic in UNDELIVERABLE_TOPICS:
-        raise RefusedMessageError(
-            f"a message put to {topic} itself cannot ask for a delay: nothing is delivered there",
-            hint="put it without DELAY, or to the topic that it is meant for",
-        )
-    properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue_id)}
-    return level, with_properties(record, encode_properties(in_hash_map_order(properties)))
-
-
-def refuse_other_types(message: object) -> None:
-    """Raise where something that is no message is to be put."""
-    if not isinstance(message, Message):
-        raise RefusedMessageError(
-            f"a message is a rocketstore.Message, not {type(message).__name__}",
-            hint="make one: Message(topic=…, body=…)",
-        )
-
-
 def record_of(
     message: Message, encoded_host: Callable[[str], bytes], *, alone: bool = False
 ) -> tuple[Record, bool]:
@@ -207,15 +178,6 @@ def client_messages(batch: bytes, more: bytes) -> list[tuple[int, bytes, bytes]]
 def _refuse_empty(messages: Sequence[object]) -> None:
     if not messages:
         raise RefusedMessageError("a batch has at least one message")
-
-
-def body_bytes(body: Any) -> bytes:
-    """Return a body as bytes, if it is some kind of bytes."""
-    if isinstance(body, (bytes, bytearray, memoryview)):
-        return bytes(body)
-    raise RefusedMessageError(
-        f"a body is bytes, not {type(body).__name__}", hint="encode text, for example as UTF-8"
-    )
 
 
 def storable_block(properties: Any, *, alone: bool = False) -> tuple[bytes, bool]:

@@ -34,9 +34,11 @@ from rocketstore.format.properties import (
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.refusals import (
+    body_bytes,
     check_queue_id,
     check_topic_characters,
     encoded_born_host,
+    refuse_other_types,
     refuse_transaction,
 )
 from rocketstore.message import INNER_BATCH, Message
@@ -50,14 +52,12 @@ from rocketstore.rules.limits import (
     refused_record,
     refused_topic,
 )
+from rocketstore.rules.waiting import delayed
 from rocketstore.storage.log.prepared import (
     PreparedMessage,
     batch_messages,
-    body_bytes,
     client_messages,
-    delayed,
     record_of,
-    refuse_other_types,
     storable_block,
 )
 from rocketstore.storage.results import (

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from rocketstore.storage.audit.store_audit import ReadLogFile
-from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.files.pread_files import PreadFiles, ReadLogFile
 from rocketstore.storage.recovery.log_survey import survey_log
 from support.small_store import LOG_FILE_BYTES, START_MS, Clock, build_store, overwrite, read_log
 
