@@ -86,7 +86,13 @@ def test_what_a_task_cannot_read_is_said_in_its_words(spark, damaged, monkeypatc
 
     def elsewhere(*arguments):
         common, tasks, wrong = real(*arguments)
-        moved = [tuple(one._replace(path=f"{one.path}/x") for one in task.cuts) for task in tasks]
+        moved = [
+            tuple(
+                one._replace(segment=one.segment._replace(path=f"{one.segment.path}/x"))
+                for one in task.cuts
+            )
+            for task in tasks
+        ]
         return common, [t._replace(cuts=c) for t, c in zip(tasks, moved, strict=True)], wrong
 
     monkeypatch.setattr(audit_plan, "plan_tasks", elsewhere)

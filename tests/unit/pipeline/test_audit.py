@@ -528,9 +528,9 @@ def before_reading(monkeypatch, happens):
     """Let something happen before a range of the log is read."""
     real = audit_work.scanned
 
-    def scanned(cut, *place):
+    def scanned(cut):
         happens(cut)
-        return real(cut, *place)
+        return real(cut)
 
     monkeypatch.setattr(audit_work, "scanned", scanned)
 
@@ -552,8 +552,8 @@ def test_a_file_that_retention_takes_meanwhile_is_no_finding(store, monkeypatch)
     root, _ = store
 
     def vanish(cut):
-        if cut.base == 0:
-            Path(cut.path).unlink(missing_ok=True)
+        if cut.segment.base == 0:
+            Path(cut.segment.path).unlink(missing_ok=True)
 
     before_reading(monkeypatch, vanish)
     report = audited(root)
@@ -568,7 +568,7 @@ def test_queue_and_index_files_that_retention_takes_meanwhile_are_no_finding(tmp
     assert offsets[400] < gone  # all of the first two queue files and of the first index file
 
     def retention(cut):
-        if cut.base == gone:  # the others have been read
+        if cut.segment.base == gone:  # the others have been read
             for base in range(0, gone, LOG_FILE_BYTES):
                 (root / "commitlog" / file_name(base)).unlink()
             for topic in ("Topic0", "Topic1"):

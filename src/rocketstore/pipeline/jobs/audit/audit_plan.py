@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -37,16 +36,19 @@ from rocketstore.format.index_file import (
     used_item_count,
 )
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
+from rocketstore.pipeline import log_read
 from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, side_by_side
-from rocketstore.pipeline.planning import grouped
+from rocketstore.pipeline.planning import SplitTask, cut, grouped
 from rocketstore.pipeline.stores import (
+    Segment,
+    SegmentState,
     StoreFile,
+    StorePlace,
     configured_log,
     list_segments,
     offset_files,
     store_with_log,
 )
-from rocketstore.scan.scanner import scan_window
 from rocketstore.units import QueueKey
 from rocketstore.verification.expectation import delay_array
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
@@ -258,62 +260,37 @@ def batch_topics_of(places: StorePlaces) -> frozenset[str]:
 # --- ranges of the log --------------------------------------------------------------------------
 
 
-class Cut(NamedTuple):
-    """A byte range of a file, and the physical offsets whose index items are compared with it.
-
-    After `data_stop` the file is zeros; None: look it up. Cuts leave no item between them.
-    """
-
-    path: str
-    base: int
-    start: int
-    stop: int
-    file_size: int
-    data_stop: int | None
-    items_start: int = 0
-    items_stop: int = 0
-
-
-def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[Cut, ...]]:
+def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
     """Return what of the log each task reads: ranges that hold something.
 
     There is at least one, for the index's sake; without a path where there is nothing.
     """
     if max_split_bytes < 1:
         raise ValueError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
-    cuts = []
+    store = StorePlace(places.location, "", places.is_live)
+    whole = places.sizes.commit_log_file_bytes
+    parts = list[SplitTask]()
     for base, size, path in places.log.files:
         with opened(places.location, path) as file:
             stop = min(file.data_stop(size), size)
+        segment = Segment(path, base, size, whole, SegmentState.WHOLE, is_last=False)
         known = None if places.is_live else stop
-        for start in range(0, stop, max_split_bytes):
-            end = min(start + max_split_bytes, stop)
-            cuts.append(Cut(path, base, start, end, size, known))
+        parts += cut(SplitTask(store, segment, 0, stop, data_stop=known), max_split_bytes)
     first = places.log.files[0].base if places.log.files else 0
-    cuts = cuts or [Cut("", first, 0, 0, 0, 0)]
-    edges = itertools.pairwise([first, *(cut.base + cut.start for cut in cuts[1:]), _LAST])
-    cuts = [
-        cut._replace(items_start=start, items_stop=stop)
-        for cut, (start, stop) in zip(cuts, edges, strict=True)
-    ]
-    return grouped(cuts, max_split_bytes, lambda cut: cut.stop - cut.start)
+    nothing = Segment("", first, 0, whole, SegmentState.MISSING, is_last=True)
+    parts = parts or [SplitTask(store, nothing, 0, 0)]
+    return grouped(parts, max_split_bytes, lambda part: part.byte_count)
 
 
-def scanned(cut: Cut, location: str, log_file_bytes: int) -> Iterator[ScanBatch]:
+def scanned(part: SplitTask) -> Iterator[ScanBatch]:
     """Yield what starts in a range of the log; a file cut short ends in zeros, as after repair."""
-    if not cut.path:
+    segment, stop = part.segment, part.data_stop
+    if segment.is_missing:
         return
-    with opened(location, cut.path) as file:
-        stop = cut.data_stop
-        yield from scan_window(
-            file,
-            base=cut.base,
-            size=log_file_bytes,
-            start=cut.start,
-            stop=cut.stop,
-            data_stop=min(cut.file_size, file.data_stop(cut.file_size)) if stop is None else stop,
-            whole_damage=True,
-        )
+    with opened(part.store.location, segment.path) as file:
+        stop = min(segment.size, file.data_stop(segment.size)) if stop is None else stop
+        whole = part._replace(segment=segment._replace(size=segment.file_size), data_stop=stop)
+        yield from log_read.scanned(whole, file)
 
 
 # --- tasks --------------------------------------------------------------------------------------
@@ -334,7 +311,7 @@ class AuditTask(NamedTuple):
 
     Of records from `items_end` on, items may be missing. A store time later than `latest_ms` is a
     damaged header. `odd_queues` has the files of those queues in which not every file is the one
-    that its name says.
+    that its name says. Of each of the `cuts` items are compared up to the next of the `edges`.
     """
 
     location: str
@@ -346,7 +323,8 @@ class AuditTask(NamedTuple):
     latest_ms: int
     odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
     batch_topics: frozenset[str]
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[SplitTask, ...] = ()
+    edges: tuple[int, ...] = ()
     index_files: tuple[AuditIndexFile, ...] = ()
 
 
@@ -376,11 +354,12 @@ def plan_tasks(
         },
         batch_topics,
     )
-    tasks = []
-    for cuts in log_cuts(places, max_split_bytes):
-        start, stop = cuts[0].items_start, cuts[-1].items_stop
-        named = tuple(file for file in index if file.last >= start and file.first < stop)
-        tasks.append(common._replace(cuts=cuts, index_files=named))
+    tasks, ranges = [], log_cuts(places, max_split_bytes)
+    begins = [[one.segment.base + one.start for one in cuts] for cuts in ranges]
+    begins[0][0] = places.log.files[0].base if places.log.files else 0
+    for cuts, starts, (stop, *_) in zip(ranges, begins, [*begins[1:], (_LAST,)], strict=True):
+        named = tuple(file for file in index if file.last >= starts[0] and file.first < stop)
+        tasks.append(common._replace(cuts=cuts, edges=(*starts, stop), index_files=named))
     tasks += [common._replace(index_files=(file,)) for file in index]
     return common, tasks, wrong
 

@@ -193,11 +193,11 @@ class _LogReader:
 
     def rows(self) -> Iterator[Row]:
         task = self._task
-        for cut in task.cuts:
-            stretch = Stretch(cut.base, cut.base + cut.start, is_gone=True)
-            reached, count = cut.items_start, 0
+        for cut, (begin, end) in zip(task.cuts, itertools.pairwise(task.edges), strict=True):
+            stretch = Stretch(cut.segment.base, cut.segment.base + cut.start, is_gone=True)
+            reached, count = begin, 0
             with passing_over_deleted():
-                for batch in scanned(cut, task.location, task.sizes.commit_log_file_bytes):
+                for batch in scanned(cut):
                     stretch.take(batch, task.latest_ms)
                     columns = batch.columns
                     if not len(columns):
@@ -218,7 +218,7 @@ class _LogReader:
             yield from self._compared(stretch, reached)
             facts = msgspec.msgpack.encode(stretch)
             yield Row("stretch", "stretch", stretch.start, facts=facts)
-            for found in self._items.until(cut.items_stop):
+            for found in self._items.until(end):
                 yield found.stray(np.arange(found.offsets.size))
 
     def _compared(self, stretch: Stretch, stop: int) -> Iterator[Row]:
@@ -337,7 +337,7 @@ class _Items:
                 self._next[index] = number
 
     def _first(self, file: OpenFile, index: AuditIndexFile) -> int:
-        start, numbers = self._task.cuts[0].items_start, range(FIRST_ITEM, index.stop)
+        start, numbers = self._task.edges[0], range(FIRST_ITEM, index.stop)
         key = partial(audit_plan.item_offset, file, self._task.sizes.index_layout)
         return FIRST_ITEM + bisect.bisect_left(numbers, start, key=key)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_plan import Cut
+    from rocketstore.pipeline.planning import SplitTask
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.verification.expectation import ExpectedEntries
     from rocketstore.verification.log_rules import Chain
@@ -75,12 +75,10 @@ _HELD_RECORDS: Final = 131_072
 class ScanTask(NamedTuple):
     """Scan some ranges of a log; a store time later than `latest_ms` is a damaged header."""
 
-    location: str
-    log_file_bytes: int
     config: StoreConfig
     batch_topics: frozenset[str]
     latest_ms: int
-    cuts: tuple[Cut, ...]
+    cuts: tuple[SplitTask, ...]
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -103,9 +101,9 @@ def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Yield rows of `ROW_SCHEMA`."""
     scan = _LogScan(task)
     for cut in task.cuts:
-        stretch = Stretch(cut.base, cut.base + cut.start)
+        stretch = Stretch(cut.segment.base, cut.segment.base + cut.start)
         scan.stretches.append(stretch)
-        for batch in scanned(cut, task.location, task.log_file_bytes):
+        for batch in scanned(cut):
             stretch.take(batch, task.latest_ms)
             if len(batch.columns):
                 scan.take(batch.columns, stretch.chains)

@@ -167,12 +167,8 @@ def _build(
     places = find_places(store, config)
     old = sorted(f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files)
     _refuse_log(places, has_queues=bool(old))
-    topics = batch_topics_of(places)
-    common = places.location, places.sizes.commit_log_file_bytes, config, topics
-    tasks = [
-        log_scan.ScanTask(*common, now_ms + CLOCK_TOLERANCE_MS, cuts)
-        for cuts in log_cuts(places, max_split_bytes)
-    ]
+    common = config, batch_topics_of(places), now_ms + CLOCK_TOLERANCE_MS
+    tasks = [log_scan.ScanTask(*common, cuts) for cuts in log_cuts(places, max_split_bytes)]
     rows = LogRows(spark, tasks)
     try:
         facts = rows.facts()
