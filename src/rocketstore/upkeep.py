@@ -101,17 +101,17 @@ def _look(
     read = cache(small_files(layout))
     standing = list(positions(read, changed_ns(layout.config)))
     kinds = find_kinds(layout, read)
+    was_aborted = layout.abort.exists() and not is_live
     audit = audit_store(
-        layout, sizes, kinds, config, now_ms=now_ms, is_live=is_live, advance=progress
-    )
+        layout, sizes, kinds, config, now_ms=now_ms, is_live=is_live, was_killed=was_aborted,
+        advance=progress,
+    )  # fmt: skip
     bounds = {queue.key: (queue.first_record, queue.stop) for queue in audit.queues}
     for key, stored in audit.batches.entries.items():
         bounds[key] = queue_bounds(stored, audit.log.start)
     latest_ms = now_ms if is_live else audit.met.latest_ms
-    was_aborted = layout.abort.exists() and not is_live
-    reached = audit.dispatched_to if was_aborted else None
     findings = [
-        *audit.findings(is_live=is_live, dispatched_to=reached),
+        *audit.findings(),
         *small_file_findings(read, now_ms, latest_ms, was_aborted=was_aborted),
         *newer_in(layout, read),
         *standing_findings(standing, bounds),

@@ -24,7 +24,7 @@ from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.properties import INNER_BASE, INNER_NUM, decode_properties
 from rocketstore.message import INNER_BATCH
 from rocketstore.scan.columns import CallsFor, Column
-from rocketstore.verification.findings import Finding, entered_at_opening, finding
+from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.queue_numbers import DOUBTFUL_BEGINNING
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.units import QueueKey
+    from rocketstore.verification.findings import LastWriter
     from rocketstore.verification.queue_numbers import QueueNumbers
 
     BatchEntryArray: TypeAlias = npt.NDArray[np.void]
@@ -153,9 +154,7 @@ def queue_findings(
     stored: BatchEntryArray,
     called: BatchEntryArray,
     log_min: int,
-    *,
-    is_live: bool,
-    dispatched_to: int | None = None,
+    writer: LastWriter,
 ) -> Iterator[Finding]:
     """Yield what is wrong with the entries of a queue, and which of its records can have none.
 
@@ -165,13 +164,11 @@ def queue_findings(
         What stands in its files; entries of records before `log_min` have expired.
     called
         What its records call for, in the order of the log.
-    is_live
-        A writer works on the store: one of the two may have been read before the other.
-    dispatched_to
-        As `queue_rules.queue_findings` has it.
+    writer
+        Where it is live, one of the two may have been read before the other.
     """
     stored = stored[stored["physical_offset"] >= log_min]
-    if is_live and len(stored):  # retention may have been faster
+    if writer.is_live and len(stored):  # retention may have been faster
         called = called[called["physical_offset"] >= stored["physical_offset"][0]]
     taken = _followed(called)
     where = f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
@@ -190,7 +187,7 @@ def queue_findings(
     shorter = min(len(stored), len(called))
     differs = np.flatnonzero(stored[:shorter] != called[:shorter])
     same = int(differs[0]) if differs.size else shorter
-    if same == max(len(stored), len(called)) or (is_live and same == shorter):
+    if same == max(len(stored), len(called)) or (writer.is_live and same == shorter):
         return
     kind = "queue-wrong"
     if same == len(stored):
@@ -208,7 +205,7 @@ def queue_findings(
         queue_offset=int(entry["base_offset"]),
         physical_offset=int(entry["physical_offset"]),
     )
-    yield entered_at_opening(found, dispatched_to) if kind == "queue-missing" else found
+    yield writer.judged(found) if kind == "queue-missing" else found
 
 
 def _followed(called: BatchEntryArray) -> BatchEntryArray:

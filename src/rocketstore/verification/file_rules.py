@@ -18,6 +18,8 @@ from rocketstore.verification.findings import Finding, Severity, file_finding, f
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from rocketstore.units import QueueKey
+
 AnyPath = TypeVar("AnyPath", bound=str | Path)
 
 _LOOKED_AT_BYTES: Final = 256
@@ -134,3 +136,12 @@ def log_file_findings(
         else:
             action = "nothing to do: no message came yet; if some did, bring the files back"
             yield finding("log-empty", "commitlog", reason, severity=Severity.NOTE, action=action)
+
+
+def queue_file_findings(
+    key: QueueKey, problems: Iterable[FileFinding[AnyPath]], shown: Callable[[AnyPath], str]
+) -> Iterator[Finding]:
+    """Yield what is wrong with the files of a queue; `shown` as `log_file_findings` has it."""
+    for one in problems:
+        name, place = shown(one.path), key._asdict()
+        yield file_finding("queue", one.problem.kind, name, one.expected, one.found, **place)

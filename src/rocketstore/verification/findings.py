@@ -190,17 +190,27 @@ def finding(  # noqa: PLR0913 - what, where, why; the rest have defaults
     )
 
 
-def entered_at_opening(found: Finding, dispatched_to: int | None) -> Finding:
-    """Return a finding of missing entries as a warning where a kill only kept them from being made.
+class LastWriter(NamedTuple):
+    """What is known of the writer of a store: what it has not entered yet is no loss.
 
-    Records are dispatched in the order of the log, so a killed writer (`dispatched_to` is not None)
-    leaves none out before the last one that it entered. The next opening enters the others.
+    It `is_live`, at work; or it was killed when the last record of the log whose entry agrees was
+    that at `dispatched_to`, a physical offset: -1 without one, None where it was not killed.
     """
-    at = found.physical_offset
-    if dispatched_to is None or at is None or at <= dispatched_to:
-        return found
-    action = "nothing to do: the next opening writes them"
-    return found._replace(severity=Severity.WARNING, action=action)
+
+    is_live: bool = False
+    dispatched_to: int | None = None
+
+    def judged(self, found: Finding) -> Finding:
+        """Return a finding of missing entries as a warning where they are only not made yet.
+
+        Records are dispatched in the order of the log, so a killed writer leaves none out before
+        the last one that it entered. The next opening enters the others.
+        """
+        reached, at = self.dispatched_to, found.physical_offset
+        if reached is None or at is None or at <= reached:
+            return found
+        action = "nothing to do: the next opening writes them"
+        return found._replace(severity=Severity.WARNING, action=action)
 
 
 def file_finding(  # noqa: PLR0913 - as above

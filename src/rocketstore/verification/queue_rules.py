@@ -24,7 +24,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
-from rocketstore.verification.findings import Finding, Severity, entered_at_opening, finding
+from rocketstore.verification.findings import Finding, Severity, finding
 from rocketstore.verification.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import (
     TAIL_KINDS,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.verification.expectation import ExpectedEntries
+    from rocketstore.verification.findings import LastWriter
     from rocketstore.verification.runs import Runs
     from rocketstore.verification.unbacked import LogBounds
 
@@ -375,14 +376,8 @@ def _beginning(rows: Int64Array, file_entries: int) -> int:
 # --- findings -----------------------------------------------------------------------------------
 
 
-def queue_findings(
-    queue: QueueView, *, is_live: bool, dispatched_to: int | None = None
-) -> Iterator[Finding]:
-    """Yield what is wrong with a queue; what a writer has not dispatched yet is nothing.
-
-    Where the last writer was killed, `dispatched_to` is the physical offset of the last record of
-    the log whose entry agrees: what is missing after it is no loss, see `entered_at_opening`.
-    """
+def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
+    """Yield what is wrong with a queue; what a live writer has not dispatched yet is nothing."""
     if not is_directory_name(queue.topic):
         if queue.record_count:
             yield finding(
@@ -398,16 +393,16 @@ def queue_findings(
         return
     backed_stop = runs.stop_of(queue.backed)
     for start, stop in runs.pairs(queue.truly_missing):
-        if not (is_live and start >= backed_stop):
+        if not (writer.is_live and start >= backed_stop):
             at = queue.missing_at.get(start)
             found = _found(queue, "queue-missing", (start, stop), "records without their entry")
-            yield entered_at_opening(found._replace(physical_offset=at), dispatched_to)
+            yield writer.judged(found._replace(physical_offset=at))
     if queue.shadowed_count:
         reason = f"{queue.shadowed_count} records claim a queue offset that another record has"
         yield _found(queue, "queue-conflict", (0, 0), reason)
     for run in queue.unbacked:
         is_in_motion = run.is_tail or run.kind is UnbackedKind.STALE
-        if run.kind is not UnbackedKind.EXPIRED and not (is_live and is_in_motion):
+        if run.kind is not UnbackedKind.EXPIRED and not (writer.is_live and is_in_motion):
             yield _run_finding(queue, run)
     yield from _numbers_findings(queue)
 

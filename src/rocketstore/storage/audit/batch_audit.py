@@ -20,7 +20,7 @@ from rocketstore.verification.batch_entries import (
     queue_findings,
     stored_entries,
 )
-from rocketstore.verification.findings import file_finding
+from rocketstore.verification.file_rules import queue_file_findings
 from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.recovery.log_survey import LogBytes
     from rocketstore.verification.batch_entries import BatchEntryArray
-    from rocketstore.verification.findings import Finding
+    from rocketstore.verification.findings import Finding, LastWriter
     from rocketstore.verification.log_rules import LogView
 
 
@@ -47,23 +47,16 @@ class StoredQueues:
     def _read(self, layout: StoreLayout, key: QueueKey) -> None:
         directory = layout.batch_consume_queue / key.topic / str(key.queue_id)
         files = PreadFiles((directory,))
-        for one in files.findings:
-            name = str(one.path.relative_to(layout.root))
-            self._file_findings.append(
-                file_finding(
-                    "queue", one.problem.kind, name, one.expected, one.found, **key._asdict()
-                )
-            )
+        self._file_findings += queue_file_findings(
+            key, files.findings, lambda path: str(path.relative_to(layout.root))
+        )
         data = b"".join(files.read(one.base, one.size) or b"" for one in files.files)
         self.entries[key] = stored_entries(data)
 
-    def compare(
-        self, files: Sequence[LogBytes], log: LogView, *, is_live: bool = False,
-        dispatched_to: int | None = None,
-    ) -> list[Finding]:  # fmt: skip
+    def compare(self, files: Sequence[LogBytes], log: LogView, writer: LastWriter) -> list[Finding]:
         """Return what is wrong with them, by the records of the log.
 
-        A writer adds records before their entries: where it `is_live`, the log is read later.
+        A live writer adds records before their entries: the log is read later.
         """
         called = defaultdict[QueueKey, bytearray](bytearray)
         if self._batch_topics:
@@ -78,7 +71,5 @@ class StoredQueues:
         found, none = self._file_findings.copy(), stored_entries(b"")
         for key in sorted({*self.entries, *called}):
             stored, due = self.entries.get(key, none), stored_entries(called[key])
-            found += queue_findings(
-                key, stored, due, log.start, is_live=is_live, dispatched_to=dispatched_to
-            )
+            found += queue_findings(key, stored, due, log.start, writer)
         return found

@@ -44,8 +44,13 @@ from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
-from rocketstore.verification.file_rules import log_file_findings
-from rocketstore.verification.findings import Finding, StoreCounts, file_finding, finding
+from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
+from rocketstore.verification.findings import (
+    Finding,
+    LastWriter,
+    StoreCounts,
+    finding,
+)
 from rocketstore.verification.index_rules import Lacking
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import Chain, Stretch, log_findings
@@ -113,6 +118,7 @@ class StoreAudit:
     queues: list[AuditedQueue]
     batches: StoredQueues
     index_findings: list[Finding]
+    writer: LastWriter
     counts: StoreCounts
 
     @property
@@ -131,50 +137,30 @@ class StoreAudit:
         """Return a path relative to the store's root where it lies there."""
         return str(path).removeprefix(f"{self.layout.root}/")
 
-    @property
-    def dispatched_to(self) -> int:
-        """Physical offset of the last record with an entry; -1 without one."""
-        return max((queue.dispatched_to for queue in self.queues), default=-1)
-
-    def findings(
-        self, *, is_live: bool = False, dispatched_to: int | None = None
-    ) -> Iterator[Finding]:
-        """Yield what was found in the log, the queues, the index and batch queues, in this order.
-
-        `dispatched_to` is given where the last writer was killed, see `queue_findings`.
-        """
+    def findings(self) -> Iterator[Finding]:
+        """Yield what was found in log, queues, index and batch queues, in this order."""
         last = self.log_files[-1].base if self.log_files else None
         yield from log_file_findings(
             self.log_findings, last, self.entry_count, self.below_root, _last_bytes
         )
-        yield from log_findings(self.log, self.file_position, is_live=is_live)
+        yield from log_findings(self.log, self.file_position, is_live=self.writer.is_live)
         for raft in dledger_directories(self.layout.root):
             reason = "the log of a DLedger broker, whose messages are not looked at"
             yield finding("dledger", self.below_root(raft), reason)
         yield from self.kinds.findings
         for queue in self.queues:
-            for one in queue.files.findings:
-                name, kind = self.below_root(one.path), one.problem.kind
-                yield file_finding(
-                    "queue", kind, name, one.expected, one.found, **queue.key._asdict()
-                )
-            yield from queue_rules.queue_findings(
-                queue, is_live=is_live, dispatched_to=dispatched_to
-            )
+            yield from queue_file_findings(queue.key, queue.files.findings, self.below_root)
+            yield from queue_rules.queue_findings(queue, self.writer)
         for directory in sorted(self.layout.consume_queue_ext.glob("*/*")):
             if held := [path.stat().st_size for path in directory.iterdir() if path.is_file()]:
                 shown, topic = self.below_root(directory), directory.parent.name
                 yield queue_rules.extension_finding(shown, topic, directory.name, held)
         yield from self.index_findings
-        yield from self.batch_findings(is_live=is_live, dispatched_to=dispatched_to)
+        yield from self.batch_findings()
 
-    def batch_findings(
-        self, *, is_live: bool = False, dispatched_to: int | None = None
-    ) -> list[Finding]:
-        """Return what was found in the queues of batch topics; see `findings`."""
-        return self.batches.compare(
-            self.log_files, self.log, is_live=is_live, dispatched_to=dispatched_to
-        )
+    def batch_findings(self) -> list[Finding]:
+        """Return what was found in the queues of batch topics."""
+        return self.batches.compare(self.log_files, self.log, self.writer)
 
 
 def _last_bytes(path: Path, count: int) -> bytes:
@@ -191,14 +177,15 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     *,
     now_ms: int,
     is_live: bool = False,
+    was_killed: bool = False,
     end_of: Callable[[Sequence[ReadLogFile]], int] | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> StoreAudit:
     """Survey the log, then compare queues and index with its records.
 
-    `is_live`: a writer works on the store, so what it has not dispatched yet is no fault. `end_of`
-    chooses another end of the log than that of the last intact record. `advance` is called with how
-    many bytes of the log were surveyed.
+    `is_live`: a writer works on the store, so what it has not dispatched yet is no fault; nor is
+    what the last one did not, if it `was_killed`. `end_of` chooses another end of the log than that
+    of the last intact record. `advance` is called with how many bytes of the log were surveyed.
     """
     size = sizes.commit_log_file_bytes
     directories = layout.log_directories
@@ -229,6 +216,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     for queue in audited:
         queue.conclude([] if queue.part is None else [queue.part], survey.bounds())
     queues.open_files.close()
+    reached = max((queue.dispatched_to for queue in audited), default=-1) if was_killed else None
     return StoreAudit(
         layout,
         sizes,
@@ -240,6 +228,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
         audited,
         batches,
         index.finish(lacking, survey) if config.message_index_enable else [],
+        LastWriter(is_live, reached),
         survey.counts(
             [met],
             queue_count=len(audited),

@@ -44,12 +44,12 @@ from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
 from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
 from rocketstore.units import QueueKey
 from rocketstore.verification import small_files
-from rocketstore.verification.file_rules import log_file_findings
+from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.findings import (
     Finding,
+    LastWriter,
     Severity,
     VerifyReport,
-    file_finding,
 )
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import LogView, Stretch, log_findings
@@ -271,7 +271,8 @@ class _Audit(NamedTuple):
         groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
         reached = self._dispatched_to(facts) if self._was_aborted else None
-        judgement = Judgement(self.common, view.bounds(), excluded, topics, reached)
+        writer = LastWriter(self.places.is_live, reached)
+        judgement = Judgement(self.common, view.bounds(), excluded, topics, writer)
 
         def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = judge_targets(judgement, audit_work.rows_of(batches))
@@ -340,11 +341,7 @@ class _Audit(NamedTuple):
     def _queue_file_findings(self) -> Iterator[Finding]:
         rows = (*self.places.queues.items(), *self.places.batch_queues.items())
         for key, row in rows:
-            for one in row.problems:
-                name = self.places.below_root(one.path)
-                yield file_finding(
-                    "queue", one.problem.kind, name, one.expected, one.found, **key._asdict()
-                )
+            yield from queue_file_findings(key, row.problems, self.places.below_root)
         for (topic, queue), entries in sorted(self.places.extensions.items()):
             if sizes := [one.size for one in entries if not one.is_directory]:
                 directory = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
     from rocketstore.pipeline.jobs.audit.audit_work import Row
+    from rocketstore.verification.findings import LastWriter
     from rocketstore.verification.unbacked import LogBounds
 
 FINDINGS: Final = (
@@ -80,15 +81,14 @@ class Judgement(NamedTuple):
     """What queues are judged by.
 
     `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
-    gone. `topics` have a directory of queues of their kind. `dispatched_to` as `queue_findings` has
-    it.
+    gone. `topics` have a directory of queues of their kind.
     """
 
     task: AuditTask
     bounds: LogBounds
     excluded: Sequence[tuple[int, int]]
     topics: frozenset[str]
-    dispatched_to: int | None
+    writer: LastWriter
 
 
 def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
@@ -153,9 +153,7 @@ def _judge_queue(judgement: Judgement, target: str, rows: list[Row]) -> Iterator
     view = _view(judgement, key, _files_of(rows), parts)
     is_there, found = view.is_own or is_listed, list[Finding]()
     if is_there:
-        found += queue_rules.queue_findings(
-            view, is_live=judgement.task.is_live, dispatched_to=judgement.dispatched_to
-        )
+        found += queue_rules.queue_findings(view, judgement.writer)
         yield from _sums(view, parts)
         has_records = view.record_count > 0
         queue = QueueRow(
@@ -204,8 +202,7 @@ def _judge_batch_queue(
         stored,
         stored_entries(b"".join(row.facts or b"" for row in entries)),
         log_min,
-        is_live=judgement.task.is_live,
-        dispatched_to=judgement.dispatched_to,
+        judgement.writer,
     )
     yield from map(_finding_row, found)
     if key.topic in judgement.topics:
