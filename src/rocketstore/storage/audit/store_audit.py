@@ -188,9 +188,8 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     of the last intact record. `advance` is called with how many bytes of the log were surveyed.
     """
     size = sizes.commit_log_file_bytes
-    directories = layout.log_directories
     batches = StoredQueues(layout, kinds.batch_topics)
-    log = PreadFiles(directories, file_size=size)
+    log = PreadFiles(layout.log_directories, file_size=size)
     files = [ReadLogFile(file, size) for file in log.files]
     queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes, kinds.batch_topics)
     index = IndexAudit(layout.index, sizes.index_layout, is_live=is_live)
@@ -212,10 +211,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
             lacking += keys
             for queue, part in parts.items():
                 queue.take(part)
-    audited = [queue for _, queue in sorted(queues.queues.items())]
-    for queue in audited:
-        queue.conclude([] if queue.part is None else [queue.part], survey.bounds())
-    queues.open_files.close()
+    audited = queues.concluded(survey)
     reached = max((queue.dispatched_to for queue in audited), default=-1) if was_killed else None
     return StoreAudit(
         layout,
@@ -322,6 +318,14 @@ class QueueAudit:
                 queue = self.queues.get(key)
             if queue is not None:
                 yield queue, queue.compare(batch)
+
+    def concluded(self, log: LogView) -> list[AuditedQueue]:
+        """Return the queues in order, after all records were compared."""
+        audited = [queue for _, queue in sorted(self.queues.items())]
+        for queue in audited:
+            queue.conclude([] if queue.part is None else [queue.part], log.bounds())
+        self.open_files.close()
+        return audited
 
 
 class IndexAudit:
