@@ -41,7 +41,7 @@ COMMANDS: Final = (
     ("transaction", "app", "Transactions: which are open, and for how long."),
     ("index", "app", "Index files: which message carries which key."),
     ("config", "app", "Settings."),
-    ("serve", "app", "Run a store that others follow, or that follows another."),
+    ("serve", "app", "Run a store that others follow, one that follows another, or a name server."),
     ("replica", "app", "How far a slave is."),
     ("pipeline", "app", "Jobs over whole stores, on Spark: needs rocketstore[pipeline]."),
     ("bench", "app", "Measure puts, gets and scans on this machine."),

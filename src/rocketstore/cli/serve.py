@@ -1,4 +1,4 @@
-"""``rocketstore serve``: run a store until the process is told to end."""
+"""``rocketstore serve``: run a store, or a name server, until the process is told to end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
 
 
-app = App(name="serve", help="Run a store that others follow, or that follows another.")
+app = App(
+    name="serve", help="Run a store that others follow, one that follows another, or a name server."
+)
+app.command("rocketstore.cli.name_server:namesrv", name="namesrv")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

@@ -244,8 +244,8 @@ def encode_table(table: _Bean) -> str:
     return dumps(msgspec.to_builtins(table))
 
 
-def dumps(value: Any) -> str:
-    """Write plain values as ``JSON.toJSONString(value, true)`` of fastjson 1.2.76 does.
+def dumps(value: Any, *, in_lines: bool = True) -> str:
+    """Write plain values as ``JSON.toJSONString(value, in_lines)`` of fastjson 1.2.76 does.
 
     Keys keep the order of their dict; integer keys stand bare and without a line break before them;
     None among the values of a dict is left out; a list of numbers stands on one line, as Java's
@@ -253,7 +253,7 @@ def dumps(value: Any) -> str:
     deep.
     """
     try:
-        return _text(value, "\n")
+        return _text(value, "\n" if in_lines else "")
     except RecursionError as error:
         raise FormatError("nested too deep for a JSON table") from error
 
@@ -273,8 +273,8 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _text(value: Any, line: str) -> str:
-    """Return the text of `value`, which ends in a line that begins as `line` does."""
-    deeper = line + "\t"
+    """Return the text of `value`, which ends in a line that begins as `line` does, if in any."""
+    deeper = line and line + "\t"
     if isinstance(value, str):
         return '"' + _ESCAPED.sub(_escape, value) + '"'
     if value is None or isinstance(value, bool | int):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from rocketstore.errors import FieldRangeError, ResponseError
+from rocketstore.errors import FieldRangeError, FormatError, ResponseError
 from rocketstore.events import get_logger
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -135,7 +135,7 @@ class RequestTable:
             return self._unknown(call)
         try:
             return row.handle(decode_fields(call.command.fields, row.header), call)
-        except FieldRangeError as error:
+        except FormatError as error:  # of its header or body
             totals.failed[row.code] += 1
             return reply(ResponseCode.SYSTEM_ERROR, str(error))
         except Exception as error:  # noqa: BLE001 - it fails one request, and not the server

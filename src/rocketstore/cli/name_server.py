@@ -1,0 +1,69 @@
+"""``rocketstore serve namesrv``: a name server until the process is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.types import UInt16
+
+from rocketstore.nameserver.key_values import KeyValues, saved_values
+from rocketstore.nameserver.service import PORT, NameServerService
+from rocketstore.remoting.server import new_event_loop
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+
+HostOption = Annotated[str, Parameter(help="Where it listens; 0.0.0.0 is every address.")]
+PortOption = Annotated[UInt16, Parameter(help="0 takes any free one.")]
+
+
+def namesrv(
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = PORT,
+    kv_config: Path | None = None,
+    order_messages: bool = False,
+) -> int:
+    """Run a name server, for brokers and clients of 4.9; Ctrl-C or SIGTERM ends it.
+
+    It says where it listens, and "ready" on its standard error once it does.
+
+    Parameters
+    ----------
+    host
+        Address at which it listens.
+    port
+        Port at which it listens.
+    kv_config
+        File that keeps named values, the configuration of order topics above all (kvConfig.json of
+        4.9); it is made when there is none. Unset: they are gone when it ends.
+    order_messages
+        Tell with its route how an order topic is spread (orderMessageEnable).
+    """
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(host, port, _values(kv_config), order_messages=order_messages))
+    return 0
+
+
+async def _serve(host: str, port: int, values: KeyValues, *, order_messages: bool) -> None:
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    async with await NameServerService.open(
+        host=host, port=port, values=values, order_messages=order_messages
+    ) as service:
+        host, port = service.server.address
+        print(f"name server at {host}:{port}", flush=True)
+        print("ready", file=sys.stderr, flush=True)
+        await told.wait()
+
+
+def _values(path: Path | None) -> KeyValues:
+    if path is None:
+        return KeyValues()
+    saved = read_with_backup(path, saved_values)
+    return KeyValues(saved, lambda text: write_atomically(path, text.encode(), disk=Disk()))

@@ -1,0 +1,215 @@
+"""The requests of a name server: who answers which.
+
+Law: a request changes a table or reads it, and is answered in the turn in which it came. A code
+that is not here gets no reply at all, as with 4.9, and is counted.
+How derived: DefaultRequestProcessor of rocketmq-namesrv 4.9.7 (specification of requests, sections
+1.2 and 3).
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import javaproperties
+
+from rocketstore.format.metadata_json import DataVersion, TopicTable
+from rocketstore.nameserver import bodies, headers
+from rocketstore.nameserver.bodies import decode_body, encode_body
+from rocketstore.nameserver.key_values import ORDER_TOPICS, KeyValues
+from rocketstore.nameserver.routes import MASTER_ID, READ, UNIT, UNIT_SUB, WRITE, RouteTable
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import reply
+from rocketstore.remoting.fields import Header
+from rocketstore.remoting.requests import RequestTable, Row, answered
+from rocketstore.units import monotonic_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.remoting.command import Command
+    from rocketstore.remoting.requests import Call
+
+WITH_FILTERS_VERSION: Final = 37
+"""Brokers from V3_0_11 on send a `bodies.Registration`, older ones their topics alone."""
+
+_ORDER_MESSAGES: Final = "orderMessageEnable"
+
+
+class NameServer:
+    """Routes and values, and the table of requests that answers from them.
+
+    With `order_messages` routes say how the queues of order topics are spread. `settings` are what
+    GET_NAMESRV_CONFIG says besides, by 4.9's names.
+    """
+
+    def __init__(
+        self,
+        values: KeyValues | None = None,
+        settings: dict[str, str] | None = None,
+        *,
+        order_messages: bool = False,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self.routes = RouteTable()
+        self.values = KeyValues() if values is None else values
+        self.order_messages = order_messages
+        self._settings = settings or {}
+        self._clock = clock
+        self.requests = RequestTable(
+            self._rows(), unknown=lambda _call: None, disconnected=[self.routes.disconnected]
+        )
+
+    def _rows(self) -> list[Row]:
+        code, h, none = RequestCode, headers, None
+        by_flags = self._by_flags
+        return [
+            Row(code.PUT_KV_CONFIG, h.KeyValueHeader, none, self._put_value),
+            Row(code.GET_KV_CONFIG, h.KeyHeader, h.ValueReply, self._get_value),
+            Row(code.DELETE_KV_CONFIG, h.KeyHeader, none, self._delete_value),
+            Row(
+                code.REGISTER_BROKER, h.RegisterBrokerHeader, h.RegisterBrokerReply, self._register
+            ),
+            Row(code.UNREGISTER_BROKER, h.BrokerHeader, none, self._unregister),
+            Row(code.GET_ROUTEINFO_BY_TOPIC, h.TopicHeader, none, self._route),
+            Row(code.GET_BROKER_CLUSTER_INFO, Header, none, self._clusters),
+            Row(code.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, h.WipedReply, self._wipe_write),
+            Row(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Header, none, self._topics),
+            Row(code.DELETE_TOPIC_IN_NAMESRV, h.TopicHeader, none, self._delete_topic),
+            Row(code.GET_KVLIST_BY_NAMESPACE, h.NamespaceHeader, none, self._namespace),
+            Row(code.GET_TOPICS_BY_CLUSTER, h.ClusterHeader, none, self._topics_of_cluster),
+            Row(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, Header, none, self._system_topics),
+            Row(code.GET_UNIT_TOPIC_LIST, Header, none, by_flags(UNIT)),
+            Row(code.GET_HAS_UNIT_SUB_TOPIC_LIST, Header, none, by_flags(UNIT_SUB)),
+            Row(code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Header, none, by_flags(UNIT_SUB, UNIT)),
+            Row(code.UPDATE_NAMESRV_CONFIG, Header, none, self._update_config),
+            Row(code.GET_NAMESRV_CONFIG, Header, none, self._config),
+            Row(code.QUERY_DATA_VERSION, h.BrokerHeader, h.DataVersionReply, self._query_version),
+            Row(code.ADD_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, h.AddedReply, self._add_write),
+        ]
+
+    # --- brokers --------------------------------------------------------------------------------
+
+    def _register(self, header: headers.RegisterBrokerHeader, call: Call) -> Command:
+        body = call.command.body
+        if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
+            return reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        registration = _registration(header, call.command)
+        broker = self.routes.register(header, registration, call.peer, self._clock())
+        found = headers.RegisterBrokerReply()
+        master = broker.broker_addrs.get(MASTER_ID)
+        if header.broker_id != MASTER_ID and master is not None:
+            found = headers.RegisterBrokerReply(self.routes.ha_address(master), master)
+        ordered = self.values.namespace(ORDER_TOPICS)
+        return answered(found, b"" if ordered is None else encode_body(bodies.ValueTable(ordered)))
+
+    def _unregister(self, header: headers.BrokerHeader, _call: Call) -> Command:
+        self.routes.unregister(header)
+        return answered()
+
+    def _query_version(self, header: headers.BrokerHeader, call: Call) -> Command:
+        version = decode_body(call.command.body, DataVersion)
+        known = self.routes.version_of(header.broker_addr)
+        if known == version:
+            self.routes.touch(header.broker_addr, self._clock())
+        body = b"" if known is None else encode_body(known)
+        return answered(headers.DataVersionReply(known != version), body)
+
+    def _wipe_write(self, header: headers.BrokerNameHeader, _call: Call) -> Command:
+        count = self.routes.change_permission(header.broker_name, lambda perm: perm & ~WRITE)
+        return answered(headers.WipedReply(count))
+
+    def _add_write(self, header: headers.BrokerNameHeader, _call: Call) -> Command:
+        # Compatible: other bits than these two are lost.
+        count = self.routes.change_permission(header.broker_name, lambda _perm: READ | WRITE)
+        return answered(headers.AddedReply(count))
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    def _route(self, header: headers.TopicHeader, _call: Call) -> Command:
+        route = self.routes.route(header.topic)
+        if route is None:
+            return reply(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {header.topic}\n"
+                "See http://rocketmq.apache.org/docs/faq/ for further details.",
+            )
+        if self.order_messages:
+            route.order_topic_conf = self.values.get(ORDER_TOPICS, header.topic)
+        return answered(body=encode_body(route))
+
+    def _clusters(self, _header: Header, _call: Call) -> Command:
+        return answered(body=encode_body(self.routes.clusters()))
+
+    def _topics(self, _header: Header, _call: Call) -> Command:
+        return _listed(self.routes.topics())
+
+    def _topics_of_cluster(self, header: headers.ClusterHeader, _call: Call) -> Command:
+        return _listed(self.routes.topics_of_cluster(header.cluster))
+
+    def _system_topics(self, _header: Header, _call: Call) -> Command:
+        """Answer with the names of clusters and brokers, which are topics too, and one address."""
+        info = self.routes.clusters()
+        brokers = info.broker_addr_table
+        addresses = [at for broker in brokers.values() for at in broker.broker_addrs.values()]
+        return _listed([*info.cluster_addr_table, *brokers], next(iter(addresses), None))
+
+    def _by_flags(self, has: int, has_not: int = 0) -> Callable[[Header, Call], Command]:
+        return lambda _header, _call: _listed(self.routes.topics_by_flags(has, has_not))
+
+    def _delete_topic(self, header: headers.TopicHeader, _call: Call) -> Command:
+        self.routes.delete_topic(header.topic)
+        return answered()
+
+    # --- values and settings --------------------------------------------------------------------
+
+    def _put_value(self, header: headers.KeyValueHeader, _call: Call) -> Command:
+        self.values.put(header.namespace, header.key, header.value)
+        return answered()
+
+    def _get_value(self, header: headers.KeyHeader, _call: Call) -> Command:
+        value = self.values.get(header.namespace, header.key)
+        if value is None:
+            remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+            return reply(ResponseCode.QUERY_NOT_FOUND, remark, fields={})
+        return answered(headers.ValueReply(value))
+
+    def _delete_value(self, header: headers.KeyHeader, _call: Call) -> Command:
+        self.values.delete(header.namespace, header.key)
+        return answered()
+
+    def _namespace(self, header: headers.NamespaceHeader, _call: Call) -> Command:
+        values = self.values.namespace(header.namespace)
+        if values is None:
+            remark = f"No config item, Namespace: {header.namespace}"
+            return reply(ResponseCode.QUERY_NOT_FOUND, remark)
+        return answered(body=encode_body(bodies.ValueTable(values)))
+
+    def _update_config(self, _header: Header, call: Call) -> Command:
+        wanted = javaproperties.loads(call.command.body.decode("utf-8", "replace"))
+        fixed = sorted(wanted.keys() & self._settings.keys())
+        if fixed:
+            remark = f"Can not update config in black list: {', '.join(fixed)}"
+            return reply(ResponseCode.NO_PERMISSION, remark)
+        if _ORDER_MESSAGES in wanted:  # others are not known, and ignored, as in 4.9
+            self.order_messages = wanted[_ORDER_MESSAGES].strip().lower() == "true"
+        return answered()
+
+    def _config(self, _header: Header, _call: Call) -> Command:
+        settings = {**self._settings, _ORDER_MESSAGES: str(self.order_messages).lower()}
+        lines = [f"{name}={value}\n" for name, value in sorted(settings.items())]
+        return answered(body="".join(lines).encode())
+
+
+def _registration(header: headers.RegisterBrokerHeader, command: Command) -> bodies.Registration:
+    if not command.body:
+        return bodies.Registration()
+    if command.version < WITH_FILTERS_VERSION:
+        return bodies.Registration(None, decode_body(command.body, TopicTable))
+    if header.compressed:
+        return bodies.unpack_registration(command.body)
+    return decode_body(command.body, bodies.Registration)
+
+
+def _listed(topics: list[str], address: str | None = None) -> Command:
+    return answered(body=encode_body(bodies.TopicList(address, topics)))

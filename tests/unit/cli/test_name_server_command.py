@@ -1,0 +1,98 @@
+"""``rocketstore serve namesrv``: one command that starts, says when, and ends in time."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from rocketstore.nameserver.headers import KeyHeader, KeyValueHeader, ValueReply
+from rocketstore.nameserver.key_values import ORDER_TOPICS
+from rocketstore.remoting.client import RemotingClient
+from rocketstore.remoting.codes import RequestCode
+from rocketstore.remoting.requests import reply_header, request
+from support.patience import PATIENCE_S
+
+VALUE = KeyValueHeader(ORDER_TOPICS, "orders", "broker-a:4")
+
+
+@contextmanager
+def name_server(*options, ends_by=signal.SIGTERM):
+    """Run the command; the value is where it listens."""
+    command = [sys.executable, "-m", "rocketstore", "serve", "namesrv", "--port", "0", *options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stderr.readline() == "ready\n"
+            said = process.stdout.readline()
+            assert said.startswith("name server at ")
+            yield said.split()[-1]
+            began = time.monotonic()
+            process.send_signal(ends_by)
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            assert (process.returncode, errors) == (0, "")
+            assert time.monotonic() - began < 5
+        finally:
+            process.kill()
+
+
+def ask(address, command):
+    async def main():
+        async with RemotingClient() as client:
+            return await client.ask(address, command, timeout_ms=int(PATIENCE_S * 1000))
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGINT])
+def test_it_answers_once_it_is_ready_and_ends_when_it_is_told(ends_by):
+    with name_server(ends_by=ends_by) as address:
+        assert address.startswith("127.0.0.1:")
+        found = ask(address, request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        assert json.loads(found.body) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+        host, port = address.split(":")
+        # A client that is connected, and one that dies in the middle of a frame, hold nothing up.
+        idle = socket.create_connection((host, int(port)))
+        half = socket.create_connection((host, int(port)))
+        half.sendall(b"\0\0\0")
+    idle.close()
+    half.close()
+
+
+def test_values_outlive_it_where_they_are_kept(tmp_path):
+    kept = tmp_path / "kvConfig.json"
+    with name_server("--kv-config", str(kept)) as address:
+        assert ask(address, request(RequestCode.PUT_KV_CONFIG, VALUE)).code == 0
+    assert json.loads(kept.read_text()) == {"configTable": {ORDER_TOPICS: {"orders": "broker-a:4"}}}
+    with name_server("--kv-config", str(kept)) as address:
+        key = KeyHeader(ORDER_TOPICS, "orders")
+        found = ask(address, request(RequestCode.GET_KV_CONFIG, key))
+        assert reply_header(found, ValueReply).value == "broker-a:4"
+
+
+def run(*options):
+    command = [sys.executable, "-m", "rocketstore", "serve", "namesrv", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_port_that_is_taken_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, said = run("--port", str(taken.getsockname()[1]))
+    assert code == 3
+    assert "cannot listen at 127.0.0.1:" in said
+    assert "Traceback" not in said
+
+
+def test_values_that_are_broken_are_an_error_and_stay(tmp_path):
+    kept = tmp_path / "kvConfig.json"
+    kept.write_text('{"configTable":')
+    code, said = run("--port", "0", "--kv-config", str(kept))
+    assert code == 4
+    assert str(kept) in said
+    assert kept.read_text() == '{"configTable":'
