@@ -49,8 +49,6 @@ def put(
         Bytes of each body.
     directory
         Disk to measure; a temporary store is made below it and removed.
-    settings
-        For example --set flushDiskType=SYNC_FLUSH.
     """
     with _temporary_store(directory, settings) as store:
         took, latencies = _fill(store, messages, body_size)

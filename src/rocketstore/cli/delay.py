@@ -46,8 +46,6 @@ def list_delays(
         Print every message, by level and due time, not how many there are.
     max_
         Most messages to print; without it all.
-    settings
-        Where settings come from: messageDelayLevel gives the levels.
     """
     from rocketstore.cli.reading import open_for_reading
     from rocketstore.delay import waiting, waiting_messages

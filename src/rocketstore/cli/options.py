@@ -36,6 +36,15 @@ TopicOption = Annotated[str, Parameter(name=["--topic", "-t"])]
 QueueOption = Annotated[int, Parameter(name=["--queue", "-q"])]
 MaxOption = Parameter(name=["--max", "-n"], validator=validators.Number(gte=0))
 
+SparkOption = Annotated[str, Parameter(name="--master", help="Where Spark runs.")]
+SplitOption = Annotated[
+    int,
+    Parameter(
+        name="--split-mib",
+        help="Most MiB of the log that one task takes.",
+        validator=validators.Number(gte=1),
+    ),
+]
 
 StoreArgument = Annotated[Path, Parameter(name="STORE", help="Directory of the store.")]
 

@@ -6,7 +6,7 @@ from cyclopts import App
 
 from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
 from rocketstore.cli.output import print_rows
-from rocketstore.cli.serve import MasterOption
+from rocketstore.cli.serve import MasterOption, with_master
 
 app = App(name="replica", help="How far a slave is.")
 
@@ -31,22 +31,11 @@ def status(
         Directory of the slave's store.
     master
         Address at which the master listens for slaves.
-    settings
-        See `config show`.
-    output
-        table, json or jsonl.
     """
-    import msgspec
-
     from rocketstore.cli.reading import open_for_reading
-    from rocketstore.errors import ConfigError
     from rocketstore.replication.slave import ask_master
 
-    config = (settings or StoreSettings()).load(store)
-    if master is not None:
-        config = msgspec.structs.replace(config, ha_master_address=master)
-    if config.ha_master_address is None:
-        raise ConfigError("whose slave is it?", key="haMasterAddress", hint="give --master")
+    config = with_master((settings or StoreSettings()).load(store), master)
     with open_for_reading(store, settings) as reader:
         begin, end = reader.min_physical_offset, reader.max_physical_offset
     there = ask_master(config)

@@ -85,14 +85,9 @@ def slave(
     renew
         Where this log does not fit the master's (it is ahead, too old, or another one), set it
         aside under names that end in .replaced, and begin again. --no-renew goes on trying.
-    settings
-        See `config show`.
     """
     config = _served(settings, broker_role=BrokerRole.SLAVE)
-    if master is not None:
-        config = msgspec.structs.replace(config, ha_master_address=master)
-    if config.ha_master_address is None:
-        raise ConfigError("a slave needs a master", key="haMasterAddress", hint="give --master")
+    config = with_master(config, master)
     with _until_told() as told:
         while not told.is_told:
             end = _follow(store, config, told, renew=renew)
@@ -100,6 +95,15 @@ def slave(
                 for path in set_log_aside(StoreLayout.of(store, config), end):
                     complain(f"kept as {path}")
     return 0
+
+
+def with_master(config: StoreConfig, master: str | None) -> StoreConfig:
+    """Return settings that name a master: the one given, or their own."""
+    if master is not None:
+        config = msgspec.structs.replace(config, ha_master_address=master)
+    if config.ha_master_address is None:
+        raise ConfigError("a slave needs a master", key="haMasterAddress", hint="give --master")
+    return config
 
 
 def _sized(store: Path, config: StoreConfig) -> StoreConfig:

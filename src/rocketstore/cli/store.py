@@ -23,7 +23,6 @@ from rocketstore.errors import ConfigError
 
 app = App(name="store", help="Inspect, verify, repair and fill a store.")
 
-EXIT_FOUND = 1
 EXIT_DAMAGED = 4
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from rocketstore.cli.options import (
     ArchiveLocation,
     OutputOption,
+    SparkOption,
+    SplitOption,
     StoreLocation,
     StoreSettings,
 )
@@ -25,8 +25,8 @@ def archive(
     target: ArchiveLocation,
     /,
     *,
-    master: str = "local[*]",
-    split_mib: Annotated[int, Parameter(name="--split-mib")] = 512,
+    master: SparkOption = "local[*]",
+    split_mib: SplitOption = 512,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -39,12 +39,6 @@ def archive(
     target
         Directory of the archive, made if missing; or its URI on an object store. Stores of several
         brokers may share one.
-    master
-        Where Spark runs.
-    split_mib
-        Most MiB of the log that one task archives, to one file per day.
-    settings
-        Where settings come from, such as the directories of the log.
     """
     from rocketstore import pipeline
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from rocketstore.cli.findings import print_verification
-from rocketstore.cli.options import OutputOption, StoreLocation, StoreSettings
+from rocketstore.cli.options import (
+    OutputOption,
+    SparkOption,
+    SplitOption,
+    StoreLocation,
+    StoreSettings,
+)
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -20,8 +24,8 @@ def audit(
     /,
     *,
     out: Path | None = None,
-    master: str = "local[*]",
-    split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
+    master: SparkOption = "local[*]",
+    split_mib: SplitOption = 256,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -33,10 +37,6 @@ def audit(
     ----------
     out
         Directory to be made: findings and queues as Parquet, a summary as JSON.
-    master
-        Where Spark runs.
-    split_mib
-        Most MiB of the log that one task reads.
     """
     from rocketstore import pipeline
     from rocketstore.pipeline.jobs.audit.audit_plan import find_places
@@ -49,6 +49,6 @@ def audit(
     find_places(store, config)
     spark = pipeline.session(master, quiet=True)
     report: AuditReport = pipeline.audit(
-        spark, store, out, config=config, max_split_bytes=max(1, split_mib) * MiB
+        spark, store, out, config=config, max_split_bytes=split_mib * MiB
     )
     return print_verification(report, output)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from rocketstore.cli.findings import EXIT_FINE, print_verification
-from rocketstore.cli.options import Output, OutputOption, StoreLocation, StoreSettings
+from rocketstore.cli.options import (
+    Output,
+    OutputOption,
+    SparkOption,
+    SplitOption,
+    StoreLocation,
+    StoreSettings,
+)
 from rocketstore.cli.output import print_object
 from rocketstore.units import MiB
 
@@ -26,8 +31,8 @@ def rebuild(
     *,
     prove: bool = False,
     to: str | None = None,
-    master: str = "local[*]",
-    split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
+    master: SparkOption = "local[*]",
+    split_mib: SplitOption = 256,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -44,12 +49,6 @@ def rebuild(
     to
         Make them in this place, where there is nothing yet, and leave the store as it is; a path,
         or a URI. A store on an object store needs one.
-    master
-        Where Spark runs.
-    split_mib
-        Most MiB of the log that one task reads.
-    settings
-        Where settings come from, such as the delay levels.
     """
     from rocketstore import pipeline
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rocketstore.cli.options import Output, OutputOption, StoreSettings
+from rocketstore.cli.options import Output, OutputOption, SparkOption, SplitOption, StoreSettings
 from rocketstore.cli.output import print_object
 from rocketstore.units import MiB
 
@@ -21,8 +21,8 @@ def report(
     /,
     *,
     out: Annotated[Path | None, Parameter(help="A directory that does not exist yet.")] = None,
-    master: str = "local[*]",
-    split_mib: Annotated[int, Parameter(name="--split-mib")] = 256,
+    master: SparkOption = "local[*]",
+    split_mib: SplitOption = 256,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -37,12 +37,6 @@ def report(
         Directory or URI of a store, or of a directory of stores.
     out
         A new directory for page, tables and JSON; default: one here named after the time.
-    master
-        Where Spark runs.
-    split_mib
-        Most MiB of the log that one task reads.
-    settings
-        Where settings come from, such as the delay levels.
     """
     from rocketstore import pipeline
     from rocketstore.pipeline.jobs.report.report_job import plan_report, run_report
@@ -50,7 +44,7 @@ def report(
     config = (settings or StoreSettings()).load(store)
     place = out or Path(f"rocketstore-report-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - a name
     # What is wrong with the places is said before Spark is started, which takes seconds.
-    planned = plan_report(store, place, config, max(split_mib, 1) * MiB)
+    planned = plan_report(store, place, config, split_mib * MiB)
     spark = pipeline.session(master, quiet=True)
     _print_report(run_report(spark, planned), output)
     return 0

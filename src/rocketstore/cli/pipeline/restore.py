@@ -12,6 +12,7 @@ from rocketstore.cli.options import (
     BeginOption,
     EndOption,
     OutputOption,
+    SparkOption,
     StoreSettings,
     must_exist,
 )
@@ -30,7 +31,7 @@ def restore(
     end: EndOption = None,
     allow_gaps: Annotated[bool, Parameter(negative=())] = False,
     log_only: Annotated[bool, Parameter(negative=())] = False,
-    master: str = "local[*]",
+    master: SparkOption = "local[*]",
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
@@ -53,10 +54,6 @@ def restore(
         without files of which nothing is left.
     log_only
         Make no queues and no index: the first program that opens the store does.
-    master
-        Where Spark runs.
-    settings
-        Where settings come from, such as the delay levels.
     """
     from rocketstore import pipeline
 
