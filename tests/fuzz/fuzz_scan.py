@@ -112,7 +112,16 @@ def test_any_bytes_are_accounted_for(data):
     check(data)
 
 
+def claiming(body_size: int) -> SyntheticLog:
+    """Return a log of one record that says so of its body."""
+    log = SyntheticLog(BASE).add(body=b"b" * 90)
+    log.data[84:88] = body_size.to_bytes(4, "big")
+    return log
+
+
 @given(damaged_logs())
+@example(claiming(400))
+@example(claiming(1 << 30))
 def test_damaged_logs_are_accounted_for(log):
     check(bytes(log.data))
 

@@ -62,6 +62,8 @@ def test_a_delay_counts_from_the_clock_though_the_store_time_is_ahead(
         put(store, b"later", level)
         [waiting] = store.get(WAITING, int(level) - 1, 0).messages
         assert waiting.store_timestamp_ms == clock.now_ms + jump_ms
+        [(_, entry)] = store.queue_entries(WAITING, int(level) - 1)
+        assert 0 <= entry.tags_code - clock.now_ms - LEVEL_MS[level] < 1_000
         if end == "open":
             waits_exactly(store, clock, LEVEL_MS[level])
             return

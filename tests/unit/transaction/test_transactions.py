@@ -308,6 +308,8 @@ def test_what_could_never_be_committed_does_not_begin(stores: TransactionStores)
 def test_a_half_message_leaves_room_for_its_checks(stores: TransactionStores, size: int) -> None:
     half = stores.store.begin(Message(topic="orders", properties={"a": "x" * size}))
     assert half.put.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    assert half.put.detail is not None
+    assert ("that checks add" in half.put.detail) == (size > 32_574)
     assert stores.store.commit(half).status is EndStatus.NOT_FOUND
 
 
