@@ -1,52 +1,21 @@
 """``rocketstore serve namesrv``: one command that starts, says when, and ends in time."""
 
-import asyncio
 import json
 import signal
 import socket
 import subprocess
 import sys
-import time
-from contextlib import contextmanager
 
 import pytest
 
 from rocketstore.nameserver.headers import KeyHeader, KeyValueHeader, ValueReply
 from rocketstore.nameserver.key_values import ORDER_TOPICS
-from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.codes import RequestCode
 from rocketstore.remoting.requests import reply_header, request
+from support.name_server import ask, name_server
 from support.patience import PATIENCE_S
 
 VALUE = KeyValueHeader(ORDER_TOPICS, "orders", "broker-a:4")
-
-
-@contextmanager
-def name_server(*options, ends_by=signal.SIGTERM):
-    """Run the command; the value is where it listens."""
-    command = [sys.executable, "-m", "rocketstore", "serve", "namesrv", "--port", "0", *options]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
-        try:
-            assert process.stderr.readline() == "ready\n"
-            said = process.stdout.readline()
-            assert said.startswith("name server at ")
-            yield said.split()[-1]
-            began = time.monotonic()
-            process.send_signal(ends_by)
-            _, errors = process.communicate(timeout=PATIENCE_S)
-            assert (process.returncode, errors) == (0, "")
-            assert time.monotonic() - began < 5
-        finally:
-            process.kill()
-
-
-def ask(address, command):
-    async def main():
-        async with RemotingClient() as client:
-            return await client.ask(address, command, timeout_ms=int(PATIENCE_S * 1000))
-
-    return asyncio.run(main())
 
 
 @pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGINT])

@@ -1,0 +1,128 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.io.BufferedReader;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.charset.StandardCharsets;
+import java.util.Properties;
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.MQVersion;
+import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
+import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+
+/** Runs what Apache RocketMQ 4.9 has: a JSON object in, a JSON object out, a line each. */
+public final class GenuineBroker {
+    private BrokerController broker;
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
+        System.setOut(System.err);
+        // As BrokerStartup and NamesrvStartup do.
+        System.setProperty(
+            RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
+        GenuineBroker session = new GenuineBroker();
+        BufferedReader in =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            JSONObject answer = new JSONObject();
+            try {
+                session.handle(JSON.parseObject(line), answer);
+                answer.put("ok", true);
+            } catch (Throwable error) {
+                error.printStackTrace();
+                answer.put("ok", false);
+                answer.put("error", String.valueOf(error));
+            }
+            out.println(answer);
+        }
+        System.exit(0);
+    }
+
+    private void handle(JSONObject ask, JSONObject answer) throws Exception {
+        switch (ask.getString("cmd")) {
+            case "nameServer": answer.put("port", nameServer(ask.getString("path"))); break;
+            case "broker": answer.put("port", start(ask)); break;
+            case "stop": broker.shutdown(); break;
+            case "send": answer.put("results", send(ask)); break;
+            default: throw new IllegalArgumentException(ask.getString("cmd"));
+        }
+    }
+
+    private static int nameServer(String path) throws Exception {
+        NamesrvConfig config = new NamesrvConfig();
+        config.setRocketmqHome(path);
+        config.setKvConfigPath(path + "/kvConfig.json");
+        config.setConfigStorePath(path + "/namesrv.properties");
+        NettyServerConfig server = new NettyServerConfig();
+        server.setListenPort(freePort(0));
+        NamesrvController controller = new NamesrvController(config, server);
+        controller.initialize();
+        controller.start();
+        return server.getListenPort();
+    }
+
+    private int start(JSONObject ask) throws Exception {
+        Properties properties = new Properties();
+        ask.getJSONObject("config").forEach((name, value) -> properties.put(name, "" + value));
+        BrokerConfig config = new BrokerConfig();
+        MessageStoreConfig store = new MessageStoreConfig();
+        MixAll.properties2Object(properties, config);
+        MixAll.properties2Object(properties, store);
+        config.setRocketmqHome(ask.getString("path"));
+        config.setBrokerIP1("127.0.0.1");
+        config.setBrokerIP2("127.0.0.1");
+        store.setStorePathRootDir(ask.getString("path"));
+        store.setStorePathCommitLog(ask.getString("path") + "/commitlog");
+        store.setHaListenPort(freePort(0));
+        NettyServerConfig server = new NettyServerConfig();
+        server.setListenPort(freePort(2));
+        broker = new BrokerController(config, server, new NettyClientConfig(), store);
+        if (!broker.initialize()) {
+            throw new IllegalStateException("the broker does not start");
+        }
+        broker.start();
+        return server.getListenPort();
+    }
+
+    private static JSONArray send(JSONObject ask) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("producers");
+        producer.setNamesrvAddr(ask.getString("nameServer"));
+        producer.setSendMsgTimeout(60_000);
+        producer.start();
+        JSONArray results = new JSONArray();
+        for (Object body : ask.getJSONArray("bodies")) {
+            byte[] bytes = ((String) body).getBytes(StandardCharsets.UTF_8);
+            SendResult sent = producer.send(new Message(ask.getString("topic"), bytes), 60_000);
+            results.add(sent.getSendStatus() + " " + sent.getMessageQueue().getBrokerName());
+        }
+        producer.shutdown();
+        return results;
+    }
+
+    /** Return a free port below which another one is free, as a broker's second port has to be. */
+    private static int freePort(int below) throws Exception {
+        InetAddress host = InetAddress.getLoopbackAddress();
+        while (true) {
+            try (ServerSocket one = new ServerSocket(0, 1, host);
+                 ServerSocket other = new ServerSocket(below == 0 ? 0 : one.getLocalPort() - below, 1, host)) {
+                return one.getLocalPort();
+            } catch (java.net.BindException taken) {
+                continue;
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+"""A genuine name server, broker and client of 4.9.7, with their network, as a Python object.
+
+``tests/interop/java49`` names their jars and has the one class that drives them, which Java
+compiles when it runs it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from support.java_batch_store import OPEN, class_path
+from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, java_tool
+from support.line_process import LineProcess
+from support.spark_home import SHORT_LIVED_JVM
+
+PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java49"
+
+
+def genuine_class_path() -> str:
+    """Return the paths of the jars."""
+    return class_path(PROJECT)
+
+
+class GenuineBroker:
+    """One of each in a JVM, at free ports of the loopback."""
+
+    def __init__(self) -> None:
+        # Its logs and its own directories go to the home that it is told.
+        self._home = tempfile.TemporaryDirectory(prefix="rocketstore-genuine-")
+        command = [java_tool("java"), *SHORT_LIVED_JVM.split(), *OPEN, DISK_MAY_BE_FULL]
+        command += [f"-Duser.home={self._home.name}", "-Dtls.server.mode=disabled"]
+        source = str(PROJECT / "GenuineBroker.java")
+        self._process = LineProcess([*command, "-cp", genuine_class_path(), source])
+
+    def start_name_server(self) -> str:
+        """Start a name server; return its address."""
+        port = self._process.ask("nameServer", path=self._home.name)["port"]
+        return f"127.0.0.1:{port}"
+
+    def start_broker(self, name_server: str, **settings: Any) -> str:
+        """Start a broker that registers with a name server; return its address."""
+        config = {**SMALL_FILES, "namesrvAddr": name_server, **settings}
+        port = self._process.ask("broker", path=f"{self._home.name}/store", config=config)["port"]
+        return f"127.0.0.1:{port}"
+
+    def stop_broker(self) -> None:
+        """Stop the broker in order; it unregisters."""
+        self._process.ask("stop")
+
+    def send(self, name_server: str, topic: str, *bodies: str) -> list[str]:
+        """Send messages with a client; return status and broker of each."""
+        ask = {"nameServer": name_server, "topic": topic, "bodies": bodies}
+        results: list[str] = self._process.ask("send", **ask)["results"]
+        return results
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.kill()
+        self._home.cleanup()
