@@ -16,7 +16,7 @@ WITHOUT_EFFECT = {
     "store_path_root_dir": "the directory that is opened wins; read for storePathCommitLog only",
 }
 
-DECLARATIONS = {"store_config.py"}
+DECLARATIONS = {"store_config.py", "store_options.py", "service_options.py"}
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from rocketstore.config import (
     resolve_sizes,
 )
 from rocketstore.config.grammars import parse_delete_hours
+from rocketstore.config.option import broker_conf_key
 from rocketstore.config.sources import (
     BROKER_KEYS,
     KEYS_WITHOUT_EFFECT,
@@ -29,12 +30,7 @@ from rocketstore.config.sources import (
     from_properties,
     load_broker_conf,
 )
-from rocketstore.config.store_config import (
-    FIELD_OF_KEY,
-    FIELDS,
-    broker_conf_key,
-    field_texts,
-)
+from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, field_texts
 from rocketstore.errors import ConfigError
 from support.golden import golden_case
 from support.option_rows import COLUMNS, option_rows

@@ -7,7 +7,6 @@ import pytest
 from rocketstore import Message, MessageStore, PutMessageStatus, Service, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.native.log_end import Record
-from rocketstore.storage.threads import Periodic
 from support.replicas import wait_until
 from support.repository import ROOT
 from support.small_store import CONFIG
@@ -125,7 +124,7 @@ def test_the_runtime_information_has_every_key_of_4_9(tmp_path):
 def test_the_service_of_the_page_works(tmp_path):
     """The example of docs/contributing.md, added from outside of the package."""
     example = (ROOT / "docs/contributing.md").read_text("utf-8").split("```python\n")[1]
-    names = {"Service": Service, "Periodic": Periodic, "Message": Message}
+    names = {}
     exec(example.split("```")[0], names)  # noqa: S102 - our own page
     with MessageStore.open(tmp_path, CONFIG, services=[names["Heartbeat"]]) as store:
         store.attached["heartbeat"]._beat()

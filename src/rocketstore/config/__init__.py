@@ -2,8 +2,10 @@
 
 from rocketstore.config.files import StoreSizes, commit_log_directories, resolve_sizes
 from rocketstore.config.grammars import parse_delay_levels
+from rocketstore.config.service_options import BrokerRole
 from rocketstore.config.sources import load_config
-from rocketstore.config.store_config import BrokerRole, FlushDiskType, RecoveryPolicy, StoreConfig
+from rocketstore.config.store_config import StoreConfig
+from rocketstore.config.store_options import FlushDiskType, RecoveryPolicy
 
 __all__ = [
     "BrokerRole",

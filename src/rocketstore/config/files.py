@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from rocketstore.config.store_config import SMALL_SIZES
+from rocketstore.config.store_options import SMALL_SIZES
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format.index_file import (
     DEFAULT_ITEM_COUNT,

@@ -17,7 +17,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, FieldSpec, StoreConfig, kind_name
+from rocketstore.config.option import FieldSpec, kind_name
+from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, StoreConfig
 from rocketstore.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from rocketstore.units import KiB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.config import StoreConfig
+    from rocketstore.config.service_options import ReplicationOptions
     from rocketstore.replication.protocol import Session
 
 _READ_BYTES: Final = 256 * KiB
@@ -175,7 +175,7 @@ class Link:
         return True
 
 
-def tls_context(config: StoreConfig, *, is_master: bool) -> ssl.SSLContext | None:
+def tls_context(config: ReplicationOptions, *, is_master: bool) -> ssl.SSLContext | None:
     """Return what TLS needs, None without; both sides show a certificate and check the other's.
 
     The certificate counts, not the name in it: slaves have none, and a master is chosen by its

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from rocketstore.config import StoreConfig
+    from rocketstore.config.service_options import ReplicationOptions
     from rocketstore.storage.store import BaseStore
 
 FIRST_PAUSE_S: Final = 0.1
@@ -47,7 +47,7 @@ CONNECT_TIMEOUT_MS: Final = 5000
 _log: Final = get_logger(__name__)
 
 
-def master_address(config: StoreConfig) -> tuple[str, int]:
+def master_address(config: ReplicationOptions) -> tuple[str, int]:
     """Return host and port of ``haMasterAddress``; `ConfigError` where it is not one."""
     text = config.ha_master_address or ""
     host, _, port = text.rpartition(":")
@@ -167,7 +167,7 @@ class SlaveService(Service):
             listen(error)
 
 
-def ask_master(config: StoreConfig) -> Welcome:
+def ask_master(config: ReplicationOptions) -> Welcome:
     """Return what the master of the settings says of its log, without following it.
 
     `OSError` says which master cannot be reached in time, `PeerError` that it is not one of ours.

@@ -1,0 +1,90 @@
+"""The options of what works on an open store, a struct for each owner."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+from rocketstore.config.option import Option, Options
+from rocketstore.units import MiB
+
+
+class BrokerRole(enum.Enum):
+    """The store's part in replication."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class MetricsOptions(Options, frozen=True, kw_only=True):
+    """Of `rocketstore.metrics`."""
+
+    metrics_port: Annotated[int, Option("-", 0, 65_535, ours=True)] = 0
+    """Port on which an open store serves its numbers to Prometheus; 0 serves none."""
+    metrics_host: Annotated[str, Option(ours=True)] = "127.0.0.1"
+    """Address of that port; this machine's own unless set. 0.0.0.0 is every address."""
+
+
+class DelayOptions(Options, frozen=True, kw_only=True):
+    """Of `rocketstore.delay`."""
+
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """Delays of the levels 1, 2, …: numbers with s, m, h or d. They give the tags code of delayed
+    messages in queue entries."""
+    flush_delay_offset_interval: Annotated[int, Option("ms", 1)] = 10_000
+    """How often it is written down how far delayed messages are delivered."""
+
+
+class ConsumingOptions(Options, frozen=True, kw_only=True):
+    """Of `rocketstore.consuming`."""
+
+    flush_consumer_offset_interval: Annotated[int, Option("ms", 1)] = 5_000
+    """How often it is written down how far groups are: so much is consumed again after a kill."""
+
+
+class TransactionOptions(Options, frozen=True, kw_only=True):
+    """Of `rocketstore.transaction`."""
+
+    transaction_check_interval: Annotated[int, Option("ms", 1)] = 60_000
+    """Pause between two checks of open transactions."""
+    transaction_time_out: Annotated[int, Option("ms", 0)] = 6_000
+    """How long a half message is left to its producer before it is checked."""
+    transaction_check_max: Annotated[int, Option("count", 0)] = 15
+    """How often a producer is asked about a half message before it is discarded."""
+
+
+class ReplicationOptions(Options, frozen=True, kw_only=True):
+    """Of `rocketstore.replication`, and the part that a store has in it."""
+
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    """Part in replication; a SLAVE refuses puts of its own, those of a SYNC_MASTER wait for
+    replicas."""
+    ha_listen_port: Annotated[int | None, Option("port", 0, 65535)] = None
+    """Where a master listens for slaves; unset it does not, 0 is any free port. 4.9's is 10912."""
+    ha_listen_address: Annotated[str, Option(ours=True)] = "127.0.0.1"
+    """Address that a master listens at. Whatever reaches it reads all messages: name one of a
+    network you trust, or require certificates."""
+    ha_master_address: str | None = None
+    """Master that a SLAVE follows, `host:port`; unset it follows none."""
+    ha_send_heartbeat_interval: Annotated[int, Option("ms", 1)] = 5000
+    """After this long without data, master and slave send a heartbeat."""
+    ha_housekeeping_interval: Annotated[int, Option("ms", 1)] = 20_000
+    """After so long without a sign of the other one the connection is closed."""
+    ha_transfer_batch_size: Annotated[int, Option("bytes", 1, 4 * MiB)] = 32_768
+    """Most bytes of one transfer; a slave of 4.9 takes 4 MiB at most."""
+    ha_slave_fallbehind_max: Annotated[int, Option("bytes", 1)] = 256 * MiB
+    """A slave that lacks this much counts as absent: SLAVE_NOT_AVAILABLE."""
+    offset_check_in_slave: bool = False
+    """Let a SLAVE send readers back to its end; else they wait for what its master has already."""
+    slave_timeout: Annotated[int, Option("ms", 1)] = 3000
+    """Longest wait of a SYNC_MASTER's put for its replicas, then FLUSH_SLAVE_TIMEOUT."""
+    in_sync_replicas: Annotated[int, Option("count", 1, ours=True)] = 1
+    """Slaves that must have a SYNC_MASTER's message; several connections of one count once."""
+    sync_from_last_file: Annotated[bool, Option(ours=True)] = False
+    """An empty slave takes only what is in its master's last file, as in 4.9, not the whole log. A
+    master of 4.9 sends no more in any case."""
+    ha_tls_certificate: Annotated[str | None, Option(ours=True)] = None
+    """PEM file with certificate and key to show; with it replication speaks TLS only."""
+    ha_tls_authorities: Annotated[str | None, Option(ours=True)] = None
+    """PEM file with those whose certificates are believed; each side must show one."""
