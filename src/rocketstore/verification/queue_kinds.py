@@ -12,20 +12,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.errors import StoreError
 from rocketstore.format.file_name import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
 )
-from rocketstore.format.metadata_json import TOPICS_FILE
+from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE, TOPICS_FILE
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.small_files import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rocketstore.units import QueueKey
     from rocketstore.verification.small_files import Content
+
+PLAIN_QUEUES: Final = "SimpleCQ"
+"""What a broker of 5.x says of topics that are like all others."""
 
 _TABLE: Final = f"{CONFIG_DIRECTORY}/{TOPICS_FILE}"
 
@@ -48,11 +52,26 @@ def queue_kinds(
     queues: Iterable[QueueKey],
     batch_queues: Iterable[QueueKey],
 ) -> QueueKinds:
-    """Compare the table of topics, or its backup, with the queues that have a directory."""
+    """Compare the table of topics, or its backup, with the queues that have a directory.
+
+    Raises `StoreError` where it names a kind that is not known.
+    """
     table = table_of(content_of, TOPICS_FILE)
+    for topic, said in ({} if table is None else table.topic_config_table).items():
+        refuse_unknown(topic, said.attributes)
     return compare_kinds(
         frozenset() if table is None else table.batch_topics(), queues, batch_queues
     )
+
+
+def refuse_unknown(topic: str, attributes: Mapping[str, str] | None) -> None:
+    """Raise where a table says of a topic that its queues are of a kind that is not known."""
+    kind = (attributes or {}).get(QUEUE_TYPE, PLAIN_QUEUES)
+    if kind not in (PLAIN_QUEUES, BATCH_QUEUES):
+        raise StoreError(
+            f"{_TABLE}: topic {topic} has queues of the kind {kind}, which is not known",
+            hint="open the store with the program that made them",
+        )
 
 
 def compare_kinds(

@@ -18,12 +18,13 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from rocketstore.errors import FormatError, StoreError
+from rocketstore.errors import FormatError
 from rocketstore.events import get_logger
-from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE, TOPICS_FILE
+from rocketstore.format.metadata_json import QUEUE_TYPE, TOPICS_FILE
 from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.storage.queues.topic_file import TOPIC_TABLE, decoded_topics
+from rocketstore.verification.queue_kinds import refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.units import QueueKey
     from rocketstore.verification.file_rules import FileFinding
-
-PLAIN_QUEUES: Final = "SimpleCQ"
-"""What a broker of 5.x says of topics that are like all others."""
 
 _log: Final = get_logger(__name__)
 
@@ -210,12 +208,8 @@ class TopicKinds(dict[str, TopicKind]):
             for kind in self.known.values():
                 if kind.claims(topic, one):
                     found[topic] = kind
-            of_table = (one.get("attributes") or {}).get(QUEUE_TYPE, PLAIN_QUEUES)
-            if topic not in found and of_table not in (PLAIN_QUEUES, BATCH_QUEUES):
-                raise StoreError(
-                    f"{path}: topic {topic} has queues of the kind {of_table}, which is not known",
-                    hint=f"known are {', '.join(sorted(self.known))}; open it with what made them",
-                )
+            if topic not in found:
+                refuse_unknown(topic, one.get("attributes"))
         for kind in self.known.values():
             kind.refuse_unsaid(frozenset(topic for topic, one in found.items() if one is kind))
         for topic in self.keys() - found.keys():
