@@ -19,7 +19,6 @@ from rocketstore.errors import ConfigError
 from rocketstore.metrics.endpoint import MetricsService
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.storage.store import BaseStore
-from rocketstore.storage.topics_of_kind import TopicsOfKind
 from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 from rocketstore.tables.positions import LogMark
 from rocketstore.transaction.checks import TransactionChecks
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutResult
+    from rocketstore.storage.topics_of_kind import TopicsOfKind
     from rocketstore.transaction.checks import CheckAnswer
 
 
@@ -103,7 +103,7 @@ class MessageStore(BaseStore):
         services: Iterable[Maker] = (),
     ) -> None:  # fmt: skip
         super().__init__(parts, *wrong, threads=threads)
-        self.batch_topics = TopicsOfKind(parts, "batch", check_open=self.check_open)
+        self.batch_topics = self.topics_of("batch")
         self._filters: ConsumerFilters | None = None
         if (extensions := parts.queues.make_extension) is not None:
             from rocketstore.queue_extension.filters import ConsumerFilters  # noqa: PLC0415 - as above
@@ -143,7 +143,7 @@ class MessageStore(BaseStore):
                 key="memoryTopicEnable",
                 hint="open a master with StoreConfig(memory_topic_enable=True)",
             )
-        return TopicsOfKind(self._parts, "memory", check_open=self.check_open)
+        return self.topics_of("memory")
 
     def at_physical_offset(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record starts at an offset, None when none does.

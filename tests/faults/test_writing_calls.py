@@ -80,7 +80,7 @@ READS = {
         check_transactions close earliest_log_timestamp earliest_timestamp extension_unit find get
         get_raw get_views look_again max_offset message_count min_offset next_queue_offset offset_at
         open prepare queue_entries queues remove_listener ring runtime_info store_timestamp topics
-        wait_dispatched wait_for wait_until""",
+        topics_of wait_dispatched wait_for wait_until""",
     "memory_topics": "",
     "batch_topics": "",
     "consumer_offsets": "forget get metrics runtime_info snapshot start stop",

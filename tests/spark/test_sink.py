@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, StoreConfig
 from support import sink_driver
 from support.golden_stores import golden_store
 from support.patience import START_S
@@ -205,3 +205,21 @@ def _numbers(root: Path) -> list[int]:
                 found |= {message.physical_offset: int(message.body) for message in page.messages}
                 offset = page.next_offset
     return [found[offset] for offset in sorted(found)]
+
+
+def test_rows_of_a_batch_topic_reach_its_queue_and_those_of_a_memory_topic_are_refused(
+    spark, orders, tmp_path
+):
+    root = tmp_path / "store"
+    with MessageStore.open(root, StoreConfig.small(memory_topic_enable=True)) as store:
+        store.batch_topics.create("Even")
+        store.memory_topics.create("Odd")
+    write(orders.where("topic = 'Even'"), root)
+    with pytest.raises(Exception, match="Odd is a memory topic"):
+        write(orders, root)
+    with MessageStore.open(root) as store:
+        assert sum(store.message_count(*key) for key in store.queues()) == 300
+        assert {key.topic for key in store.queues()} == {"Even"}
+    assert read(spark, root, path=str(root)).count() == 300
+    assert read(spark, root, table="batchqueue").count() == 300
+    check_whole(root, None)

@@ -32,6 +32,7 @@ from rocketstore.storage.reading.reader import Gone, Reader
 from rocketstore.storage.replicated_log import ReplicatedLog
 from rocketstore.storage.results import FIRST_IN_MEMORY
 from rocketstore.storage.services import StoreServices
+from rocketstore.storage.topics_of_kind import TopicsOfKind
 from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import ArrivalListener
+    from rocketstore.storage.queues.topic_kinds import TopicKind
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.threads import Bell
 
@@ -97,8 +99,7 @@ class BaseStore(Reader):
             check_readable=parts.flags.check_readable, note_get=own.statistics.note_get,
         )  # fmt: skip
         self.clock, self.disk = parts.clock, parts.disk
-        self.recovery = parts.recovery
-        self.problems = parts.problems
+        self.recovery, self.problems = parts.recovery, parts.problems
         self.running_flags = parts.flags
         self._parts = parts
         self._writer = own.writer
@@ -120,7 +121,7 @@ class BaseStore(Reader):
         cls, path: str | Path, config: StoreConfig | None = None, *,
         read_only: Literal[False] = False, clock: Callable[[], int] = system_clock_ms,
         disk: Disk | None = None, policy: RecoveryPolicy | None = None, threads: bool = True,
-        services: Iterable[Maker] = (),
+        services: Iterable[Maker] = (), kinds: Iterable[Callable[[], TopicKind]] = (),
     ) -> Self: ...  # fmt: skip
 
     @overload
@@ -134,6 +135,7 @@ class BaseStore(Reader):
         cls, path: str | Path, config: StoreConfig | None = None, *, read_only: bool = False,
         clock: Callable[[], int] = system_clock_ms, disk: Disk | None = None,
         policy: RecoveryPolicy | None = None, threads: bool = True, services: Iterable[Maker] = (),
+        kinds: Iterable[Callable[[], TopicKind]] = (),
     ) -> Self | ReadOnlyStore:  # fmt: skip
         """Open the store at `path`, recover it, and make it when there is none.
 
@@ -156,6 +158,8 @@ class BaseStore(Reader):
             the calling thread. For tests that must not depend on time.
         services
             What makes further services of the store (`Service`); they start last, and stop first.
+        kinds
+            What makes further kinds of topics (`TopicKind`).
 
         Raises
         ------
@@ -177,6 +181,7 @@ class BaseStore(Reader):
             parts = open_parts(
                 StoreLayout.of(path, config), config, disk=Disk() if disk is None else disk,
                 clock=clock, to_drop=to_drop, policy=policy, keeps_memory=cls.keeps_memory,
+                kinds=kinds,
             )  # fmt: skip
             store = cls(parts, threads=threads, services=services)
             store._services.start()
@@ -349,6 +354,10 @@ class BaseStore(Reader):
         self._services.flush()
 
     # --- about the store ------------------------------------------------------------------------
+
+    def topics_of(self, kind: str) -> TopicsOfKind:
+        """Return the topics of a kind, as ``batch``, of which it can make more."""
+        return TopicsOfKind(self._parts, kind, check_open=self.check_open)
 
     @property
     def max_physical_offset(self) -> int:

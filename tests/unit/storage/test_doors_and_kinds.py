@@ -22,9 +22,12 @@ from rocketstore.cli.application import run
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.properties import encode_properties
 from rocketstore.native.log_end import Record
-from rocketstore.pipeline.sink import sink_commit
+from rocketstore.pipeline.sink import sink_commit, sink_writer
 from rocketstore.storage.audit.repair import rebuild_store
-from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.kinds.memory_log import MemoryLog
+from rocketstore.storage.queues.topic_kinds import TopicKind
+from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry
+from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.store import BaseStore
 from rocketstore.units import QueueKey
 from support.audit_runs import audited
@@ -230,7 +233,7 @@ def test_a_commit_of_the_sink_puts_rows_where_their_consumers_find_them(
     with open_store(root, kind) as store:
         store.put(messages()[0])
     options = sink_options(root, streaming=False)
-    job = sink_commit.new_job(options)
+    job = sink_writer.new_job(options)
     files = stage(options, job, [[{**row, "topic": T, "queueId": 0} for row in rows(5)]])
 
     def commit() -> object:
@@ -243,7 +246,7 @@ def test_a_commit_of_the_sink_puts_rows_where_their_consumers_find_them(
         commit()
         with open_store(root) as store:
             assert [one[:6] for one in bodies(store)[1:]] == [b"%06d" % n for n in range(5)]
-    assert verify_store(root, now_ms=START_MS).findings == []
+        assert verify_store(root, now_ms=START_MS).findings == []
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
@@ -321,3 +324,61 @@ def test_a_kind_that_is_not_known_is_refused_by_name_at_every_door(root: Path) -
     for door in doors:
         with pytest.raises(StoreError, match=r"topic t has queues of the kind TreeCQ.*not known"):
             door()
+
+
+# --- a kind from outside of the package -----------------------------------------------------------
+
+
+class LatestLog(MemoryLog):
+    """Keeps the last message of each queue."""
+
+    def append(self, counter: Any, records: Any, numbered: None = None) -> PutResult:
+        result = super().append(counter, records, numbered)
+        queue = self.queues[counter.key]
+        while queue.min_offset < queue.max_offset - 1:
+            queue.forget_oldest()
+        return result
+
+
+class LatestTopics(TopicKind):
+    """Topics of which only the newest message counts: prices, positions, states."""
+
+    name, is_on_disk = "latest", False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = LatestLog(CONFIG, limit_bytes=1 << 20, clock=Clock())
+        limits = PageLimits.from_config(CONFIG)._replace(memory_span_bytes=1 << 61)
+        self._pages = Pages(self.log, limits, page_without_entry)
+
+    def claims(self, topic: str, said: Any) -> bool:
+        return (said.get("attributes") or {}).get("queue.type") == "Latest"
+
+    def marks(self, said: Any) -> dict[str, Any]:
+        return {"attributes": {"queue.type": "Latest"}}
+
+    def queue(self, key: QueueKey) -> Any:
+        return self.log.queues.get(key)
+
+    def queue_keys(self) -> list[QueueKey]:
+        return list(self.log.queues)
+
+    def pages(self, plain: Any, question: Any) -> Any:
+        return self._pages[question]
+
+
+def test_a_kind_from_outside_of_the_package_is_one_like_any_other(root: Path) -> None:
+    for _ in range(2):  # made, and found in the table again
+        with MessageStore.open(root, CONFIG, threads=False, kinds=[LatestTopics]) as store:
+            store.topics_of("latest").create(T)
+            assert store.topics_of("latest").names == {T}
+            store.put_batch(messages()).raise_for_status()
+            assert store.put(Message(topic=T, body=b"d")).queue_offset == 3
+            assert (store.min_offset(T, 0), store.max_offset(T, 0)) == (3, 4)
+            assert bodies(store) == [b"d"]
+            assert store.get(T, 0, 0).next_offset == 3
+            with pytest.raises(StoreError, match="t cannot become a batch topic"):
+                store.batch_topics.create(T)
+            store.put(Message(topic="plain", body=b"p")).raise_for_status()
+    with pytest.raises(StoreError, match=r"topic t has queues of the kind Latest.*not known"):
+        MessageStore.open(root, CONFIG)
