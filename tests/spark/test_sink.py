@@ -220,6 +220,6 @@ def test_rows_of_a_batch_topic_reach_its_queue_and_those_of_a_memory_topic_are_r
     with MessageStore.open(root) as store:
         assert sum(store.message_count(*key) for key in store.queues()) == 300
         assert {key.topic for key in store.queues()} == {"Even"}
-    assert read(spark, root, path=str(root)).count() == 300
+    assert read(spark, root).count() == 300
     assert read(spark, root, table="batchqueue").count() == 300
     check_whole(root, None)
