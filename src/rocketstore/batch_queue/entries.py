@@ -9,9 +9,8 @@ How derived: BatchConsumeQueue.getBatchMsgIndexBuffer and correctMinOffset of 5.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,34 +28,28 @@ if TYPE_CHECKING:
     from rocketstore.verification.batch_entries import BatchEntryArray
 
 
-class EntryFiles(Protocol):
-    """The files of a queue: offset of their first byte, -1 without one, and the size of one."""
-
-    @property
-    def min_offset(self) -> int: ...  # noqa: D102
-    @property
-    def file_size(self) -> int: ...  # noqa: D102
-
-
-class BatchEntries(ABC):
+class BatchEntries:
     """The entries of one queue by their place in it, from `first_place` up to `stop_place`."""
 
-    files: EntryFiles
+    files: Any
+    """See `scan.queue_search.Files`."""
     stop_place: int
 
     @property
     def first_place(self) -> int:
         """Place of the first entry on disk."""
-        return max(self.files.min_offset, 0) // BATCH_ENTRY_SIZE_BYTES
+        return max(int(self.files.min_offset), 0) // BATCH_ENTRY_SIZE_BYTES
 
     @property
     def entries_per_file(self) -> int:
         """How many entries one file holds; 1 where there is no file to tell."""
-        return max(1, self.files.file_size // BATCH_ENTRY_SIZE_BYTES)
+        return max(1, int(self.files.file_size) // BATCH_ENTRY_SIZE_BYTES)
 
-    @abstractmethod
     def read(self, place: int, count: int) -> bytes:
         """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
+        size = BATCH_ENTRY_SIZE_BYTES
+        held: bytes = self.files.read(place * size, count * size) or b""
+        return held[: len(held) - len(held) % size]
 
     def at(self, place: int) -> BatchEntry | None:
         """Return the entry of a place; None where it cannot be read."""

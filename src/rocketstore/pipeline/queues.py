@@ -126,12 +126,16 @@ class StoredFiles:
 class QueueFiles(QueueSearch):
     """The entries of one queue, as they were when they were first asked for."""
 
-    files: StoredFiles
     chunk_entries = _CHUNK_ROWS
 
     def __init__(self, location: str, key: QueueKey) -> None:
         self.location, self.key = location, key
-        self.files = StoredFiles(location, files_of(location, CONSUME_QUEUE_DIRECTORY, key))
+
+    @cached_property
+    def files(self) -> StoredFiles:
+        """The files of the queue."""
+        listed = files_of(self.location, CONSUME_QUEUE_DIRECTORY, self.key)
+        return StoredFiles(self.location, listed)
 
     @cached_property
     def extension(self) -> StoredFiles:
@@ -178,11 +182,6 @@ class BatchQueueFiles(BatchEntries):
             if count:
                 self.stop_place = first + count
                 break
-
-    def read(self, place: int, count: int) -> bytes:
-        """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
-        size = BATCH_ENTRY_SIZE_BYTES
-        return self.files.read(place * size, count * size) or b""
 
     def byte_count(self, start: int, stop: int) -> int:
         """Return the length of the records that have messages of a range."""

@@ -203,22 +203,20 @@ def _entries(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iter
                 "extensionAddress": pa.array(stored, mask=stored > MAX_EXT_ADDRESS),
                 "brokerName": part.store.broker_name,
             }
-            units = partial(queue_of, part.store.location, part.of)
-            values |= _of_units(units, stored, schema.names)
+            queue = queue_of(part.store.location, part.of)
+            values |= _of_units(queue, stored, schema.names)
             if len(entries):
                 yield batch_of(values, schema, len(entries))
 
 
-def _of_units(
-    queue: Callable[[], QueueFiles], codes: Numbers, names: Sequence[str]
-) -> dict[str, Any]:
+def _of_units(queue: QueueFiles, codes: Numbers, names: Sequence[str]) -> dict[str, Any]:
     """Return the columns that entries have of their units, null where no unit stands."""
     tags_codes, stored_ms = codes.copy(), np.full(len(codes), LAST_TIMESTAMP_MS + 1)
     bit_maps: list[bytes | None] = [None] * len(codes)
     wanted = {"tagsCode", "storeTimestamp", "bitMap"}.intersection(names)
     if wanted and (codes <= MAX_EXT_ADDRESS).any():
         most = MOST_UNIT_BYTES if "bitMap" in wanted else LEAST_UNIT_BYTES
-        for units in units_of(codes, queue().extension.read, most):
+        for units in units_of(codes, queue.extension.read, most):
             tags_codes[units.rows] = units.heads["code"]
             stored_ms[units.rows] = units.heads["stored"]
             for row, bit_map in units.bit_maps() if "bitMap" in wanted else ():

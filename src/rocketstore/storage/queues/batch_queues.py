@@ -196,9 +196,3 @@ class PreadBatchQueue(BatchQueue):
                 break
         self._seen_stop = stop
         return stop
-
-    def read(self, place: int, count: int) -> bytes:
-        """Return up to `count` entries from a place on, of one file; nothing where it is gone."""
-        size = BATCH_ENTRY_SIZE_BYTES
-        held = self.files.read(place * size, count * size) or b""
-        return held[: len(held) - len(held) % size]

@@ -20,7 +20,6 @@ import numpy as np
 from rocketstore.format.batch_queue_entry import BatchEntry
 from rocketstore.format.file_name import (
     CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
     file_name,
     is_directory_name,
 )
@@ -29,9 +28,8 @@ from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
-from rocketstore.pipeline.queues import StoredFiles, files_of
+from rocketstore.pipeline.queues import QueueFiles, StoredFiles
 from rocketstore.pipeline.stores import StoreFile
-from rocketstore.queue_extension.tags_codes import resolved
 from rocketstore.scan.queue_search import padded
 from rocketstore.verification import expectation, index_rules, queue_rules
 from rocketstore.verification.batch_entries import entries_called_for, stored_entries
@@ -251,7 +249,8 @@ class _LogReader:
                 else StoredFiles(self._task.location, odd, spares_lost=True)
             )
             found = queue_rules.entries_at(block.queue_offset, partial(padded, files))
-            part = queue_rules.compare(block, found, partial(self._tags_codes, key))
+            tags_codes = QueueFiles(self._task.location, key).tags_codes
+            part = queue_rules.compare(block, found, tags_codes)
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():
                 start, first, last, reached, *sets = part
@@ -259,11 +258,6 @@ class _LogReader:
                 for name, one in zip(_SETS, sets, strict=True):
                     columns[name] = np.array(one, np.int64).tobytes()
                 yield Row(queue_target(key), "part", start, **columns)
-
-    def _tags_codes(self, key: QueueKey, codes: Int64Array) -> Int64Array:
-        """Return the tags codes that entries mean, some of which stand in the extension."""
-        extension = files_of(self._task.location, CONSUME_QUEUE_EXT_DIRECTORY, key)
-        return resolved(codes, StoredFiles(self._task.location, extension, spares_lost=True).read)
 
     def _compared_keys(self, keys: ExpectedItems, starts: Int64Array, stop: int) -> Iterator[Row]:
         found = list(self._items.until(stop))

@@ -28,12 +28,13 @@ from rocketstore.format import queue_entry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, file_name
 from rocketstore.format.index_file import next_index_file_name
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, joined, opened, sync_path
+from rocketstore.pipeline.files import ObjectStore, is_remote, joined, sync_path
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE, unpacked
-from rocketstore.pipeline.stores import offset_files
+from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.scan import kernels
+from rocketstore.units import QueueKey
 from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import UnbackedKind, unbacked_runs
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreSizes
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.pipeline.files import FileEntry
     from rocketstore.verification.unbacked import LogBounds
 
 WRITTEN_SCHEMA: Final = (
@@ -175,44 +175,33 @@ class FileWriting(NamedTuple):
         because its last records were lost or deleted, a consumer may have read them: their numbers
         must not be given again (decision 0014, K-C4).
         """
-        source, root = files_at(self.store)
-        old = dict(offset_files(source.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}/{name}")))
+        topic, _, number = name.rpartition("/")
+        old = QueueFiles(self.store, QueueKey(topic, int(number)))
         if end is None:
             return self._keep_vanished(old, files)
-        given, per_file = end, self.sizes.entries_per_file
-        base = end // per_file * files.file_bytes
-        # Only file by file: one damaged name must not make files up to it.
-        while base in old:
-            first = max(end, base // ENTRY_SIZE_BYTES)
-            entries = self._old_entries(old[base], first - base // ENTRY_SIZE_BYTES)
+        given = reached = end
+        for first, entries in old.chunks(end, old.stored_stop):
+            if first - reached >= self.sizes.entries_per_file:
+                break  # one damaged name must not make files up to it
             runs = unbacked_runs(entries, first, self.log)
             given = max([given, *(one.stop for one in runs if one.kind in _GIVEN)])
-            base += files.file_bytes
+            reached = first + len(entries)
         files.fill(end, given, queue_entry.KEPT_PLACE_BYTES)
         return given - end
 
-    def _keep_vanished(self, old: Mapping[int, FileEntry], files: QueueWriter) -> int:
+    def _keep_vanished(self, old: QueueFiles, files: QueueWriter) -> int:
         """Keep the last file of a queue that has no record left, if it says what was given."""
-        for base in sorted(old, reverse=True):
-            first, entries = base // ENTRY_SIZE_BYTES, self._old_entries(old[base], 0)
+        for file in reversed(old.files.files):
+            first = file.base // ENTRY_SIZE_BYTES
+            entries = old.entries(first, self.sizes.entries_per_file)
             for run in reversed(unbacked_runs(entries, 0, self.log)):
-                if run.kind is UnbackedKind.EXPIRED and old[base].size == files.file_bytes:
+                if run.kind is UnbackedKind.EXPIRED and file.size == files.file_bytes:
                     files.write(first, entries)
                     return run.stop
                 if run.kind in _GIVEN | {UnbackedKind.EXPIRED}:
                     files.fill(first, first + run.stop, queue_entry.KEPT_PLACE_BYTES)
                     return run.stop
         return 0
-
-    def _old_entries(self, old: FileEntry, first: int) -> EntryArray:
-        """Return the entries of a file from some number on, without zeros that end it."""
-        start = first * ENTRY_SIZE_BYTES
-        with opened(self.store, old.path) as file:
-            stop = min(file.data_stop(old.size), self.sizes.consume_queue_file_bytes)
-            count = -(-max(0, stop - start) // ENTRY_SIZE_BYTES)
-            content = file.read(start, count * ENTRY_SIZE_BYTES)
-        # What is left of an entry that was cut off does not count.
-        return np.frombuffer(content, ENTRY_DTYPE, len(content) // ENTRY_SIZE_BYTES)
 
 
 def items_per_file(sizes: StoreSizes) -> int:
