@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rocketstore.pipeline.streaming.stream_options import Limits
+from rocketstore.pipeline.streaming.stream_options import BatchLimits
 from support.java_store import JavaStore, message_json, require_java
 from support.stream_run import StreamRun, flat, places_of
 
@@ -46,7 +46,7 @@ def test_what_java_puts_while_a_stream_runs_comes_once(tmp_path):
         for _ in range(30):
             expected += put(store, rnd, rnd.randrange(1, 30))
             for mode, run in runs.items():
-                found[mode] += places_of(run.batch(Limits(rnd.choice([1, 5, 50]))) or [])
+                found[mode] += places_of(run.batch(BatchLimits(rnd.choice([1, 5, 50]))) or [])
         store.wait_dispatched()
         for mode, run in runs.items():
             found[mode] += places_of(flat(run.drain()))

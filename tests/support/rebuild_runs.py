@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
-from rocketstore.pipeline.jobs.rebuild.log_scan import (
+from rocketstore.pipeline.jobs.rebuild.log_blocks import (
     FACTS_TARGET,
     INDEX_TARGET,
     QUEUE_TARGET,

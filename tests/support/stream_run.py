@@ -15,7 +15,7 @@ from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.source import row_type
 from rocketstore.pipeline.streaming.stream_options import (
     UNLIMITED,
-    Limits,
+    BatchLimits,
     parse_stream_options,
 )
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader, read_tasks
@@ -69,7 +69,7 @@ class StreamRun:
             return self.checkpoint.offsets[number - 1]
         return json.dumps(self.reader.initialOffset())
 
-    def plan_next(self, limits: Limits | None = None) -> bool:
+    def plan_next(self, limits: BatchLimits | None = None) -> bool:
         """Write the next batch's offset; False when there is nothing to do."""
         done = self.checkpoint.committed
         if len(self.checkpoint.offsets) > done:
@@ -99,7 +99,7 @@ class StreamRun:
     def commit(self) -> None:
         self.checkpoint.committed += 1
 
-    def batch(self, limits: Limits | None = None) -> list[dict[str, Any]] | None:
+    def batch(self, limits: BatchLimits | None = None) -> list[dict[str, Any]] | None:
         """Run one whole batch; None when there is nothing to do."""
         if not self.plan_next(limits):
             return None
@@ -107,7 +107,7 @@ class StreamRun:
         self.commit()
         return rows
 
-    def drain(self, limits: Limits | None = None) -> list[list[dict[str, Any]]]:
+    def drain(self, limits: BatchLimits | None = None) -> list[list[dict[str, Any]]]:
         """Run batches until there is nothing to do."""
         found = []
         while (rows := self.batch(limits)) is not None:

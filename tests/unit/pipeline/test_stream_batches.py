@@ -14,7 +14,7 @@ from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import files, planning
 from rocketstore.pipeline.streaming import live_lines
-from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Limits
+from rocketstore.pipeline.streaming.stream_options import UNLIMITED, BatchLimits
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
@@ -659,9 +659,9 @@ def test_every_message_comes_once_whatever_happens(tmp_path_factory, name, steps
                 put.append(store.put(message, queue_id=number).physical_offset)
                 assert store.wait_dispatched()
             elif step == "batch":
-                found += run.batch(Limits(number)) or []
+                found += run.batch(BatchLimits(number)) or []
             elif step == "plan":
-                run.plan_next(Limits(number))
+                run.plan_next(BatchLimits(number))
             else:
                 run = StreamRun(root, run.checkpoint, startingOffsets="latest" if found else
                                 "earliest", **mode)  # fmt: skip

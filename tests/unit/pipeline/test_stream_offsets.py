@@ -16,7 +16,7 @@ from rocketstore.pipeline.options import EARLIEST, LATEST, QueuePlace
 from rocketstore.pipeline.streaming.stream_options import (
     LOG,
     QUEUES,
-    Limits,
+    BatchLimits,
     Place,
     from_json,
     parse_stream_options,
@@ -113,7 +113,7 @@ def test_queues_are_given_offsets_and_logs_physical_ones():
 
 def test_limits_are_numbers_and_sizes():
     options = parse(maxOffsetsPerTrigger="100", maxBytesPerTrigger="8m")
-    assert options.limits == Limits(100, 8 << 20)
+    assert options.limits == BatchLimits(100, 8 << 20)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_there_is_one_beginning():
 def test_a_least_number_above_the_most_is_refused():
     error = refused(minOffsetsPerTrigger="11", maxOffsetsPerTrigger="10")
     assert "minOffsetsPerTrigger is more than maxOffsetsPerTrigger" in str(error)
-    assert parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10").limits == Limits(
+    assert parse(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="10").limits == BatchLimits(
         10, None, 10
     )
 

@@ -11,7 +11,7 @@ import random
 import pytest
 
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Limits, from_json
+from rocketstore.pipeline.streaming.stream_options import UNLIMITED, BatchLimits, from_json
 from rocketstore.units import QueueKey
 from support.pipeline_tables import read_table
 from support.store_files import StoreFiles
@@ -153,7 +153,12 @@ def test_a_stream_of_stores_that_lose_something_has_the_rest_once(tmp_path, name
 
     def limits():
         return rnd.choice(
-            [UNLIMITED, Limits(rnd.randint(1, 20)), Limits(None, 700), Limits(9, 900)]
+            [
+                UNLIMITED,
+                BatchLimits(rnd.randint(1, 20)),
+                BatchLimits(None, 700),
+                BatchLimits(9, 900),
+            ]
         )
 
     for _ in range(STEPS):

@@ -29,7 +29,14 @@ from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.stores import list_segments, segment_at, store_timestamp_ms
-from rocketstore.pipeline.streaming.stream_options import LOG, QUEUES, WHOLE_LOG, Key, Limits, Place
+from rocketstore.pipeline.streaming.stream_options import (
+    LOG,
+    QUEUES,
+    WHOLE_LOG,
+    BatchLimits,
+    Key,
+    Place,
+)
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.units import MiB, QueueKey
 
@@ -257,7 +264,7 @@ class LiveLog:
             yield from columns.physical_offset[columns.store_timestamp >= since_ms].tolist()
 
     @classmethod
-    def cut(cls, moves: Moves, limits: Limits) -> dict[Key, Place]:
+    def cut(cls, moves: Moves, limits: BatchLimits) -> dict[Key, Place]:
         """Return the place after the last record of a store's log that fits within limits."""
         ((log, begin, stop),) = moves
         rows = size_bytes = last = 0
@@ -388,7 +395,7 @@ class LiveQueue:
         return range(start, stop)
 
     @classmethod
-    def cut(cls, moves: Moves, limits: Limits) -> dict[Key, Place]:
+    def cut(cls, moves: Moves, limits: BatchLimits) -> dict[Key, Place]:
         """Return how far the queues of one store go: its limits take what its log has first."""
         room = max(1, min(limits.max_rows or LIMITED_ENTRIES, LIMITED_ENTRIES // len(moves)))
         stops = [one.begin.offset for one in moves]

@@ -99,7 +99,7 @@ def _flat(outer: Any, depth: int) -> Iterator[tuple[Key, Place]]:
         yield from (((name, *key), place) for key, place in _flat(inner, depth - 1))
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """Most records and bytes that a batch has of one store, fewest records of all; None is none.
 
     Law: a batch holds a record where there is one, whatever it weighs, or it would wait for ever.
@@ -120,7 +120,7 @@ class Limits(NamedTuple):
         return count if rows else max(count, min(1, len(sizes)))
 
 
-UNLIMITED: Final = Limits()
+UNLIMITED: Final = BatchLimits()
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class StreamOptions:
     starts: Starts
     start_times_ms: Starts
     must_have_time: bool
-    limits: Limits
+    limits: BatchLimits
     longest_wait_s: float
 
     def __str__(self) -> str:
@@ -185,7 +185,7 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         starts=starts,
         start_times_ms=times_ms if since_ms is None else {None: since_ms},
         must_have_time=values.one_of(_STRATEGY, ("latest", "error")) == "error",
-        limits=Limits(most, values.byte_count("maxBytesPerTrigger"), least),
+        limits=BatchLimits(most, values.byte_count("maxBytesPerTrigger"), least),
         longest_wait_s=values.seconds("maxTriggerDelay", 15 * 60),
     )
 

@@ -31,7 +31,7 @@ from rocketstore.pipeline.jobs.audit.audit_judgement import (
     FINDINGS,
     JUDGED,
     QUEUES,
-    Judgement,
+    JudgeContext,
     QueueRow,
     judge_targets,
 )
@@ -272,10 +272,10 @@ class _Audit(NamedTuple):
         together = about.repartition(groups, "target").sortWithinPartitions("target")
         reached = self._dispatched_to(facts) if self._was_aborted else None
         writer = LastWriter(self.places.is_live, reached)
-        judgement = Judgement(self.common, view.bounds(), excluded, topics, writer)
+        context = JudgeContext(self.common, view.bounds(), excluded, topics, writer)
 
         def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            rows = judge_targets(judgement, audit_work.rows_of(batches))
+            rows = judge_targets(context, audit_work.rows_of(batches))
             return audit_work.as_batches(rows, JUDGED)
 
         return map_batches(together, judge, JUDGED)

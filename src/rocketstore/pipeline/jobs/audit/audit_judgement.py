@@ -77,7 +77,7 @@ class QueueRow(msgspec.Struct, frozen=True, rename="camel"):
     gap_count: int
 
 
-class Judgement(NamedTuple):
+class JudgeContext(NamedTuple):
     """What queues are judged by.
 
     `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
@@ -91,9 +91,9 @@ class Judgement(NamedTuple):
     writer: LastWriter
 
 
-def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+def judge_targets(context: JudgeContext, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     """Judge what came together, as rows of `JUDGED`; `rows` are sorted by target."""
-    excluded = np.array(judgement.excluded, dtype=np.int64).reshape(-1, 2)
+    excluded = np.array(context.excluded, dtype=np.int64).reshape(-1, 2)
     for target, group in itertools.groupby(rows, key=lambda row: row.target):
         kept = [
             row
@@ -103,11 +103,11 @@ def judge_targets(judgement: Judgement, rows: Iterable[Row]) -> Iterator[dict[st
             or runs.holds(excluded, row.place) is (row.kind == "backed")
         ]
         if target.startswith("queue/"):
-            yield from _judge_queue(judgement, target, kept)
+            yield from _judge_queue(context, target, kept)
         elif target.startswith("batch/"):
-            yield from _judge_batch_queue(judgement, target, kept)
+            yield from _judge_batch_queue(context, target, kept)
         else:
-            yield from _judge_items(judgement.bounds, target, kept)
+            yield from _judge_items(context.bounds, target, kept)
 
 
 def _sum(counted: str, count: int, file: str = "", first: int = 0) -> dict[str, Any]:
@@ -147,13 +147,13 @@ def _files_of(rows: list[Row]) -> list[StoreFile]:
     return sorted(StoreFile(row.place, row.size, str(row.file)) for row in listed)
 
 
-def _judge_queue(judgement: Judgement, target: str, rows: list[Row]) -> Iterator[dict[str, Any]]:
+def _judge_queue(context: JudgeContext, target: str, rows: list[Row]) -> Iterator[dict[str, Any]]:
     key, is_listed = _key_of(target), any(row.kind == "listed" for row in rows)
     parts = [row.part for row in rows if row.kind == "part"]
-    view = _view(judgement, key, _files_of(rows), parts)
+    view = _view(context, key, _files_of(rows), parts)
     is_there, found = view.is_own or is_listed, list[Finding]()
     if is_there:
-        found += queue_rules.queue_findings(view, judgement.writer)
+        found += queue_rules.queue_findings(view, context.writer)
         yield from _sums(view, parts)
         has_records = view.record_count > 0
         queue = QueueRow(
@@ -168,7 +168,7 @@ def _judge_queue(judgement: Judgement, target: str, rows: list[Row]) -> Iterator
             runs.count(view.skipped) if has_records else 0,
         )
         yield {"place": _QUEUE, **msgspec.to_builtins(queue)}
-    if is_there or key.topic in judgement.topics or key.topic == DELAY_TOPIC:
+    if is_there or key.topic in context.topics or key.topic == DELAY_TOPIC:
         bounds = (view.first_record, view.stop) if is_there else (0, 0)
         found += _position_findings(key, rows, bounds)
     yield from map(_finding_row, found)
@@ -189,31 +189,31 @@ def _finding_row(one: Finding) -> dict[str, Any]:
 
 
 def _judge_batch_queue(
-    judgement: Judgement, target: str, rows: list[Row]
+    context: JudgeContext, target: str, rows: list[Row]
 ) -> Iterator[dict[str, Any]]:
     key, content = _key_of(target), bytearray()
     for file in _files_of(rows):
-        with passing_over_deleted(), opened(judgement.task.location, file.path) as source:
+        with passing_over_deleted(), opened(context.task.location, file.path) as source:
             content += source.read(0, file.size)
     entries = sorted((row for row in rows if row.kind == "entries"), key=lambda row: row.place)
-    stored, log_min = stored_entries(content), judgement.bounds.min
+    stored, log_min = stored_entries(content), context.bounds.min
     found = queue_findings(
         key,
         stored,
         stored_entries(b"".join(row.facts or b"" for row in entries)),
         log_min,
-        judgement.writer,
+        context.writer,
     )
     yield from map(_finding_row, found)
-    if key.topic in judgement.topics:
+    if key.topic in context.topics:
         bounds = queue_bounds(stored, log_min)
         yield from map(_finding_row, _position_findings(key, rows, bounds))
 
 
 def _view(
-    judgement: Judgement, key: QueueKey, files: Sequence[StoreFile], parts: list[QueuePart]
+    context: JudgeContext, key: QueueKey, files: Sequence[StoreFile], parts: list[QueuePart]
 ) -> QueueView:
-    location, file_bytes = judgement.task.location, judgement.task.sizes.consume_queue_file_bytes
+    location, file_bytes = context.task.location, context.task.sizes.consume_queue_file_bytes
     while True:
         held = [
             (file.base // ENTRY_SIZE_BYTES, -(-file.stop // ENTRY_SIZE_BYTES)) for file in files
@@ -221,7 +221,7 @@ def _view(
         source = StoredFiles(location, files, spares_lost=True)
         read = partial(padded, source)
         view = QueueView(*key, file_bytes // ENTRY_SIZE_BYTES, held, read)
-        view.conclude(parts, judgement.bounds)
+        view.conclude(parts, context.bounds)
         if not source.has_lost:
             return view
         # Retention took one meanwhile.

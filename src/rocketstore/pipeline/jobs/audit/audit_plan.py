@@ -310,8 +310,8 @@ class AuditTask(NamedTuple):
     """Ranges of the log and the index files that name their records; or an index file by itself.
 
     Of records from `items_end` on, items may be missing. A store time later than `latest_ms` is a
-    damaged header. `odd_queues` has the files of those queues in which not every file is the one
-    that its name says. Of each of the `cuts` items are compared up to the next of the `edges`.
+    damaged header. `irregular_queues` has the files of those queues in which not every file is the
+    one that its name says. Of each of the `cuts` items are compared up to the next of the `edges`.
     """
 
     location: str
@@ -321,7 +321,7 @@ class AuditTask(NamedTuple):
     items_end: int
     delays_ms: npt.NDArray[np.int64]
     latest_ms: int
-    odd_queues: Mapping[QueueKey, Sequence[StoreFile]]
+    irregular_queues: Mapping[QueueKey, Sequence[StoreFile]]
     batch_topics: frozenset[str]
     cuts: tuple[SplitTask, ...] = ()
     edges: tuple[int, ...] = ()

@@ -242,11 +242,11 @@ class _LogReader:
         for rows in expectation.groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
             key = self._numbers.key(int(block.queue_number[0]))
-            odd = self._task.odd_queues.get(key)
+            irregular = self._task.irregular_queues.get(key)
             files = (
                 NamedFiles(self._task, key)
-                if odd is None
-                else StoredFiles(self._task.location, odd, spares_lost=True)
+                if irregular is None
+                else StoredFiles(self._task.location, irregular, spares_lost=True)
             )
             found = queue_rules.entries_at(block.queue_offset, partial(padded, files))
             tags_codes = QueueFiles(self._task.location, key).tags_codes

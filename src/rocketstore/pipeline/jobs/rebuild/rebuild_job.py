@@ -1,6 +1,6 @@
 """Rebuild the queues and the index of a store from its CommitLog, spread over Spark's workers.
 
-`log_scan` turns the log into rows, which Spark keeps on the executors' disks, so the log is read
+`log_blocks` turns the log into rows, which Spark keeps on the executors' disks, so the log is read
 once. The driver decides from their facts what is log; Spark shuffles blocks to one
 task per queue or index file (`rebuilt_files`); the driver checks what was written and puts it in
 the place of the old (`rebuild_commit`), or publishes it in a new one. See
@@ -28,8 +28,8 @@ from rocketstore.pipeline.jobs.audit.audit_plan import batch_topics_of, find_pla
 from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
-from rocketstore.pipeline.jobs.rebuild import log_scan, rebuild_commit, rebuilt_files
-from rocketstore.pipeline.jobs.rebuild.log_scan import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
+from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuild_commit, rebuilt_files
+from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.units import MiB
 from rocketstore.verification import runs
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
-    from rocketstore.pipeline.jobs.rebuild.log_scan import Piece, ScanFacts, ScanTask
+    from rocketstore.pipeline.jobs.rebuild.log_blocks import Piece, ScanFacts, ScanTask
     from rocketstore.pipeline.jobs.rebuild.rebuilt_files import FileWriting
     from rocketstore.verification.log_rules import LogView
 
@@ -168,7 +168,7 @@ def _build(
     old = sorted(f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files)
     _refuse_log(places, has_queues=bool(old))
     common = config, batch_topics_of(places), now_ms + CLOCK_TOLERANCE_MS
-    tasks = [log_scan.ScanTask(*common, cuts) for cuts in log_cuts(places, max_split_bytes)]
+    tasks = [log_blocks.ScanTask(*common, cuts) for cuts in log_cuts(places, max_split_bytes)]
     rows = LogRows(spark, tasks)
     try:
         facts = rows.facts()
@@ -263,7 +263,7 @@ class LogRows:
         from pyspark import StorageLevel  # noqa: PLC0415 - needs PySpark
 
         self._spark = spark
-        rows = map_tasks(spark, tasks, log_scan.scan_log, log_scan.ROW_SCHEMA)
+        rows = map_tasks(spark, tasks, log_blocks.scan_log, log_blocks.ROW_SCHEMA)
         self._rows = rows.persist(StorageLevel.DISK_ONLY)
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ class LogRows:
         """Return what each task has met; this is when the log is read."""
         rows = self._rows.where(f"target = X'{FACTS_TARGET.hex()}'").select("data")
         return [
-            msgspec.msgpack.decode(one.as_buffer(), type=log_scan.ScanFacts)
+            msgspec.msgpack.decode(one.as_buffer(), type=log_blocks.ScanFacts)
             for one in _collected(rows).column("data")
         ]
 

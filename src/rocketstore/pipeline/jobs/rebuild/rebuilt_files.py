@@ -31,7 +31,7 @@ from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import ObjectStore, is_remote, joined, sync_path
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
-from rocketstore.pipeline.jobs.rebuild.log_scan import INDEX_TARGET, ITEM_DTYPE, unpacked
+from rocketstore.pipeline.jobs.rebuild.log_blocks import INDEX_TARGET, ITEM_DTYPE, unpacked
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.scan import kernels
 from rocketstore.units import QueueKey

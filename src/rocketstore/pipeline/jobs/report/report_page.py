@@ -196,7 +196,7 @@ class Bar(NamedTuple):
     name: str
     text: str
     label: str = ""
-    is_odd: bool = False
+    is_negative: bool = False
 
 
 def bar_chart(caption: str, bars: Sequence[Bar], text_of: TextOf, width: int = 1_000) -> str:
@@ -229,7 +229,7 @@ def bar_chart(caption: str, bars: Sequence[Bar], text_of: TextOf, width: int = 1
         shape[:] = [ET.Element("rect", {name: f"{side:.2f}" for name, side in rect.items()})]
         ET.SubElement(shape, "text", place).text = ET.SubElement(shape, "title").text = text
         shape.attrib |= {"tabindex": "0", "role": "img", "aria-label": text}
-        shape.set("class", "bar odd" if bar.is_odd else "bar")
+        shape.set("class", "bar odd" if bar.is_negative else "bar")
     return ET.tostring(drawing, "unicode", short_empty_elements=False)
 
 
@@ -257,7 +257,7 @@ def power_bars(powers: Sequence[dict[str, Any]], text_of: TextOf, most_labels: i
         if low is not None:
             name = text_of(low) if low == high else f"{text_of(low)} to {text_of(high)}"
             label = "" if number % step else text_of(low)
-        bars.append(Bar(count, name, count_text(count), label, is_odd=low is None))
+        bars.append(Bar(count, name, count_text(count), label, is_negative=low is None))
     return bars
 
 
