@@ -50,7 +50,7 @@ from rocketstore.format.queue_extension import ExtensionUnit as ExtensionUnit
 from rocketstore.format.stored_message import StoredMessage as StoredMessage
 from rocketstore.message import Message as Message
 from rocketstore.message_store import MessageStore as MessageStore
-from rocketstore.queue_extension.filters import ConsumerFilters as ConsumerFilters
+from rocketstore.storage.queues.consumer_filters import ConsumerFilters as ConsumerFilters
 from rocketstore.storage.attached import Service as Service
 from rocketstore.storage.audit.repair_plan import RepairReport as RepairReport
 from rocketstore.storage.dispatch.dispatch_service import DispatchHealth as DispatchHealth

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from rocketstore.consuming.consumer import Consumer
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message import Message
-    from rocketstore.queue_extension.filters import ConsumerFilters
     from rocketstore.replication.master import MasterService
     from rocketstore.replication.slave import SlaveService
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.opening import StoreParts
+    from rocketstore.storage.queues.consumer_filters import ConsumerFilters
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.topics_of_kind import TopicsOfKind
     from rocketstore.transaction.checks import CheckAnswer
@@ -106,7 +106,7 @@ class MessageStore(BaseStore):
         self.batch_topics = self.topics_of("batch")
         self._filters: ConsumerFilters | None = None
         if (extensions := parts.queues.make_extension) is not None:
-            from rocketstore.queue_extension.filters import ConsumerFilters  # noqa: PLC0415 - as above
+            from rocketstore.storage.queues.consumer_filters import ConsumerFilters  # noqa: PLC0415 - as above
 
             error_percent = parts.config.max_error_rate_of_bloom_filter
             expected = parts.config.expect_consumer_num_use_filter

@@ -7,9 +7,9 @@ value and ours. All is asked twice: of files read with `pread`, and of memory ma
 
 from __future__ import annotations
 
-import itertools
 import base64
 import functools
+import itertools
 import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any

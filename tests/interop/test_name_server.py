@@ -18,13 +18,12 @@ from rocketstore.nameserver.headers import (
     KeyValueHeader,
     NamespaceHeader,
     RegisterBrokerHeader,
-    RegisterBrokerReply,
     TopicHeader,
 )
 from rocketstore.nameserver.key_values import ORDER_TOPICS
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command, HeaderKind
-from rocketstore.remoting.requests import reply_header, request
+from rocketstore.remoting.requests import request
 from support.genuine_broker import GenuineBroker, genuine_class_path
 from support.java_store import require_java
 from support.name_server import ask, name_server

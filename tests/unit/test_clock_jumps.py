@@ -5,7 +5,7 @@ import os
 import pytest
 
 from rocketstore import CheckAnswer, Message, PutMessageStatus
-from rocketstore.queue_extension.filters import ConsumerFilters
+from rocketstore.storage.queues.consumer_filters import ConsumerFilters
 from rocketstore.storage.retention import newest_store_time
 from rocketstore.units import monotonic_ms
 from support.clock_jumps import HOUR_MS, ahead, either_way

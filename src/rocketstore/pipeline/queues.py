@@ -23,7 +23,7 @@ from rocketstore.format.file_name import (
     parse_queue_id,
 )
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, TopicTable
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, MAX_EXT_ADDRESS
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, stored_stop
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace, ReadOptions
 from rocketstore.pipeline.stores import (
@@ -36,7 +36,7 @@ from rocketstore.pipeline.stores import (
     read_known_ends,
     read_metadata,
 )
-from rocketstore.queue_extension.tags_codes import resolved
+from rocketstore.scan.extension_units import UnitReader
 from rocketstore.scan.queue_search import QueueSearch
 from rocketstore.units import QueueKey
 from rocketstore.verification.newer import ROCKSDB_MARK, rocksdb_queues
@@ -130,6 +130,7 @@ class QueueFiles(QueueSearch):
 
     def __init__(self, location: str, key: QueueKey) -> None:
         self.location, self.key = location, key
+        self.extension = UnitReader(self._extension_files)
 
     @cached_property
     def files(self) -> StoredFiles:
@@ -137,15 +138,9 @@ class QueueFiles(QueueSearch):
         listed = files_of(self.location, CONSUME_QUEUE_DIRECTORY, self.key)
         return StoredFiles(self.location, listed)
 
-    @cached_property
-    def extension(self) -> StoredFiles:
-        """The files of the queue's extension."""
+    def _extension_files(self) -> StoredFiles:
         files = files_of(self.location, CONSUME_QUEUE_EXT_DIRECTORY, self.key)
         return StoredFiles(self.location, files, spares_lost=True)
-
-    def tags_codes(self, codes: Numbers) -> Numbers:
-        """Return the tags codes that entries mean; an address without a unit stays as it is."""
-        return resolved(codes, self.extension.read) if (codes <= MAX_EXT_ADDRESS).any() else codes
 
     @cached_property
     def max_offset(self) -> int:

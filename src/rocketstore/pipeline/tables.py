@@ -54,7 +54,7 @@ from rocketstore.pipeline.stores import (
     segment_at,
     store_timestamp_ms,
 )
-from rocketstore.queue_extension.tags_codes import units_of
+from rocketstore.scan.extension_units import units_of
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE
 

@@ -144,7 +144,7 @@ def _due_ms(store: StorePlace, columns: RecordColumns, queue_of: QueueOpener) ->
         for first, entries in queue.chunks(int(numbers.min()), int(numbers.max()) + 1):
             chosen = np.flatnonzero((numbers >= first) & (numbers < first + len(entries)))
             found = entries[numbers[chosen] - first]
-            codes = queue.tags_codes(found["tags_code"].astype(np.int64))
+            codes = queue.extension.tags_codes(found["tags_code"].astype(np.int64))
             is_own = (found["physical_offset"] == places[chosen]) & (codes > MAX_EXT_ADDRESS)
             due[rows[chosen[is_own]]] = codes[is_own]
     return due

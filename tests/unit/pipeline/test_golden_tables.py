@@ -13,7 +13,7 @@ import pytest
 
 from rocketstore.message import COMPRESSED_FLAG
 from rocketstore.pipeline import tables
-from rocketstore.queue_extension import tags_codes
+from rocketstore.scan import extension_units
 from support.golden import golden_case
 from support.golden_stores import OTHER_QUEUES, SAME_LOG, STORES, golden_store
 from support.pipeline_tables import plan_table, read_table
@@ -185,7 +185,7 @@ def test_entries_show_the_units_of_java_s_extensions_and_null_where_one_is_damag
     assert {row["tagsCode"] for row in codes} == {unit[0] for unit in java.values()}
     longest = max(20 + len(unit[2]) // 2 for unit in java.values())
     monkeypatch.setattr(tables, "MOST_UNIT_BYTES", longest)
-    monkeypatch.setattr(tags_codes, "LONGEST_READ_BYTES", longest + 30)
+    monkeypatch.setattr(extension_units, "LONGEST_READ_BYTES", longest + 30)
     assert units() == java
     (first,) = (root / "consumequeue_ext" / "ExtTopic" / "0").glob("0*0")
     with first.open("r+b") as file:

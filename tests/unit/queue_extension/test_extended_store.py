@@ -14,9 +14,9 @@ from rocketstore.errors import ConfigError, StoreFullError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.format.queue_extension import ExtensionUnit, encode_unit
-from rocketstore.queue_extension.writer import QueueExtensions
 from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.queues.queue_extension import QueueExtensions
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.extended_store import (
     EXT_FILE_BYTES,

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from rocketstore.format.queue_extension import ExtensionUnit
-from rocketstore.queue_extension.filters import BloomFilter, ConsumerFilters, murmur3_low_64
+from rocketstore.storage.queues.consumer_filters import BloomFilter, ConsumerFilters, murmur3_low_64
 
 # Printed by guava 31.0.1 and rocketmq-filter 4.9.7: name, Hashing.murmur3_128().hashString(name,
 # UTF_8).asLong() unsigned, and BloomFilter.calcBitPositions for createByFn(20, 32), (10, 128) and

@@ -31,7 +31,7 @@ from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.queue_extension.units import UnitReader
+from rocketstore.scan.extension_units import UnitReader
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.audit.batch_audit import StoredQueues
 from rocketstore.storage.files.disk import Disk, read_at
@@ -303,7 +303,8 @@ class QueueAudit:
         directories = (self._directory.joinpath(*below),) if is_name else ()
         files = PreadFiles(directories, open_files=self.open_files, file_size=self._file_size)
         extension = self._directory.with_name(CONSUME_QUEUE_EXT_DIRECTORY).joinpath(*below)
-        return AuditedQueue(key, files, UnitReader(extension, self.open_files))
+        units = functools.partial(PreadFiles, (extension,), open_files=self.open_files)
+        return AuditedQueue(key, files, UnitReader(units))
 
     def compare(
         self, expected: ExpectedEntries, keys: Sequence[QueueKey]

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.queue_extension.writer import QueueExtension
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+    from rocketstore.storage.queues.queue_extension import QueueExtension
     from rocketstore.storage.queues.queue_mappings import QueueMappings
 
 _NEXT: Final = int(QueueColumn.NEXT)

@@ -27,6 +27,7 @@ from rocketstore.format.queue_entry import (
     entry_array,
     written_mask,
 )
+from rocketstore.scan.extension_units import UnitReader
 from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import small_files
@@ -85,9 +86,8 @@ class PreadQueue(QueueSearch):
         self._lock = threading.Lock()
         extensions = directory.parents[1].with_name(CONSUME_QUEUE_EXT_DIRECTORY)
         if extensions.is_dir():
-            from rocketstore.queue_extension.units import UnitReader  # noqa: PLC0415 - few have one
-
-            self.extension = UnitReader(extensions.joinpath(*directory.parts[-2:]), open_files)
+            place = extensions.joinpath(*directory.parts[-2:])
+            self.extension = UnitReader(partial(PreadFiles, (place,), open_files=open_files))
 
     # --- the end --------------------------------------------------------------------------------
 

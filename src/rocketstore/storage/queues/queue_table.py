@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.queue_extension.writer import QueueExtensions
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.queues.queue_extension import QueueExtensions
     from rocketstore.units import QueueKey
     from rocketstore.verification.file_rules import FileFinding
 

@@ -23,7 +23,6 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.queue_extension import extensions_of
 from rocketstore.rules.extra_queues import has_light_queues
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
@@ -31,6 +30,7 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.queues.queue_extension import extensions_of
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import crash_start, store_time_of, survey_log

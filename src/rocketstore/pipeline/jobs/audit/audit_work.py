@@ -249,7 +249,7 @@ class _LogReader:
                 else StoredFiles(self._task.location, irregular, spares_lost=True)
             )
             found = queue_rules.entries_at(block.queue_offset, partial(padded, files))
-            tags_codes = QueueFiles(self._task.location, key).tags_codes
+            tags_codes = QueueFiles(self._task.location, key).extension.tags_codes
             part = queue_rules.compare(block, found, tags_codes)
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():

@@ -16,6 +16,7 @@ ConsumeQueue.putMessagePositionInfoWrapper (spec F7, B12, B16.1, B17.3).
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -34,9 +35,9 @@ from rocketstore.format.queue_extension import (
     encode_unit,
     position_of,
 )
-from rocketstore.queue_extension.units import UnitReader
+from rocketstore.scan.extension_units import UnitReader
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.pread_files import OpenFiles, file_lengths
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
-    from rocketstore.queue_extension.filters import ConsumerFilters
     from rocketstore.scan.queue_search import QueueSearch
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.queues.consumer_filters import ConsumerFilters
     from rocketstore.units import QueueKey
 
 DEFAULT_FILE_BYTES: Final = 48 * MiB
@@ -60,11 +61,17 @@ CHUNK_ENTRIES: Final = 8192
 _log: Final = get_logger(__name__)
 
 
+def extensions_of(directory: Path, config: StoreConfig, disk: Disk) -> QueueExtensions | None:
+    """Return what makes extensions of queues in `directory`, None where there are to be none."""
+    return QueueExtensions(directory, config, disk) if config.enable_consume_queue_ext else None
+
+
 class QueueExtension(UnitReader):
     """The extension of one queue, to be read and written."""
 
     def __init__(self, key: QueueKey, queue: QueueSearch, shared: QueueExtensions) -> None:
-        super().__init__(shared.directory / key.topic / str(key.queue_id), shared.open_files)
+        self.directory = shared.directory / key.topic / str(key.queue_id)
+        super().__init__(partial(PreadFiles, (self.directory,), open_files=shared.open_files))
         self._key, self._queue = key, queue
         self._shared = shared
         self.files = MappedFileQueue(self.directory, shared.file_bytes, disk=shared.disk)

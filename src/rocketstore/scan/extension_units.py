@@ -1,24 +1,40 @@
-"""Units of many queue entries at once: what they say, above all the tags codes.
+"""Read the units of a queue's extension: what they say, above all the tags codes of entries.
 
-Pure: the caller says how bytes are read, so tasks of Spark use it as well.
+Law: a unit is derived from its record and less believed than it: where none stands, nothing is
+said, and the record is asked. How bytes are read is the caller's, so tasks of Spark use it as well.
 
-How derived: DefaultMessageStore.getMessage of 4.9, which asks for one at a time (spec B13).
+How derived: ConsumeQueueExt.get, ConsumeQueue.getExt and DefaultMessageStore.getMessage of 4.9,
+which asks for one unit at a time (spec F7, B13).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
-from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES, RESERVED_BYTES
-from rocketstore.units import MiB
+from rocketstore.format.queue_entry import (
+    ENTRY_DTYPE,
+    ENTRY_SIZE_BYTES,
+    MAX_EXT_ADDRESS,
+    entry_array,
+)
+from rocketstore.format.queue_extension import (
+    LEAST_UNIT_BYTES,
+    MOST_UNIT_BYTES,
+    RESERVED_BYTES,
+    ExtensionUnit,
+    decode_unit,
+    position_of,
+)
+from rocketstore.units import MiB, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rocketstore.native.row import Int64Array
+    from rocketstore.scan.queue_search import Files
 
     Read: TypeAlias = Callable[[int, int], bytes | None]
 
@@ -84,3 +100,46 @@ def units_of(codes: Int64Array, read: Read, most: int = LEAST_UNIT_BYTES) -> Ite
             is_unit = (heads["bits"] >= 0) & (heads["size"] == heads["bits"] + LEAST_UNIT_BYTES)
             yield Units(rows[at:past][is_unit], heads[is_unit], places[is_unit], raw)
         at = max(past, at + 1)
+
+
+class UnitReader:
+    """Reads the units of one queue's extension, whose files are listed when one is asked for."""
+
+    def __init__(self, list_files: Callable[[], Files]) -> None:
+        self._list_files = list_files
+
+    @cached_property
+    def _files(self) -> Any:
+        return self._list_files()
+
+    def read(self, position: int, size: int) -> bytes | None:
+        """Return up to so many bytes from a position on, as `units_of` wants them."""
+        found: bytes | None = self._files.read(position, size)
+        return found
+
+    def unit_at(self, address: int) -> ExtensionUnit | None:
+        """Return what an entry's tags code refers to; None where it refers to no unit."""
+        position = position_of(address)
+        if position is None:
+            return None
+        raw = self.read(position, LEAST_UNIT_BYTES) or b""
+        size = int.from_bytes(raw[:2], signed=True)
+        if LEAST_UNIT_BYTES < size <= MOST_UNIT_BYTES:
+            raw = self.read(position, size) or b""
+        return decode_unit(raw)
+
+    def tags_codes(self, codes: Int64Array) -> Int64Array:
+        """Return the tags codes that entries mean; an address without a unit stays as it is."""
+        return resolved(codes, self.read)
+
+    def with_tags_codes(self, window: Window, start: int, limit: int) -> Window:
+        """Return entries of a queue (`QueueSearch.bytes_at`) with the tags codes that they mean."""
+        base = start * ENTRY_SIZE_BYTES
+        low, high = base - window.base, base - window.base + limit * ENTRY_SIZE_BYTES
+        held = memoryview(window.buffer)[low : min(high, window.size)]
+        entries = np.array(entry_array(held), ENTRY_DTYPE)
+        codes = entries["tags_code"].astype(np.int64)
+        if not (codes <= MAX_EXT_ADDRESS).any():
+            return window._replace(file=None)
+        entries["tags_code"] = self.tags_codes(codes)
+        return Window(entries.tobytes(), base, entries.nbytes)
