@@ -15,18 +15,22 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
-from rocketstore.replication.protocol import PeerError, Trouble
+from rocketstore.replication.protocol import Limits, PeerError, Trouble
 from rocketstore.storage.threads import Bell
-from rocketstore.units import KiB
+from rocketstore.units import KiB, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocketstore.config import StoreConfig
     from rocketstore.config.service_options import ReplicationOptions
     from rocketstore.replication.protocol import Session
 
 _READ_BYTES: Final = 256 * KiB
 """Most bytes that are taken at once; as much goes out at once."""
+
+_RECORD_BYTES: Final = 4 * MiB
+"""4.9's default of maxMessageSize: a slave takes at least such bodies, whatever its own limit."""
 
 _READ: Final = selectors.EVENT_READ
 _WRITE: Final = selectors.EVENT_WRITE
@@ -173,6 +177,16 @@ class Link:
             raise ConnectionResetError("the other side closed the connection")
         session.receive(data, self._clock())
         return True
+
+
+def limits_of(config: StoreConfig) -> Limits:
+    """Return what the settings say of a connection."""
+    return Limits(
+        heartbeat_ms=config.ha_send_heartbeat_interval,
+        silence_ms=config.ha_housekeeping_interval,
+        transfer_bytes=config.ha_transfer_batch_size,
+        longest_record_bytes=max(config.max_message_size, _RECORD_BYTES) + 128 * KiB,
+    )
 
 
 def tls_context(config: ReplicationOptions, *, is_master: bool) -> ssl.SSLContext | None:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import SystemRefusedError
 from rocketstore.events import get_logger
-from rocketstore.replication.link import Link, tls_context
+from rocketstore.replication.link import Link, limits_of, tls_context
 from rocketstore.replication.master_session import MasterSession
 from rocketstore.replication.protocol import PeerError, Welcome
-from rocketstore.replication.settings import limits_of
 from rocketstore.storage.attached import Service
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Changes, ServiceThread

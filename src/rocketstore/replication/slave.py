@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.events import get_logger
-from rocketstore.replication.link import Link, tls_context
+from rocketstore.replication.link import Link, limits_of, tls_context
 from rocketstore.replication.protocol import (
     FRAME,
     HELLO,
@@ -25,7 +25,6 @@ from rocketstore.replication.protocol import (
     Trouble,
     Welcome,
 )
-from rocketstore.replication.settings import limits_of
 from rocketstore.replication.slave_session import SlaveSession
 from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import ServiceThread

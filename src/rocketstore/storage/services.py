@@ -123,23 +123,25 @@ class StoreServices:
                 first_s=FIRST_CLEAN_AFTER_S, on_death=on_death,
             )  # fmt: skip
 
+    def attach(self, store: object, services: Iterable[Maker]) -> None:
+        """Make services, each of which finds those before it."""
+        for make in services:
+            if (service := make(store)) is not None:
+                self.attached[service.name] = service
+
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads, and then the services; whoever calls this stops what fails to."""
         if not self._threads:
             return
-        touch = self._parts.touch_ahead
-        try:
-            self._parts.preallocator.thread.start()
-            self.flusher.start()
-            if touch is not None:
-                touch.thread.start()
-            if self.committer is not None:
-                self.committer.thread.start()
-            for thread in (self.dispatch.thread, self._queue_flush, *self._watchers):
-                thread.start()
-        except BaseException:
-            self.stop()
-            raise
+        self._parts.preallocator.thread.start()
+        self.flusher.start()
+        if self._parts.touch_ahead is not None:
+            self._parts.touch_ahead.thread.start()
+        if self.committer is not None:
+            self.committer.thread.start()
+        threads = (self.dispatch.thread, self._queue_flush, *self._watchers)
+        for one in (*threads, *self.attached.values()):
+            one.start()
 
     # --- waiting and flushing -------------------------------------------------------------------
 
@@ -191,6 +193,8 @@ class StoreServices:
         `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped.
         After any other `StoreError` buffers hold what could not be committed, and nothing stopped.
         """
+        for service in reversed(self.attached.values()):
+            service.stop()
         self.writer.stop()
         # A put that is in the log's lock ends first.
         self._parts.log.settle()
@@ -215,16 +219,20 @@ class StoreServices:
         self.is_stopped = True
         why = "not everything is on the disk"
         if failure is None and self._finish():
-            try:
-                self._parts.disk.unlink(self._parts.layout.abort)
-                self._parts.disk.fsync_directory(self._parts.layout.root)
-            except OSError as error:  # the next open looks closer, and finds all in order
-                why = str(error)
-            else:
-                return
-        _log.warning("store.abort_stays", root=str(self._parts.layout.root), why=why)
+            why = self._take_marker_away()
+        if why:
+            _log.warning("store.abort_stays", root=str(self._parts.layout.root), why=why)
         if failure is not None:
             raise failure
+
+    def _take_marker_away(self) -> str:
+        """Say in the store that it ended in order; return why not, if that fails."""
+        try:
+            self._parts.disk.unlink(self._parts.layout.abort)
+            self._parts.disk.fsync_directory(self._parts.layout.root)
+        except OSError as error:  # the next open looks closer, and finds all in order
+            return str(error)
+        return ""
 
     def _wait_for_dispatch(self) -> None:
         """Wait as long as dispatch gets on, or tries to."""
@@ -251,25 +259,6 @@ class StoreServices:
             _log.error("store.close_incomplete", error=str(error))
             return False
         return is_durable and is_all
-
-    # --- what is attached -----------------------------------------------------------------------
-
-    def attach(self, store: object, services: Iterable[Maker]) -> None:
-        """Make services, each of which finds those before it."""
-        for make in services:
-            if (service := make(store)) is not None:
-                self.attached[service.name] = service
-
-    def start_attached(self) -> None:
-        """Start the services."""
-        if self._threads:
-            for service in self.attached.values():
-                service.start()
-
-    def stop_attached(self) -> None:
-        """Stop the services, the last one first."""
-        for service in reversed(self.attached.values()):
-            service.stop()
 
     # --- turns of the threads -------------------------------------------------------------------
 

@@ -184,12 +184,11 @@ class BaseStore(Reader):
                 kinds=kinds,
             )  # fmt: skip
             store = cls(parts, threads=threads, services=services)
-            store._services.start()
         except BaseException:
             to_drop.close()
             raise
         try:
-            store._services.start_attached()
+            store._services.start()
         except BaseException:
             store.close()
             raise
@@ -437,11 +436,11 @@ class BaseStore(Reader):
                 return
             self._is_closed = True
             try:
-                self._end()
+                self._services.stop()
             except BaseException:
                 # After an interrupt the rest is done all the same, unless there is another one.
                 if not self._services.is_stopped:
-                    self._end()
+                    self._services.stop()
                 raise
             finally:
                 if self._services.is_stopped:
@@ -456,10 +455,6 @@ class BaseStore(Reader):
             self._is_closed = True
             self._writer.stop()
             self._let_go()
-
-    def _end(self) -> None:
-        self._services.stop_attached()
-        self._services.stop()
 
     def _let_go(self) -> None:
         super().close()

@@ -19,8 +19,8 @@ from rocketstore import (
 )
 from rocketstore.config import BrokerRole
 from rocketstore.errors import StoreError, SystemRefusedError
+from rocketstore.replication.link import limits_of
 from rocketstore.replication.protocol import PeerError, Trouble
-from rocketstore.replication.settings import limits_of
 from rocketstore.replication.slave import SlaveService
 from support.replicas import (
     LOG_FILE_BYTES,
