@@ -145,15 +145,7 @@ class AsyncConsumer:
     async def poll(self, timeout_s: float | None = 0.0) -> ConsumedMessage | None:
         """Return the next message, None where none comes in time; without a time-out, wait."""
         found: list[ConsumedMessage] = []
-
-        def look() -> bool:
-            if not found and not self._consumer.is_closed:
-                message = self._consumer.poll(0)
-                if message is not None:
-                    found.append(message)
-            return bool(found) or self._consumer.is_closed
-
-        await wait_until(self._store, look, timeout_s)
+        await wait_until(self._store, lambda: self._consumer.look(found), timeout_s)
         return found[0] if found else None
 
     def acknowledge(self, message: ConsumedMessage) -> bool:

@@ -127,17 +127,17 @@ class Consumer:
 
     def _next(self, timeout_s: float | None) -> ConsumedMessage | None:
         found: list[ConsumedMessage] = []
-
-        def look() -> bool:
-            if not found and not self.is_closed:
-                taken = self._group.next_for(self._member)
-                if taken is not None:
-                    found.append(self._message(*taken))
-            return bool(found) or self.is_closed
-
-        if not look():
-            self._store.wait_until(look, timeout_s)
+        if not self.look(found):
+            self._store.wait_until(lambda: self.look(found), timeout_s)
         return found[0] if found else None
+
+    def look(self, found: list[ConsumedMessage]) -> bool:
+        """Put the next message, if there is one, into an empty list; False where one may come."""
+        if not found and not self.is_closed:
+            taken = self._group.next_for(self._member)
+            if taken is not None:
+                found.append(self._message(*taken))
+        return bool(found) or self.is_closed
 
     def _message(self, queue: QueueKey, delivery: Delivery) -> ConsumedMessage:
         message = delivery.message
