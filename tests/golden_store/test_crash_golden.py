@@ -16,11 +16,11 @@ import pytest
 
 from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.message_store import MessageStore
+from rocketstore.rules.expectation import expected_entries
+from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.storage.audit.store_audit import QueueAudit
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
-from rocketstore.verification.expectation import expected_entries
-from rocketstore.verification.queue_numbers import QueueNumbers
 from rocketstore.verification.unbacked import LogBounds, UnbackedKind
 from support.golden import CRASH_CASES, golden_case, manifest
 from support.index_answers import find

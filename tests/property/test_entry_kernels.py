@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import FILLER, entry_array
+from rocketstore.rules.expectation import expected_entries, expected_items
+from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import CallsFor, RecordColumns, new_columns
-from rocketstore.verification.expectation import expected_entries, expected_items
-from rocketstore.verification.queue_numbers import QueueNumbers
 from support.memory_dispatch import MemoryDispatch
 from support.oracle import dispatch as reference_dispatch
 from support.oracle import entries as reference_entries

@@ -35,12 +35,12 @@ from rocketstore.pipeline.projection import (
 from rocketstore.pipeline.queues import QueueFiles, chosen_stores, list_queues
 from rocketstore.pipeline.stores import list_segments, read_consumer_offsets, read_metadata
 from rocketstore.rules import half_messages
+from rocketstore.rules.expectation import groups
 from rocketstore.rules.half_messages import Halves
 from rocketstore.rules.topics import HALF_TOPIC, OP_TOPIC
 from rocketstore.rules.waiting import waiting_offsets
 from rocketstore.scan.arrow import to_arrow
 from rocketstore.units import QueueKey
-from rocketstore.verification.expectation import groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

@@ -1,4 +1,7 @@
-"""What who writes a store and who judges it must agree on: topics, further queues, half messages.
+"""What a writer of a store and its judges must agree on.
+
+Topics and what their names mean, further queues, half messages and whatever waits, limits of a put,
+which entries and items a record calls for, and which queue offsets can be true.
 
 Law: nothing here knows a file, a thread or Spark; values in, values out.
 """

@@ -23,19 +23,19 @@ from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.properties import INNER_BASE, INNER_NUM, decode_properties
 from rocketstore.message import INNER_BATCH
+from rocketstore.rules.queue_numbers import DOUBTFUL_BEGINNING
 from rocketstore.scan.columns import CallsFor, Column
 from rocketstore.verification.findings import Finding, finding
-from rocketstore.verification.queue_numbers import DOUBTFUL_BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
+    from rocketstore.rules.queue_numbers import QueueNumbers
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.units import QueueKey
     from rocketstore.verification.findings import LastWriter
-    from rocketstore.verification.queue_numbers import QueueNumbers
 
     BatchEntryArray: TypeAlias = npt.NDArray[np.void]
     Int64Array: TypeAlias = npt.NDArray[np.int64]

@@ -22,10 +22,10 @@ from rocketstore.format.queue_entry import (
     MAX_QUEUE_OFFSET,
     is_due_time,
 )
+from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.scan import kernels
 from rocketstore.verification import runs
 from rocketstore.verification.findings import Finding, Severity, finding
-from rocketstore.verification.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import (
     TAIL_KINDS,
     Unbacked,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.verification.expectation import ExpectedEntries
+    from rocketstore.rules.expectation import ExpectedEntries
     from rocketstore.verification.findings import LastWriter
     from rocketstore.verification.runs import Runs
     from rocketstore.verification.unbacked import LogBounds

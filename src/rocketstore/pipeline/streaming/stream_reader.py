@@ -48,8 +48,8 @@ from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue, Move
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Place, from_json, to_json
+from rocketstore.rules.expectation import extra_entries
 from rocketstore.scan.columns import CallsFor
-from rocketstore.verification.expectation import extra_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.recovery.log_survey import chain_records
@@ -21,7 +22,6 @@ from rocketstore.verification.batch_entries import (
     stored_entries,
 )
 from rocketstore.verification.file_rules import queue_file_findings
-from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,6 +31,8 @@ from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
+from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.audit.batch_audit import StoredQueues
@@ -43,7 +45,6 @@ from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
-from rocketstore.verification.expectation import delay_array, expected_entries, expected_items
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.findings import (
     Finding,
@@ -55,7 +56,6 @@ from rocketstore.verification.index_rules import Lacking
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import Chain, Stretch, log_findings
 from rocketstore.verification.queue_kinds import QueueKinds, queue_kinds
-from rocketstore.verification.queue_numbers import QueueNumbers
 from rocketstore.verification.queue_rules import QueueView, entries_at
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
     from rocketstore.format.index_file import IndexLayout
     from rocketstore.native.row import ByteArray
+    from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.units import QueueKey
-    from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.verification.file_rules import FileFinding
     from rocketstore.verification.index_rules import IndexFacts
     from rocketstore.verification.log_rules import LogView

@@ -28,13 +28,13 @@ from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.native.dispatch import RowDispatch
 from rocketstore.native.row import CallsFor, PutEntry
+from rocketstore.rules.expectation import delay_array
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
 from rocketstore.scan.queue_search import first_from
 from rocketstore.storage.dispatch.entry_decisions import EntryDecisions
 from rocketstore.storage.threads import Changes
 from rocketstore.units import ByteRange, MiB
-from rocketstore.verification.expectation import delay_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping

@@ -21,7 +21,7 @@ import numpy as np
 
 from rocketstore.events import get_logger
 from rocketstore.native.row import QUEUE_COLUMN_COUNT, QueueColumn
-from rocketstore.verification.queue_numbers import QueueSlots, grown
+from rocketstore.rules.queue_numbers import QueueSlots, grown
 
 if TYPE_CHECKING:
     import mmap

@@ -19,15 +19,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
+from rocketstore.rules.expectation import expected_items
+from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import CallsFor, RecordColumns, new_columns
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.dispatch.entry_decisions import record_at
 from rocketstore.verification.batch_entries import queue_stops
-from rocketstore.verification.expectation import expected_items
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS, Headers, KeyColumns, left_chains
 from rocketstore.verification.log_rules import LogView, Stretch, log_view
-from rocketstore.verification.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -49,8 +49,8 @@ from rocketstore.pipeline.stores import (
     offset_files,
     store_with_log,
 )
+from rocketstore.rules.expectation import delay_array
 from rocketstore.units import QueueKey
-from rocketstore.verification.expectation import delay_array
 from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 from rocketstore.verification.findings import Finding, finding
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS

@@ -30,12 +30,13 @@ from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
 from rocketstore.pipeline.queues import QueueFiles, StoredFiles
 from rocketstore.pipeline.stores import StoreFile
+from rocketstore.rules import expectation
+from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
+from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.queue_search import padded
-from rocketstore.verification import expectation, index_rules, queue_rules
+from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.batch_entries import entries_called_for, stored_entries
-from rocketstore.verification.expectation import ExpectedEntries, ExpectedItems
 from rocketstore.verification.log_rules import Stretch
-from rocketstore.verification.queue_numbers import QueueNumbers
 from rocketstore.verification.queue_rules import QueuePart
 
 if TYPE_CHECKING:

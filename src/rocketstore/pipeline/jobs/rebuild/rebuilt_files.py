@@ -33,9 +33,9 @@ from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.rebuild.log_blocks import INDEX_TARGET, ITEM_DTYPE, unpacked
 from rocketstore.pipeline.queues import QueueFiles
+from rocketstore.rules.queue_numbers import is_likely_beginning, may_follow
 from rocketstore.scan import kernels
 from rocketstore.units import QueueKey
-from rocketstore.verification.queue_numbers import is_likely_beginning, may_follow
 from rocketstore.verification.unbacked import UnbackedKind, unbacked_runs
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import numpy as np
 from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
 from rocketstore.native.row import NO_LEVEL_DELAY_MS, CallsFor
 from rocketstore.rules.extra_queues import extra_offsets, extra_queue_ids
+from rocketstore.rules.queue_numbers import TaskQueue
 from rocketstore.scan import kernels
-from rocketstore.verification.queue_numbers import TaskQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.rules.queue_numbers import QueueNumbers
     from rocketstore.scan.columns import RecordColumns
-    from rocketstore.verification.queue_numbers import QueueNumbers
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
