@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore.errors import RemotingError
-from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, loads
-from rocketstore.nameserver.bodies import Registration, TopicRoute, decode_body, encode_body
+from rocketstore.format.metadata_json import (
+    DataVersion,
+    TopicConfig,
+    TopicTable,
+    decode_body,
+    encode_body,
+    loads,
+)
+from rocketstore.nameserver.bodies import Registration, TopicRoute
 from rocketstore.nameserver.headers import (
     BrokerHeader,
     BrokerNameHeader,

@@ -11,8 +11,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 
-from rocketstore.nameserver.key_values import KeyValues, saved_values
-from rocketstore.nameserver.service import PORT, NameServerService
+from rocketstore.format.metadata_json import decode_body
+from rocketstore.nameserver.bodies import SavedValues
+from rocketstore.nameserver.key_values import KeyValues
+from rocketstore.nameserver.service import PORT, serving
 from rocketstore.remoting.server import new_event_loop
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
@@ -53,10 +55,10 @@ async def _serve(host: str, port: int, values: KeyValues, *, order_messages: boo
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    async with await NameServerService.open(
+    async with serving(
         host=host, port=port, values=values, order_messages=order_messages
-    ) as service:
-        host, port = service.server.address
+    ) as server:
+        host, port = server.address
         print(f"name server at {host}:{port}", flush=True)
         print("ready", file=sys.stderr, flush=True)
         await told.wait()
@@ -65,5 +67,5 @@ async def _serve(host: str, port: int, values: KeyValues, *, order_messages: boo
 def _values(path: Path | None) -> KeyValues:
     if path is None:
         return KeyValues()
-    saved = read_with_backup(path, saved_values)
+    saved = read_with_backup(path, lambda content: decode_body(content, SavedValues))
     return KeyValues(saved, lambda text: write_atomically(path, text.encode(), disk=Disk()))

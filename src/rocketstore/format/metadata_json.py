@@ -200,6 +200,7 @@ class ConsumerFilterTable(_Bean):
 
 
 Table = TypeVar("Table", bound=_Bean)
+Body = TypeVar("Body")
 
 
 def loads(text: str | bytes | bytearray | memoryview) -> Any:
@@ -237,6 +238,25 @@ def decode_table(text: str | bytes, table: type[Table]) -> Table:
         return msgspec.convert(loaded, table, str_keys=True)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"{table.__name__}: {error}") from error
+
+
+def decode_body(data: bytes, kind: type[Body]) -> Body:
+    """Return the body of a request or reply, whose numbers as keys may stand bare or in quotes.
+
+    Raises `FormatError` where it is no JSON, `FieldRangeError` where it is of another kind.
+    """
+    try:
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return msgspec.convert(loads(data), kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise FieldRangeError(f"{kind}: {error}") from error
+
+
+def encode_body(body: msgspec.Struct) -> bytes:
+    """Return the JSON of a body, on one line."""
+    return dumps(msgspec.to_builtins(body), in_lines=False).encode()
 
 
 def encode_table(table: _Bean) -> str:

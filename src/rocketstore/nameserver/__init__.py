@@ -4,9 +4,8 @@ Brokers register with it, clients ask it::
 
     rocketstore serve namesrv --port 9876
 
-`routes` is the table of brokers, topics and queues, `key_values` that of named values; neither
-knows a clock or a connection. `headers` and `bodies` are what requests carry, `requests` is who
-answers which, and `service` listens.
+`routes` is the table of brokers, topics and queues, `key_values` that of named values. `headers`
+and `bodies` are what requests carry, `requests` is who answers which, and `service` listens.
 
 How derived: rocketmq-namesrv 4.9.7 (there is no 4.9.8 of it), RouteInfoManager, KVConfigManager and
 DefaultRequestProcessor; specification of requests, section 1.2.

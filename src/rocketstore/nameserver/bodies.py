@@ -1,10 +1,8 @@
 """Bodies of requests and replies: fastjson's JSON, and the packed form of a registration.
 
-Written as 4.9 writes them: fields in alphabetical order, without what is null, numbers as bare
-keys. Read leniently, in either form of keys.
+Fields stand in alphabetical order, which is fastjson's.
 
-Law: bytes in, values out, or a `FormatError`. What is inflated is bounded, and no length of the
-packed form is used before it is compared with what remains.
+Law: what is inflated is bounded, and no length is used before it is compared with what remains.
 How derived: RemotingSerializable and RegisterBrokerBody of 4.9.8 (specification of requests,
 section 3).
 """
@@ -12,12 +10,12 @@ section 3).
 from __future__ import annotations
 
 import zlib
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from rocketstore.errors import FieldRangeError, FormatError
-from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, dumps, loads
+from rocketstore.errors import FormatError
+from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, decode_body
 from rocketstore.units import MiB
 
 LARGEST_REGISTRATION: Final = 64 * MiB
@@ -26,9 +24,6 @@ LARGEST_REGISTRATION: Final = 64 * MiB
 
 class Body(msgspec.Struct, rename="camel"):
     """A body that is JSON."""
-
-
-AnyBody = TypeVar("AnyBody")
 
 
 class QueueData(Body):
@@ -78,27 +73,17 @@ class ValueTable(Body):
     table: dict[str, str]
 
 
+class SavedValues(Body):
+    """``kvConfig.json``: values by namespace and key."""
+
+    config_table: dict[str, dict[str, str]]
+
+
 class Registration(Body):
     """What a broker has: its filter servers and its topics (RegisterBrokerBody)."""
 
     filter_server_list: list[str] | None = None
     topic_config_serialize_wrapper: TopicTable | None = None
-
-
-def encode_body(body: msgspec.Struct) -> bytes:
-    """Return the JSON of a body."""
-    return dumps(msgspec.to_builtins(body), in_lines=False).encode()
-
-
-def decode_body(data: bytes, kind: type[AnyBody]) -> AnyBody:
-    """Return a body of its JSON; `FormatError` where it is none, or of another kind."""
-    try:
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return msgspec.convert(loads(data), kind, str_keys=True)  # its keys may be bare numbers
-    except msgspec.ValidationError as error:
-        raise FieldRangeError(f"{kind}: {error}") from error
 
 
 def unpack_registration(data: bytes) -> Registration:
@@ -109,36 +94,24 @@ def unpack_registration(data: bytes) -> Registration:
     except zlib.error as error:
         raise FormatError(f"registration: {error}") from error
     if not inflater.eof:
-        raise FormatError(
-            "registration", expected=f"a whole zlib stream of at most {LARGEST_REGISTRATION} bytes",
-            found=f"{len(packed)} bytes without its end",
-        )  # fmt: skip
-    reader = _Reader(packed)
-    version = decode_body(reader.sized(), DataVersion)
-    topics = [_unpacked_topic(reader.sized()) for _ in range(reader.number())]
-    filters = decode_body(reader.sized(), list[str])
-    return Registration(filters, TopicTable(version, {one.topic_name: one for one in topics}))
+        raise FormatError(f"registration: no end within {LARGEST_REGISTRATION} inflated bytes")
+    position = 0
 
-
-class _Reader:
-    """Reads a packed form to its end."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def number(self) -> int:
-        return int.from_bytes(self._take(4), "big")
-
-    def sized(self) -> bytes:
-        return self._take(self.number())
-
-    def _take(self, size: int) -> bytes:
-        start, left = self._position, len(self._data) - self._position
+    def take(size: int) -> bytes:
+        nonlocal position
+        start, left = position, len(packed) - position
         if size > left:
             raise FormatError("registration", offset=start, expected=f"{size} bytes", found=left)
-        self._position += size
-        return self._data[start : self._position]
+        position += size
+        return packed[start:position]
+
+    def number() -> int:
+        return int.from_bytes(take(4), "big")
+
+    version = decode_body(take(number()), DataVersion)
+    topics = [_unpacked_topic(take(number())) for _ in range(number())]
+    filters = decode_body(take(number()), list[str])
+    return Registration(filters, TopicTable(version, {one.topic_name: one for one in topics}))
 
 
 def _unpacked_topic(text: bytes) -> TopicConfig:
@@ -149,6 +122,4 @@ def _unpacked_topic(text: bytes) -> TopicConfig:
             perm=int(perm), topic_filter_type=filter_type,
         )  # fmt: skip
     except ValueError as error:  # UnicodeDecodeError is one
-        raise FormatError(
-            "registration", field="topic", expected="name, 3 numbers and a type", found=text[:80]
-        ) from error
+        raise FormatError(f"topic of a registration: {error}", found=text[:80]) from error

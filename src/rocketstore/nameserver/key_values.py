@@ -10,53 +10,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.metadata_json import dumps
-from rocketstore.nameserver.bodies import Body, decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocketstore.nameserver.bodies import SavedValues
+    from rocketstore.nameserver.headers import KeyHeader, KeyValueHeader
+
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """The namespace whose values say how many queues of which broker an order topic has."""
-
-
-Values = dict[str, dict[str, str]]
-
-
-class _Saved(Body):
-    config_table: Values
-
-
-def saved_values(text: bytes) -> Values:
-    """Return the values of a ``kvConfig.json``; `FormatError` where it is none."""
-    return decode_body(text, _Saved).config_table
 
 
 class KeyValues:
     """Values by namespace and key; `keep` is given the text of all of them before each change."""
 
     def __init__(
-        self, saved: Values | None = None, keep: Callable[[str], None] | None = None
+        self, saved: SavedValues | None = None, keep: Callable[[str], None] | None = None
     ) -> None:
-        self._table = saved or {}
+        self._table = {} if saved is None else saved.config_table
         self._keep = keep
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
         """Return the values of a namespace, None if there is none of that name."""
         return self._table.get(namespace)
 
-    def get(self, namespace: str, key: str) -> str | None:
-        """Return a value."""
-        return self._table.get(namespace, {}).get(key)
-
-    def put(self, namespace: str, key: str, value: str) -> None:
+    def put(self, header: KeyValueHeader) -> None:
         """Set a value."""
-        self._change(namespace, {**self._table.get(namespace, {}), key: value})
+        values = self._table.get(header.namespace, {})
+        self._change(header.namespace, {**values, header.key: header.value})
 
-    def delete(self, namespace: str, key: str) -> None:
+    def delete(self, header: KeyHeader) -> None:
         """Delete a value, if there is one."""
-        if self.get(namespace, key) is not None:
-            values = self._table[namespace]
-            self._change(namespace, {name: values[name] for name in values if name != key})
+        values = self._table.get(header.namespace, {})
+        if header.key in values:
+            left = {key: value for key, value in values.items() if key != header.key}
+            self._change(header.namespace, left)
 
     def _change(self, namespace: str, values: dict[str, str]) -> None:
         """Change a namespace as a whole, or not at all where that cannot be kept."""

@@ -9,15 +9,14 @@ How derived: DefaultRequestProcessor of rocketmq-namesrv 4.9.7 (specification of
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import javaproperties
 
-from rocketstore.format.metadata_json import DataVersion, TopicTable
+from rocketstore.format.metadata_json import DataVersion, TopicTable, decode_body, encode_body
 from rocketstore.nameserver import bodies, headers
-from rocketstore.nameserver.bodies import decode_body, encode_body
 from rocketstore.nameserver.key_values import ORDER_TOPICS, KeyValues
-from rocketstore.nameserver.routes import MASTER_ID, READ, UNIT, UNIT_SUB, WRITE, RouteTable
+from rocketstore.nameserver.routes import READ, SUB, UNIT, WRITE, RouteTable
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import reply
 from rocketstore.remoting.fields import Header
@@ -34,6 +33,10 @@ WITH_FILTERS_VERSION: Final = 37
 """Brokers from V3_0_11 on send a `bodies.Registration`, older ones their topics alone."""
 
 _ORDER_MESSAGES: Final = "orderMessageEnable"
+_NO_ROUTE: Final = (
+    "No topic route info in name server for the topic: {}\n"
+    "See http://rocketmq.apache.org/docs/faq/ for further details."
+)
 
 
 class NameServer:
@@ -62,26 +65,26 @@ class NameServer:
 
     def _rows(self) -> list[Row]:
         code, h, none = RequestCode, headers, None
-        by_flags = self._by_flags
+        routes, values = self.routes, self.values
         return [
-            Row(code.PUT_KV_CONFIG, h.KeyValueHeader, none, self._put_value),
+            Row(code.PUT_KV_CONFIG, h.KeyValueHeader, none, _done(values.put)),
             Row(code.GET_KV_CONFIG, h.KeyHeader, h.ValueReply, self._get_value),
-            Row(code.DELETE_KV_CONFIG, h.KeyHeader, none, self._delete_value),
+            Row(code.DELETE_KV_CONFIG, h.KeyHeader, none, _done(values.delete)),
             Row(
                 code.REGISTER_BROKER, h.RegisterBrokerHeader, h.RegisterBrokerReply, self._register
             ),
-            Row(code.UNREGISTER_BROKER, h.BrokerHeader, none, self._unregister),
+            Row(code.UNREGISTER_BROKER, h.BrokerHeader, none, _done(routes.unregister)),
             Row(code.GET_ROUTEINFO_BY_TOPIC, h.TopicHeader, none, self._route),
             Row(code.GET_BROKER_CLUSTER_INFO, Header, none, self._clusters),
             Row(code.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, h.WipedReply, self._wipe_write),
-            Row(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Header, none, self._topics),
-            Row(code.DELETE_TOPIC_IN_NAMESRV, h.TopicHeader, none, self._delete_topic),
+            Row(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Header, none, self._topics()),
+            Row(code.DELETE_TOPIC_IN_NAMESRV, h.TopicHeader, none, _done(routes.delete_topic)),
             Row(code.GET_KVLIST_BY_NAMESPACE, h.NamespaceHeader, none, self._namespace),
             Row(code.GET_TOPICS_BY_CLUSTER, h.ClusterHeader, none, self._topics_of_cluster),
             Row(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, Header, none, self._system_topics),
-            Row(code.GET_UNIT_TOPIC_LIST, Header, none, by_flags(UNIT)),
-            Row(code.GET_HAS_UNIT_SUB_TOPIC_LIST, Header, none, by_flags(UNIT_SUB)),
-            Row(code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Header, none, by_flags(UNIT_SUB, UNIT)),
+            Row(code.GET_UNIT_TOPIC_LIST, Header, none, self._topics(UNIT)),
+            Row(code.GET_HAS_UNIT_SUB_TOPIC_LIST, Header, none, self._topics(SUB)),
+            Row(code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Header, none, self._topics(SUB, UNIT)),
             Row(code.UPDATE_NAMESRV_CONFIG, Header, none, self._update_config),
             Row(code.GET_NAMESRV_CONFIG, Header, none, self._config),
             Row(code.QUERY_DATA_VERSION, h.BrokerHeader, h.DataVersionReply, self._query_version),
@@ -95,17 +98,9 @@ class NameServer:
         if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
             return reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         registration = _registration(header, call.command)
-        broker = self.routes.register(header, registration, call.peer, self._clock())
-        found = headers.RegisterBrokerReply()
-        master = broker.broker_addrs.get(MASTER_ID)
-        if header.broker_id != MASTER_ID and master is not None:
-            found = headers.RegisterBrokerReply(self.routes.ha_address(master), master)
+        found = self.routes.register(header, registration, call.peer, self._clock())
         ordered = self.values.namespace(ORDER_TOPICS)
         return answered(found, b"" if ordered is None else encode_body(bodies.ValueTable(ordered)))
-
-    def _unregister(self, header: headers.BrokerHeader, _call: Call) -> Command:
-        self.routes.unregister(header)
-        return answered()
 
     def _query_version(self, header: headers.BrokerHeader, call: Call) -> Command:
         version = decode_body(call.command.body, DataVersion)
@@ -129,67 +124,46 @@ class NameServer:
     def _route(self, header: headers.TopicHeader, _call: Call) -> Command:
         route = self.routes.route(header.topic)
         if route is None:
-            return reply(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {header.topic}\n"
-                "See http://rocketmq.apache.org/docs/faq/ for further details.",
-            )
+            return reply(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(header.topic))
         if self.order_messages:
-            route.order_topic_conf = self.values.get(ORDER_TOPICS, header.topic)
+            route.order_topic_conf = (self.values.namespace(ORDER_TOPICS) or {}).get(header.topic)
         return answered(body=encode_body(route))
 
     def _clusters(self, _header: Header, _call: Call) -> Command:
         return answered(body=encode_body(self.routes.clusters()))
 
-    def _topics(self, _header: Header, _call: Call) -> Command:
-        return _listed(self.routes.topics())
+    def _topics(self, has: int = 0, has_not: int = 0) -> Callable[[Header, Call], Command]:
+        return lambda _header, _call: _listed(self.routes.topics(has, has_not))
 
     def _topics_of_cluster(self, header: headers.ClusterHeader, _call: Call) -> Command:
         return _listed(self.routes.topics_of_cluster(header.cluster))
 
     def _system_topics(self, _header: Header, _call: Call) -> Command:
         """Answer with the names of clusters and brokers, which are topics too, and one address."""
-        info = self.routes.clusters()
-        brokers = info.broker_addr_table
-        addresses = [at for broker in brokers.values() for at in broker.broker_addrs.values()]
-        return _listed([*info.cluster_addr_table, *brokers], next(iter(addresses), None))
-
-    def _by_flags(self, has: int, has_not: int = 0) -> Callable[[Header, Call], Command]:
-        return lambda _header, _call: _listed(self.routes.topics_by_flags(has, has_not))
-
-    def _delete_topic(self, header: headers.TopicHeader, _call: Call) -> Command:
-        self.routes.delete_topic(header.topic)
-        return answered()
+        found = self.routes.clusters()
+        brokers = found.broker_addr_table
+        addresses = (at for one in brokers.values() for at in one.broker_addrs.values())
+        return _listed([*found.cluster_addr_table, *brokers], next(addresses, None))
 
     # --- values and settings --------------------------------------------------------------------
 
-    def _put_value(self, header: headers.KeyValueHeader, _call: Call) -> Command:
-        self.values.put(header.namespace, header.key, header.value)
-        return answered()
-
     def _get_value(self, header: headers.KeyHeader, _call: Call) -> Command:
-        value = self.values.get(header.namespace, header.key)
+        value = (self.values.namespace(header.namespace) or {}).get(header.key)
         if value is None:
             remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
             return reply(ResponseCode.QUERY_NOT_FOUND, remark, fields={})
         return answered(headers.ValueReply(value))
 
-    def _delete_value(self, header: headers.KeyHeader, _call: Call) -> Command:
-        self.values.delete(header.namespace, header.key)
-        return answered()
-
     def _namespace(self, header: headers.NamespaceHeader, _call: Call) -> Command:
         values = self.values.namespace(header.namespace)
-        if values is None:
-            remark = f"No config item, Namespace: {header.namespace}"
-            return reply(ResponseCode.QUERY_NOT_FOUND, remark)
-        return answered(body=encode_body(bodies.ValueTable(values)))
+        if values is not None:
+            return answered(body=encode_body(bodies.ValueTable(values)))
+        return reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
 
     def _update_config(self, _header: Header, call: Call) -> Command:
         wanted = javaproperties.loads(call.command.body.decode("utf-8", "replace"))
-        fixed = sorted(wanted.keys() & self._settings.keys())
-        if fixed:
-            remark = f"Can not update config in black list: {', '.join(fixed)}"
+        if fixed := ", ".join(sorted(wanted.keys() & self._settings.keys())):
+            remark = f"Can not update config in black list: {fixed}"
             return reply(ResponseCode.NO_PERMISSION, remark)
         if _ORDER_MESSAGES in wanted:  # others are not known, and ignored, as in 4.9
             self.order_messages = wanted[_ORDER_MESSAGES].strip().lower() == "true"
@@ -199,6 +173,14 @@ class NameServer:
         settings = {**self._settings, _ORDER_MESSAGES: str(self.order_messages).lower()}
         lines = [f"{name}={value}\n" for name, value in sorted(settings.items())]
         return answered(body="".join(lines).encode())
+
+
+def _done(act: Callable[[Any], None]) -> Callable[[Any, Call], Command]:
+    def handle(header: Any, _call: Call) -> Command:
+        act(header)
+        return answered()
+
+    return handle
 
 
 def _registration(header: headers.RegisterBrokerHeader, command: Command) -> bodies.Registration:

@@ -12,27 +12,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.metadata_json import DataVersion, TopicTable
 from rocketstore.nameserver.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
+from rocketstore.nameserver.headers import RegisterBrokerReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.nameserver.bodies import Registration
-    from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader
+    from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader, TopicHeader
 
 SILENCE_MS: Final = 120_000
 """A broker that is silent for longer is gone (BROKER_CHANNEL_EXPIRED_TIME)."""
 
 MASTER_ID: Final = 0
 
-READ, WRITE = 4, 2
-"""Bits of a permission (PermName)."""
-
-UNIT, UNIT_SUB = 1, 2
-"""Bits of a topic's flags (TopicSysFlag)."""
+READ, WRITE, UNIT, SUB = 4, 2, 1, 2
+"""Bits of a permission (PermName) and of a topic's flags (TopicSysFlag)."""
 
 
-class _Live(NamedTuple):
-    """What is known of one broker, by its address."""
+class Live(NamedTuple):
+    """What one broker said last, and when."""
 
     heard_ms: int
     version: DataVersion
@@ -47,57 +45,41 @@ class RouteTable:
     def __init__(self) -> None:
         self._brokers: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
-        self._live: dict[str, _Live] = {}
-
-    # --- what brokers say -----------------------------------------------------------------------
+        self._live: dict[str, Live] = {}
 
     def register(
         self, header: RegisterBrokerHeader, body: Registration, channel: object, now_ms: int
-    ) -> BrokerData:
-        """Take in a registration; return the brokers of its name."""
+    ) -> RegisterBrokerReply:
+        """Take in a registration; return to a slave where its master is."""
         name, address = header.broker_name, header.broker_addr
         broker = self._brokers.setdefault(name, BrokerData({}, name, header.cluster_name))
         broker.cluster = header.cluster_name
-        for broker_id in [i for i, at in broker.broker_addrs.items() if at == address]:
-            if broker_id != header.broker_id:  # a slave that became master, say
-                del broker.broker_addrs[broker_id]
+        for broker_id in _ids(broker, address) - {header.broker_id}:
+            del broker.broker_addrs[broker_id]  # a slave that became master, say
         table = body.topic_config_serialize_wrapper or TopicTable()
         version = table.data_version or DataVersion()
-        is_first = header.broker_id not in broker.broker_addrs
-        if header.broker_id == MASTER_ID and (is_first or self.has_changed(address, version)):
-            self._take_queues(name, table)
+        is_new = header.broker_id not in broker.broker_addrs or self.version_of(address) != version
+        # Compatible: a topic that the broker has no more stays until it is deleted here.
+        for one in table.topic_config_table.values() if header.broker_id == MASTER_ID else ():
+            if is_new:
+                self._topics.setdefault(one.topic_name, {})[name] = QueueData(
+                    name, one.perm, one.read_queue_nums, one.topic_sys_flag, one.write_queue_nums
+                )
         broker.broker_addrs[header.broker_id] = address
         filters = body.filter_server_list or []
-        self._live[address] = _Live(now_ms, version, channel, header.ha_server_addr, filters)
-        return broker
-
-    def _take_queues(self, name: str, table: TopicTable) -> None:
-        # Compatible: a topic that the broker has no more stays until it is deleted here.
-        for topic, config in table.topic_config_table.items():
-            self._topics.setdefault(topic, {})[name] = QueueData(
-                name, config.perm, config.read_queue_nums, config.topic_sys_flag,
-                config.write_queue_nums,
-            )  # fmt: skip
-
-    def ha_address(self, address: str) -> str | None:
-        """Return where slaves of a broker connect to."""
-        live = self._live.get(address)
-        return None if live is None else live.ha_address
+        self._live[address] = Live(now_ms, version, channel, header.ha_server_addr, filters)
+        master = None if header.broker_id == MASTER_ID else broker.broker_addrs.get(MASTER_ID)
+        live = self._live.get(master or "")
+        return RegisterBrokerReply(live and live.ha_address, master)
 
     def version_of(self, address: str) -> DataVersion | None:
         """Return the version of the topics that a broker registered with last."""
         live = self._live.get(address)
         return None if live is None else live.version
 
-    def has_changed(self, address: str, version: DataVersion) -> bool:
-        """Return whether a broker's topics are not those that it registered with."""
-        return self.version_of(address) != version
-
     def touch(self, address: str, now_ms: int) -> None:
         """Take note that a broker is there, which has nothing new."""
-        live = self._live.get(address)
-        if live is not None:
-            self._live[address] = live._replace(heard_ms=now_ms)
+        self._live[address] = self._live[address]._replace(heard_ms=now_ms)
 
     def unregister(self, header: BrokerHeader) -> None:
         """Forget a broker that ends."""
@@ -115,13 +97,12 @@ class RouteTable:
         """Forget the brokers that were silent for too long; return their addresses."""
         return self._forget(lambda live: now_ms - live.heard_ms > SILENCE_MS)
 
-    def _forget(self, is_gone: Callable[[_Live], bool]) -> list[str]:
+    def _forget(self, is_gone: Callable[[Live], bool]) -> list[str]:
         gone = [address for address, live in self._live.items() if is_gone(live)]
         for address in gone:
             del self._live[address]
             for broker in list(self._brokers.values()):
-                ids = [i for i, at in broker.broker_addrs.items() if at == address]
-                for broker_id in ids:
+                for broker_id in _ids(broker, address):
                     del broker.broker_addrs[broker_id]
                 self._settle(broker)
         return gone
@@ -136,20 +117,15 @@ class RouteTable:
             if not queues:
                 del self._topics[topic]
 
-    # --- what clients and administrators ask ----------------------------------------------------
-
     def route(self, topic: str) -> TopicRoute | None:
         """Return where a topic is, None if that is not known."""
         queues = self._topics.get(topic)
         if not queues:
             return None
         brokers = [self._brokers[name] for name in queues]
-        filters = {
-            address: self._live[address].filter_servers
-            for broker in brokers
-            for address in broker.broker_addrs.values()
-            if address in self._live and self._live[address].filter_servers
-        }
+        addresses = [at for broker in brokers for at in broker.broker_addrs.values()]
+        lives = {address: self._live[address] for address in addresses if address in self._live}
+        filters = {at: live.filter_servers for at, live in lives.items() if live.filter_servers}
         return TopicRoute(brokers, filters, None, list(queues.values()))
 
     def clusters(self) -> ClusterInfo:
@@ -159,23 +135,16 @@ class RouteTable:
             clusters.setdefault(broker.cluster, []).append(broker.broker_name)
         return ClusterInfo(self._brokers, clusters)
 
-    def topics(self) -> list[str]:
-        """Return the names of all topics."""
-        return list(self._topics)
-
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Return the topics that some broker of a cluster has."""
         names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
         return [topic for topic, queues in self._topics.items() if names & queues.keys()]
 
-    def topics_by_flags(self, has: int, has_not: int = 0) -> list[str]:
-        """Return the topics that have one flag and not the other."""
-        first = ((topic, next(iter(queues.values()))) for topic, queues in self._topics.items())
-        return [
-            topic
-            for topic, queue in first
-            if queue.topic_sys_flag & has and not queue.topic_sys_flag & has_not
-        ]
+    def topics(self, has: int = 0, has_not: int = 0) -> list[str]:
+        """Return the names of all topics, or of those that have one flag and not the other."""
+        queues = {topic: next(iter(queues.values())) for topic, queues in self._topics.items()}
+        flags = ((topic, queue.topic_sys_flag) for topic, queue in queues.items())
+        return [topic for topic, one in flags if one & has == has and not one & has_not]
 
     def change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
         """Change what may be done with all queues of the brokers of a name; return how many topics.
@@ -187,6 +156,10 @@ class RouteTable:
             queue.perm = change(queue.perm)
         return len(changed)
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, header: TopicHeader) -> None:
         """Forget a topic, until a broker registers with it again."""
-        self._topics.pop(topic, None)
+        self._topics.pop(header.topic, None)
+
+
+def _ids(broker: BrokerData, address: str) -> set[int]:
+    return {broker_id for broker_id, at in broker.broker_addrs.items() if at == address}

@@ -34,10 +34,8 @@ _NAME_SIZE: Final = struct.Struct(">h")
 def decode(data: bytes) -> Command:
     """Return the command of a binary header.
 
-    Raises
-    ------
-    FormatError
-        A size is negative or more than remains, a text is no UTF-8, or bytes follow the fields.
+    A size that is negative or more than remains, a text that is no UTF-8, or bytes after the fields
+    are a `FormatError`.
     """
     try:
         code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(data)
@@ -69,13 +67,7 @@ def _not_true(size: int, left: int) -> FormatError:
 
 
 def encode(command: Command) -> bytes:
-    """Return the binary header of a command.
-
-    Raises
-    ------
-    FieldRangeError
-        A number, or the length of a name, does not fit its bytes.
-    """
+    """Return the binary header of a command; `FieldRangeError` where a number does not fit."""
     language = Language.OTHER if command.language is None else command.language
     remark = (command.remark or "").encode()
     try:

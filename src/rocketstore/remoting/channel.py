@@ -72,7 +72,7 @@ class Channel(asyncio.Protocol):
             else:
                 turns.add(Call(event.command, event.size, self, now_ms))
         turns.relieve(now_ms)
-        self._settle()
+        self.settle()
 
     def eof_received(self) -> None:
         """Take the end of the other side's requests for the end of all, as netty does."""
@@ -106,13 +106,7 @@ class Channel(asyncio.Protocol):
         self._turns.touch(self)
 
     async def ask(self, request: Command, timeout_ms: int) -> Command:
-        """Send a request and return its reply, whatever that says.
-
-        Raises
-        ------
-        RemotingError
-            The connection ended, or no reply came in time.
-        """
+        """Return the reply to a request, or raise `RemotingError` where none came in time."""
         if self.connection.is_closed:
             raise RemotingError(f"{self.address}: the connection was closed")
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
@@ -131,12 +125,7 @@ class Channel(asyncio.Protocol):
     def close(self, reason: CloseReason = CloseReason.LOCAL) -> None:
         """End it at once."""
         self.connection.close(reason)
-        self._settle()
-
-    def finish(self) -> None:
-        """End it once everything is answered and taken."""
-        self.connection.finish()
-        self._settle()
+        self.settle()
 
     # --- called by turns ------------------------------------------------------------------------
 
@@ -151,16 +140,16 @@ class Channel(asyncio.Protocol):
     def note_sent(self, now_ms: int) -> None:
         """Let the connection know what the socket has not taken, and go on as it says."""
         self.connection.note_unsent(self._transport.get_write_buffer_size(), now_ms)
-        self._settle()
+        self.settle()
 
     def check(self, now_ms: int) -> None:
         """Look at the times."""
         if self.connection.has_unsent:
             self.note_sent(now_ms)
         self.connection.check(now_ms)
-        self._settle()
+        self.settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Do with the socket what the state of the connection says."""
         if self.connection.is_closed:
             self._transport.abort()
@@ -261,7 +250,8 @@ class Turns:
     async def close(self, drain_ms: int) -> None:
         """End all channels, within `drain_ms` after what is owed was answered and taken."""
         for channel in list(self.channels):
-            channel.finish()
+            channel.connection.finish()
+            channel.settle()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_ms / 1000):
                 await self._empty.wait()

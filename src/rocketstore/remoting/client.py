@@ -48,13 +48,8 @@ class RemotingClient:
     async def ask(self, address: str, request: Command, *, timeout_ms: int = REQUEST_MS) -> Command:
         """Send a request to ``host:port`` and return the reply, whatever it says.
 
-        A connection on which no reply came in time is closed, as Java's client does: the next
-        request gets a new one.
-
-        Raises
-        ------
-        RemotingError
-            There is no connection, it ended, or no reply came in time.
+        `RemotingError` where there is no connection, it ends, or no reply comes in time; it is
+        closed then, as Java's client does, and the next request gets a new one.
         """
         channel = await self._channel(address)
         try:

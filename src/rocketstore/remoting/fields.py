@@ -58,6 +58,15 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+_TYPES: Final[dict[Any, tuple[str, Callable[[str], Any]]]] = {
+    (msgspec.inspect.IntType, 2**31 - 1): ("int", _integer),
+    (msgspec.inspect.IntType, 2**63 - 1): ("long", _integer),
+    (msgspec.inspect.BoolType, None): ("boolean", _boolean),
+    (msgspec.inspect.StrType, None): ("string", str),
+}
+"""By what msgspec says of a field."""
+
+
 @functools.cache
 def field_rows(header: type[Header]) -> tuple[FieldRow, ...]:
     """Return the fields of a header type, in their order."""
@@ -66,29 +75,15 @@ def field_rows(header: type[Header]) -> tuple[FieldRow, ...]:
         kind = field.type
         if isinstance(kind, msgspec.inspect.UnionType):
             [kind] = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
-        name, read = _type_of(kind)
+        name, read = _TYPES[type(kind), getattr(kind, "le", None)]
         rows.append(FieldRow(field.encode_name, name, field.required, read))
     return tuple(rows)
-
-
-def _type_of(kind: msgspec.inspect.Type) -> tuple[str, Callable[[str], Any]]:
-    match kind:
-        case msgspec.inspect.IntType(le=limit):
-            return "int" if limit == 2**31 - 1 else "long", _integer
-        case msgspec.inspect.BoolType():
-            return "boolean", _boolean
-        case msgspec.inspect.StrType():
-            return "string", str
-    raise TypeError(f"a custom header has no field of {kind}")
 
 
 def decode_fields(fields: Mapping[str, str] | None, header: type[AnyHeader]) -> AnyHeader:
     """Return a custom header of its texts.
 
-    Raises
-    ------
-    FieldRangeError
-        A field that is needed is not there, or one cannot be read, or is outside its range.
+    A field that is needed and not there, or not to be read, is a `FieldRangeError`.
     """
     found = fields or {}
     values = {}
@@ -112,10 +107,8 @@ def decode_fields(fields: Mapping[str, str] | None, header: type[AnyHeader]) -> 
 def encode_fields(header: Header) -> dict[str, str]:
     """Return the texts of a custom header; what is None is left out."""
     values = zip(header.__struct_encode_fields__, msgspec.structs.astuple(header), strict=True)
-    return {name: _written(value) for name, value in values if value is not None}
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values
+        if value is not None
+    }

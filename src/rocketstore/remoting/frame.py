@@ -137,10 +137,7 @@ def _decode(data: bytes, start: int, end: int) -> Command:
 def encode_frame(command: Command) -> tuple[bytes, bytes]:
     """Return the bytes of a command: the frame up to its body, and the body.
 
-    Raises
-    ------
-    FieldRangeError
-        It would be longer than the other side takes.
+    `FieldRangeError` where it would be longer than the other side takes.
     """
     header = _ENCODERS[command.kind](command)
     length = _WORD.size + len(header) + len(command.body)

@@ -20,38 +20,16 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """Limits of each connection, and of all; times in ms.
+    """Limits of each connection, and of all."""
 
-    Attributes
-    ----------
-    frame_bytes
-        Largest ``length`` of a frame that is taken (com.rocketmq.remoting.frameMaxLength).
-    connection_bytes
-        What one connection holds at most before it is not read any more; at least a frame fits.
-    total_bytes
-        What all hold before only those are read that are in the middle of a frame. Of twice as
-        much, or of so much for `full_ms`, the connection that holds most is closed.
-    most_connections
-        More are closed as they come; each costs a descriptor.
-    idle_ms
-        A connection on which nothing moves for so long is closed
-        (serverChannelMaxIdleTimeSeconds, clientChannelMaxIdleTimeSeconds: 120 s).
-    frame_ms
-        A frame has to be whole so long after its first byte.
-    stall_ms
-        What takes no byte of its replies for so long is closed.
-    full_ms
-        How long the limit of all may be reached.
-    """
-
-    frame_bytes: int = LONGEST_FRAME
-    connection_bytes: int = 32 * MiB
-    total_bytes: int = 256 * MiB
-    most_connections: int = 65_535
-    idle_ms: int = 120_000
-    frame_ms: int = 60_000
-    stall_ms: int = 30_000
-    full_ms: int = 5_000
+    frame_bytes: int = LONGEST_FRAME  # com.rocketmq.remoting.frameMaxLength
+    connection_bytes: int = 32 * MiB  # that one holds before it is not read; a frame fits
+    total_bytes: int = 256 * MiB  # that all hold before only frames that began are read
+    full_ms: int = 5_000  # for which all may hold so much, or never twice as much
+    most_connections: int = 65_535  # each costs a descriptor
+    idle_ms: int = 120_000  # without a byte either way (serverChannelMaxIdleTimeSeconds)
+    frame_ms: int = 60_000  # from the first byte of a frame to its last one
+    stall_ms: int = 30_000  # in which no byte of what was sent is taken
 
 
 DEFAULT_LIMITS: Final = Limits()

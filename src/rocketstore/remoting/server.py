@@ -47,13 +47,7 @@ class RemotingServer:
         limits: Limits = DEFAULT_LIMITS,
         clock: Callable[[], int] = monotonic_ms,
     ) -> Self:
-        """Listen at an address; port 0 is any free one.
-
-        Raises
-        ------
-        RemotingError
-            The port is in use, or the address is not one of this machine.
-        """
+        """Listen at an address; `RemotingError` where it is in use, or not of this machine."""
         turns = Turns(processor, limits, clock)
         loop = asyncio.get_running_loop()
         try:
