@@ -1,30 +1,29 @@
-"""Verify and repair a whole store: log, queues of every kind, index, small files.
+"""Verify a whole store: log, queues of every kind, index, small files.
 
-``rocketstore store verify`` and ``store repair`` are these two calls. Verifying works beside a
-writer and on a read-only mount: files are read with ``pread``, no lock is taken, no byte written.
+``rocketstore store verify`` is this call. It works beside a writer and on a read-only mount: files
+are read with ``pread``, no lock is taken, no byte written.
 
-Law: findings are values; verify raises only where there is nothing to verify.
+Law: findings are values; verify raises only where there is nothing to verify, or where the table of
+topics names a kind that is not known.
 """
 
 from __future__ import annotations
 
-import time
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
-from rocketstore.storage.audit import repair
 from rocketstore.storage.audit.store_audit import (
     audit_store,
     find_kinds,
     find_layout,
 )
-from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.tables.positions import agreed_end
+from rocketstore.units import system_clock_ms
 from rocketstore.verification.batch_entries import queue_bounds
 from rocketstore.verification.findings import Severity, VerifyReport, finding
 from rocketstore.verification.small_files import (
@@ -37,7 +36,6 @@ from rocketstore.verification.small_files import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.storage.audit.repair_plan import RepairReport
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.verification.findings import Finding
     from rocketstore.verification.small_files import Content
@@ -72,7 +70,8 @@ def verify_store(
     ConfigError
         Slots and items of the index cannot be learnt from its files.
     """
-    look = partial(_look, Path(path), config or StoreConfig(), _now(now_ms), progress)
+    now_ms = system_clock_ms() if now_ms is None else now_ms
+    look = partial(_look, Path(path), config or StoreConfig(), now_ms, progress)
     try:
         report, is_live = look()
     except FileNotFoundError:  # deleted since the directory was listed
@@ -127,48 +126,3 @@ def _of_another_log(layout: StoreLayout, read: Callable[[str], Content]) -> Iter
         if agreed is not None:
             reason = f"it counts another log, which agrees with this one up to {agreed}"
             yield finding("position-log", name, reason, physical_offset=agreed)
-
-
-def repair_store(
-    path: str | Path,
-    config: StoreConfig | None = None,
-    *,
-    policy: Literal["salvage", "compatible"] = "salvage",
-    dry_run: bool = False,
-    now_ms: int | None = None,
-    disk: Disk | None = None,
-) -> RepairReport:
-    """Repair the store at `path`; what is cut off is kept in ``repair/<time>/``.
-
-    Parameters
-    ----------
-    path
-        Directory of the store.
-    config
-        Settings that the files do not tell.
-    policy
-        ``salvage`` keeps every intact record, ``compatible`` ends the log where 4.9.3 does.
-    dry_run
-        Write nothing, not even the lock file.
-    now_ms
-        The time, which names the directory of copies; None asks the system.
-    disk
-        The calls that make things durable; a test passes its own.
-
-    Raises
-    ------
-    StoreLockedError
-        A writer has the store.
-    NotAStoreError
-        There is no CommitLog directory.
-    StoreDamagedError
-        There is no CommitLog file although queues have entries (K-R10).
-    """
-    path, config, now_ms, disk = Path(path), config or StoreConfig(), _now(now_ms), disk or Disk()
-    return repair.repair_store(
-        path, config, policy=policy, dry_run=dry_run, now_ms=now_ms, disk=disk
-    )
-
-
-def _now(now_ms: int | None) -> int:
-    return time.time_ns() // 1_000_000 if now_ms is None else now_ms

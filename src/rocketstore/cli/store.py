@@ -170,7 +170,7 @@ def repair(
         Say what would be done and change nothing.
     """
     from rocketstore.cli.findings import print_repair
-    from rocketstore.upkeep import repair_store
+    from rocketstore.storage.audit.repair import repair_store
 
     config = (settings or StoreSettings()).load(store)
     return print_repair(repair_store(store, config, policy=policy, dry_run=dry_run), output)

@@ -25,7 +25,7 @@ cdef class QueueCounter:
 cdef class Record:
     cdef readonly bytes body, properties, born_host
     cdef readonly long long flag, sys_flag, born, reconsume_times, prepared_offset
-    cdef readonly long long inner_base, inner_count
+    cdef readonly long long inner_count
     cdef readonly bint is_born_now
     cdef bint take(self, bytes host, object flag, object sys_flag, object born, object times, object offset) noexcept
 

@@ -93,9 +93,8 @@ class Record:
     """A message, checked and encoded: all of a record but where and when it is stored.
 
     The host bits of `sys_flag` follow from the hosts; a `born_timestamp_ms` of None takes the time
-    of the append. `RefusedMessageError` says that a number does not fit its field. One of several
-    messages (`hold_batch`) is appended only where the first of them gets the queue offset
-    `inner_base`.
+    of the append. `RefusedMessageError` says that a number does not fit its field. One that holds
+    a batch (`hold_batch`) takes as many queue offsets as it has messages.
     """
 
     def __init__(
@@ -122,11 +121,11 @@ class Record:
         self.born = 0 if born_timestamp_ms is None else fitting("born time", born_timestamp_ms, 64)
         self.reconsume_times = fitting("reconsume times", reconsume_times, 32)
         self.prepared_offset = fitting("prepared transaction offset", prepared_offset, 64)
-        self.inner_base, self.inner_count = -1, 1
+        self.inner_count = 1
 
-    def hold_batch(self, base: int, count: int) -> None:
+    def hold_batch(self, count: int) -> None:
         """Say that the body is a batch, which takes as many queue offsets (spec F9)."""
-        self.inner_base, self.inner_count = base, count
+        self.inner_count = count
 
     def describe(self, properties: bytes, born_timestamp_ms: int | None) -> None:
         """Take other properties and another born time, which the caller has checked."""

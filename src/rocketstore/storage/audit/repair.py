@@ -15,11 +15,12 @@ passes over the log before, two after, and the one of recovery.
 from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from rocketstore.config import RecoveryPolicy
+from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CHECKPOINT_FILE_NAME
@@ -47,6 +48,7 @@ from rocketstore.storage.kinds.resolution import kinds_of
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
+from rocketstore.units import system_clock_ms
 from rocketstore.verification.batch_entries import UNREACHABLE
 from rocketstore.verification.file_rules import FileProblem
 from rocketstore.verification.findings import DANGLING_HINT, INDEX_REBUILT, Severity
@@ -54,9 +56,7 @@ from rocketstore.verification.small_files import checkpoint_findings, small_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from rocketstore.config import StoreConfig
     from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan
     from rocketstore.storage.files.pread_files import ReadLogFile
     from rocketstore.storage.queues.topic_kinds import TopicKinds
@@ -102,16 +102,38 @@ def rebuild_store(
 
 
 def repair_store(
-    path: Path,
-    config: StoreConfig,
-    *,
-    policy: Literal["salvage", "compatible"],
-    dry_run: bool,
-    now_ms: int,
-    disk: Disk,
-) -> RepairReport:
-    """Repair a store; see `rocketstore.repair_store`, which this is."""
-    repair = _Repair(path, config, disk, now_ms, policy)
+    path: str | Path, config: StoreConfig | None = None, *,
+    policy: Literal["salvage", "compatible"] = "salvage", dry_run: bool = False,
+    now_ms: int | None = None, disk: Disk | None = None,
+) -> RepairReport:  # fmt: skip
+    """Repair the store at `path`; what is cut off is kept in ``repair/<time>/``.
+
+    Parameters
+    ----------
+    path
+        Directory of the store.
+    config
+        Settings that the files do not tell.
+    policy
+        ``salvage`` keeps every intact record, ``compatible`` ends the log where 4.9.3 does.
+    dry_run
+        Write nothing, not even the lock file.
+    now_ms
+        The time, which names the directory of copies; None asks the system.
+    disk
+        The calls that make things durable; a test passes its own.
+
+    Raises
+    ------
+    StoreLockedError
+        A writer has the store.
+    NotAStoreError
+        There is no CommitLog directory.
+    StoreDamagedError
+        There is no CommitLog file although queues have entries (K-R10).
+    """
+    now_ms = system_clock_ms() if now_ms is None else now_ms
+    repair = _Repair(Path(path), config or StoreConfig(), disk or Disk(), now_ms, policy)
     if dry_run:
         refuse_writer(repair.layout.lock, hint="stop that writer")
     with nullcontext() if dry_run else repair.locked():

@@ -165,7 +165,7 @@ class BatchTopics(BatchQueues):
             base = counter.next_offset
             stated = properties | {INNER_NUM: str(count), INNER_BASE: str(base)}
             held = with_properties(record, encode_properties(stated))
-            held.hold_batch(base, count)
+            held.hold_batch(count)
             return held, ()
 
         return numbered
