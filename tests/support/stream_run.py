@@ -59,7 +59,7 @@ class StreamRun:
         schema = row_type(self.options.read)
         self.reader = StoreStreamReader({"path": str(path), **given}, schema)
         self.reader.clock = clock
-        self.kind = self.reader.lines.kind
+        self.kind = self.reader.feeds.kind
         self.checkpoint = Checkpoint() if checkpoint is None else checkpoint
         if available_now:
             self.reader.prepareForTriggerAvailableNow()

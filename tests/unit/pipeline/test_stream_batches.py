@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import files, planning
-from rocketstore.pipeline.streaming import live_lines
+from rocketstore.pipeline.streaming import live_feeds
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, BatchLimits
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
 from support.golden_stores import STORES, golden_store
@@ -488,7 +488,7 @@ def test_only_chosen_queues_are_streamed(root, store, clock):
 def test_queues_of_unequal_speed_are_read_in_the_order_of_the_log(
     root, store, clock, monkeypatch, most_held
 ):
-    monkeypatch.setattr(live_lines, "LIMITED_ENTRIES", most_held)
+    monkeypatch.setattr(live_feeds, "LIMITED_ENTRIES", most_held)
     put = [
         store.put(Message(topic="Topic0", body=b"x"), queue_id=0 if number % 7 else 1 + number % 3)
         for number in range(120)

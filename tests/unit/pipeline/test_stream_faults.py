@@ -13,7 +13,7 @@ from pyarrow import fs
 from rocketstore import Message
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline import files
-from rocketstore.pipeline.streaming import live_lines
+from rocketstore.pipeline.streaming import live_feeds
 from rocketstore.units import QueueKey
 from support.golden_stores import LOGS, golden_store
 from support.pipeline_tables import read_table
@@ -434,7 +434,7 @@ def read_at(root, offset, size):
 @pytest.mark.parametrize("limit", [2, 30, 1000])
 @pytest.mark.parametrize("zero", [True, False])
 def test_an_end_that_was_seen_is_forgotten_when_the_log_is_cut(root, zero, limit, monkeypatch):
-    monkeypatch.setattr(live_lines, "NEAR_BYTES", 0)
+    monkeypatch.setattr(live_feeds, "NEAR_BYTES", 0)
     log = CutLog(root)
     put = log.put(40, b"in the first file, and in the second one a little")
     assert put[-1] > LOG_FILE_BYTES_OF_CUT

@@ -1,1 +1,1 @@
-"""``readStream``: `stream_reader` says what a batch is, `live_lines` what is followed."""
+"""``readStream``: `stream_reader` says what a batch is, `live_feeds` what is followed."""

@@ -1,7 +1,7 @@
-"""``readStream``: what Spark calls, and lines that are followed, in batches between two places.
+"""``readStream``: what Spark calls, and feeds that are followed, in batches between two places.
 
-A *line* is the log of one store (`LiveLog`) or one of its queues (`LiveQueue`). A batch is what
-lies between two places of each line, and each place is checked before it is used: the record
+A *feed* is the log of one store (`LiveLog`) or one of its queues (`LiveQueue`). A batch is what
+lies between two places of each feed, and each place is checked before it is used: the record
 before it must be the one that was there when the place was saved.
 
 Law: no loss is silent, and no batch is quietly smaller. ``failOnDataLoss`` decides between an error
@@ -46,7 +46,7 @@ from rocketstore.pipeline.queues import (
 )
 from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
-from rocketstore.pipeline.streaming.live_lines import LiveLog, LiveQueue, Move
+from rocketstore.pipeline.streaming.live_feeds import LiveLog, LiveQueue, Move
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, Place, from_json, to_json
 from rocketstore.rules.expectation import extra_entries
 from rocketstore.scan.columns import CallsFor
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from rocketstore.pipeline.streaming.live_lines import Moves, Numbers, QueueSpan, StreamTask
+    from rocketstore.pipeline.streaming.live_feeds import Moves, Numbers, QueueSpan, StreamTask
     from rocketstore.pipeline.streaming.stream_options import Key, Places, StreamOptions
     from rocketstore.scan.columns import RecordColumns
 
-    Line: TypeAlias = LiveLog | LiveQueue
+    Feed: TypeAlias = LiveLog | LiveQueue
 
 Answer = TypeVar("Answer")
 
@@ -87,7 +87,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     """Reads a store as a stream; see ``docs/guide/spark-streaming.md``.
 
     `target` is where a run with ``availableNow`` ends, `reached` where the batch at hand does, and
-    `ends` is where lines ended lately.
+    `ends` is where feeds ended lately.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -116,7 +116,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         return Losses(self.stream_options.read)
 
     @property
-    def lines(self) -> type[Line]:
+    def feeds(self) -> type[Feed]:
         """What is followed."""
         return LiveQueue if self.stream_options.read.has_topic_choice else LiveLog
 
@@ -128,8 +128,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         check_brokers("startingOffsetsByTimestamp", options.start_times_ms, stores)
         places_of = list(stores.values())
         refuse_unknown(places_of, unknown_topics(places_of, options.read))
-        places = {key: self._first_place(line) for key, line in self._found().items()}
-        return to_json(self.lines.kind, places) | {"initial": True}
+        places = {key: self._first_place(feed) for key, feed in self._found().items()}
+        return to_json(self.feeds.kind, places) | {"initial": True}
 
     @plain_errors()
     def getDefaultReadLimit(self) -> spark.ReadLimit:  # noqa: N802
@@ -145,7 +145,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         is_all, target = isinstance(limit, spark.ReadAllAvailable), self.target
         limits = UNLIMITED if is_all else self.stream_options.limits
         is_cut = limits[:2] != UNLIMITED[:2]
-        begun, is_initial = from_json(start, self.lines.kind), "initial" in start
+        begun, is_initial = from_json(start, self.feeds.kind), "initial" in start
         found = self._found(begun, self.ends if is_cut else {})
         for key in begun.keys() - found.keys():
             if not self._is_kept(key, begun[key]):
@@ -153,25 +153,25 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         settled = {key: place._replace(since=place.offset) for key, place in begun.items()}
         places, moves = dict(settled), []
         self.reached = places
-        for key, line in found.items():
+        for key, feed in found.items():
             if target is not None and key not in target and key not in begun:
                 continue
-            begin = places[key] = self._begin(line, begun.get(key))
-            goal = self.ends[key] = line.end
+            begin = places[key] = self._begin(feed, begun.get(key))
+            goal = self.ends[key] = feed.end
             if target is not None:
                 goal = min(goal, target.get(key, begin), key=lambda place: place.offset)
             if goal.offset > begin.offset:
-                moves.append(Move(line, begin, goal))
+                moves.append(Move(feed, begin, goal))
         if target is None and self._is_too_early(moves, limits.min_rows) and not is_initial:
             return start
         for of_store in _by_store(moves):
-            goals = {line.key: goal for line, _, goal in of_store}
-            for key, place in (self.lines.cut(of_store, limits) if is_cut else goals).items():
+            goals = {feed.key: goal for feed, _, goal in of_store}
+            for key, place in (self.feeds.cut(of_store, limits) if is_cut else goals).items():
                 places[key] = place._replace(since=places[key].offset)
-        return to_json(self.lines.kind, places) if is_initial or places != settled else start
+        return to_json(self.feeds.kind, places) if is_initial or places != settled else start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where lines ended when ``latestOffset`` looked; Spark asks right after it.
+        """Return where feeds ended when ``latestOffset`` looked; Spark asks right after it.
 
         ``lag`` is how much comes after the batch at hand: bytes of a log, messages of a queue.
         """
@@ -183,20 +183,20 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             if key in self.reached
         }
         of = str(self.stream_options)
-        kind, version = self.lines.kind, stream_options.VERSION
+        kind, version = self.feeds.kind, stream_options.VERSION
         return {"version": version, "of": of, kind: stream_options.nested(shown)}
 
     @answered
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the log ends now; later messages are for a later run."""
-        self.target = {key: line.end for key, line in self._found().items()}
+        self.target = {key: feed.end for key, feed in self._found().items()}
 
     @answered
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch between two offsets, each a row of byte ranges."""
         found, read, moves = self._found(), self.stream_options.read, []
-        begun = from_json(start, self.lines.kind)
-        for key, place in from_json(end, self.lines.kind).items():
+        begun = from_json(start, self.feeds.kind)
+        for key, place in from_json(end, self.feeds.kind).items():
             begin = begun.get(key)
             if begin is None or begin.offset != place.since:
                 begin = Place(place.offset if place.since is None else place.since)
@@ -207,7 +207,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             else:
                 self._report_absent("the batch ends with", key, place)
         stores = _by_store([move for move in moves if move.begin.offset < move.goal.offset])
-        tasks = [one for moves in stores for one in self.lines.tasks(moves, read, self.losses)]
+        tasks = [one for moves in stores for one in self.feeds.tasks(moves, read, self.losses)]
         step = bytes_per_task(sum(task.split.byte_count for task in tasks), read)
         rows = grouped(tasks, step, lambda task: task.split.byte_count)
         return [InputPartition(row) for row in rows]
@@ -230,8 +230,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
                 raise ConfigError(what, key="brokerName", hint=hint)
         return stores
 
-    def _found(self, begins: Places | None = None, ends: Places | None = None) -> dict[Key, Line]:
-        """Return the lines there are; of logs it may be known where they begin and ended."""
+    def _found(self, begins: Places | None = None, ends: Places | None = None) -> dict[Key, Feed]:
+        """Return the feeds there are; of logs it may be known where they begin and ended."""
         begins, ends, options = begins or {}, ends or {}, self.stream_options.read
         stores = {(name,): store for name, store in self._stores().items()}
         logs = [LiveLog(store, begins.get(key), ends.get(key)) for key, store in stores.items()]
@@ -242,8 +242,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             for key in chosen_queues(log.store, options, CONSUME_QUEUE_DIRECTORY)
             if not key.topic.startswith(LMQ_PREFIX)
         )
-        if self.lines is LiveLog:
-            return {line.key: line for line in logs}
+        if self.feeds is LiveLog:
+            return {feed.key: feed for feed in logs}
         for log in logs:
             for key in chosen_queues(log.store, options, BATCH_CONSUME_QUEUE_DIRECTORY):
                 raise ConfigError(
@@ -252,65 +252,65 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
                     value=key.topic,
                     hint='stream all topics, that is the log, and filter: .where("topic = …")',
                 )
-        return {line.key: line for line in queues}
+        return {feed.key: feed for feed in queues}
 
     def _is_kept(self, key: Key, place: Place) -> bool:
         """Whether a queue's records are there: then only its files are being made again."""
         store = self._stores().get(key[0])
         if store is None or place.record is None:
-            return self.lines is LiveQueue and place.offset == 0
+            return self.feeds is LiveQueue and place.offset == 0
         return LiveLog(store).cut_before(place) is None
 
     def _report_absent(self, whose: str, key: Key, place: Place) -> None:
         name = f"queue {key[1]}/{key[2]} of {key[0]}" if key[1:] else f"a store {key[0]!r}"
-        what = f"{whose} {name} at {self.lines.unit} {place.offset}, expected its files below "
+        what = f"{whose} {name} at {self.feeds.unit} {place.offset}, expected its files below "
         what += f"{', '.join(self.stream_options.read.locations)}, found none"
         self.losses.report(what, "it is left out as long as it is not there")
 
-    def _first_place(self, line: Line) -> Place:
-        options, broker = self.stream_options, line.store.broker_name
-        since_ms = stream_options.named_place(options.start_times_ms, broker, line.queue)
+    def _first_place(self, feed: Feed) -> Place:
+        options, broker = self.stream_options, feed.store.broker_name
+        since_ms = stream_options.named_place(options.start_times_ms, broker, feed.queue)
         if since_ms is not None:
-            offset = line.first_since(since_ms)
+            offset = feed.first_since(since_ms)
             if offset is None and options.must_have_time:
                 hint = 'to begin at its end: startingOffsetsByTimestampStrategy "latest"'
-                raise StoreError(f"{line}: nothing was stored at {since_ms} ms or later", hint=hint)
-            return line.end if offset is None else line.place(offset)
-        asked = stream_options.named_place(options.starts, broker, line.queue)
+                raise StoreError(f"{feed}: nothing was stored at {since_ms} ms or later", hint=hint)
+            return feed.end if offset is None else feed.place(offset)
+        asked = stream_options.named_place(options.starts, broker, feed.queue)
         if asked == EARLIEST:
-            return line.place(line.start)
+            return feed.place(feed.start)
         if asked is None or asked == LATEST:
-            return line.end
-        return line.place(self._checked(line, Place(asked), "startingOffsets asks for"))
+            return feed.end
+        return feed.place(self._checked(feed, Place(asked), "startingOffsets asks for"))
 
-    def _begin(self, line: Line, saved: Place | None) -> Place:
-        """Return where the next batch of a line begins."""
-        begin = line.start if saved is None else self._checked(line, saved, "the checkpoint has")
-        place = saved if saved is not None and saved.offset == begin else line.place(begin)
+    def _begin(self, feed: Feed, saved: Place | None) -> Place:
+        """Return where the next batch of a feed begins."""
+        begin = feed.start if saved is None else self._checked(feed, saved, "the checkpoint has")
+        place = saved if saved is not None and saved.offset == begin else feed.place(begin)
         return place._replace(since=begin)
 
-    def _checked(self, line: Line, place: Place, whose: str) -> int:
+    def _checked(self, feed: Feed, place: Place, whose: str) -> int:
         """Return a place's offset if it holds, else where the stream goes on."""
-        problem = line.problem(place)
+        problem = feed.problem(place)
         if problem is None:
             return place.offset
-        resumed = line.resume(place)
-        what = f"{line}: {whose} {line.unit} {place.offset}: {problem}"
+        resumed = feed.resume(place)
+        what = f"{feed}: {whose} {feed.unit} {place.offset}: {problem}"
         self.losses.report(what, f"the stream goes on at {resumed}")
         return resumed
 
-    def _checked_move(self, line: Line, begin: Place, end: Place) -> Move:
+    def _checked_move(self, feed: Feed, begin: Place, end: Place) -> Move:
         """Return what of a batch is there; without evidence its begin may be an older end."""
         start = begin.offset
-        if begin.record is not None or start < line.start:
-            start = self._checked(line, begin, "the checkpoint has")
-        problem = line.problem(end) if end.offset > start else None
+        if begin.record is not None or start < feed.start:
+            start = self._checked(feed, begin, "the checkpoint has")
+        problem = feed.problem(end) if end.offset > start else None
         if problem is None:
-            return Move(line, Place(start), end)
-        stop = min(end.offset, line.end.offset)
-        what = f"{line}: the batch ends at {line.unit} {end.offset}: {problem}"
+            return Move(feed, Place(start), end)
+        stop = min(end.offset, feed.end.offset)
+        what = f"{feed}: the batch ends at {feed.unit} {end.offset}: {problem}"
         self.losses.report(what, f"the batch has what is before {stop}")
-        return Move(line, Place(start), Place(stop))
+        return Move(feed, Place(start), Place(stop))
 
     def _is_too_early(self, moves: Moves, least: int | None) -> bool:
         """Whether less is there than a batch is to have, and the last one is not long ago."""
@@ -319,7 +319,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         if least is None or last_s is None or now_s - last_s >= self.stream_options.longest_wait_s:
             return False
         for move in moves:
-            found = move.line.records(move.begin.offset, move.goal.offset)
+            found = move.feed.records(move.begin.offset, move.goal.offset)
             least -= sum(1 for _ in islice(found, least))
             if least <= 0:
                 return False
@@ -328,7 +328,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
 
 
 def _by_store(moves: Moves) -> list[Moves]:
-    return [list(of_store) for _, of_store in groupby(moves, lambda move: move.line.key[0])]
+    return [list(of_store) for _, of_store in groupby(moves, lambda move: move.feed.key[0])]
 
 
 def read_tasks(

@@ -66,7 +66,7 @@ _log = get_logger(__name__)
 class Move(NamedTuple):
     """What a batch reads of a log or a queue: from `begin` to the place `goal`."""
 
-    line: Any
+    feed: Any
     begin: Place
     goal: Place
 
@@ -429,7 +429,7 @@ class LiveQueue:
     @classmethod
     def tasks(cls, moves: Moves, options: ReadOptions, losses: Losses) -> Iterator[StreamTask]:
         """Yield the byte ranges that hold records of one store's queues, and how many each has."""
-        log, found = moves[0].line.log, [(one.line, *one.line.span(one, options)) for one in moves]
+        log, found = moves[0].feed.log, [(one.feed, *one.feed.span(one, options)) for one in moves]
         spans = tuple(span for _, span, _ in found if span.high >= 0)
         if not spans:
             return
@@ -438,8 +438,8 @@ class LiveQueue:
         is_whole = all(is_whole for *_, is_whole in found)
         edges = np.array([one.segment.base + at for one in splits for at in (one.start, one.stop)])
         counts = np.zeros(len(edges) + 1, dtype=np.int64)
-        for line, span, _ in found:
-            for _, entries in line.files.messages(span.start, span.stop):
+        for feed, span, _ in found:
+            for _, entries in feed.files.messages(span.start, span.stop):
                 at = np.searchsorted(edges, entries["physical_offset"], side="right")
                 counts += np.bincount(at, minlength=len(counts))
         # Between the bytes of one task and those of the next there is no file.
