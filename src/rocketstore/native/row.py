@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
+BoolArray = npt.NDArray[np.bool_]
 
 NO_LEVEL_DELAY_MS: Final = 1000
 """Delay of a level that the table of levels does not have (spec F5)."""

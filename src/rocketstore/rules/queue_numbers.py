@@ -6,7 +6,7 @@ compares the bytes, not only their hashes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.scan.columns import RecordColumns
 
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 DOUBTFUL_BEGINNING: Final = 1 << 26
 """A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
@@ -120,10 +120,10 @@ class QueueNumbers(QueueSlots):
         """Return the queue of each number."""
         return [self.key(number) for number in range(len(self.queues))]
 
-    def batch_mask(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
+    def batch_mask(self, numbers: Int64Array) -> BoolArray:
         """Return which of some numbers, -1 among them, are of queues of batch topics."""
         is_batch = [queue.name in self.batch_topics for queue in self.queues]
-        mask: npt.NDArray[np.bool_] = np.array([*is_batch, False])[numbers]
+        mask: BoolArray = np.array([*is_batch, False])[numbers]
         return mask
 
     def of(self, columns: RecordColumns) -> Int64Array:

@@ -31,11 +31,9 @@ from rocketstore.units import KiB, Window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy.typing as npt
-
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.native.row import Int64Array
 
-    Int64Array = npt.NDArray[np.int64]
 
 CHUNK_ENTRIES: Final = 3276
 CHUNK_BYTES: Final = CHUNK_ENTRIES * ENTRY_SIZE_BYTES

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    ByteArray: TypeAlias = npt.NDArray[np.uint8]
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
+    from rocketstore.native.row import ByteArray, Int64Array
+
     ReadBytes: TypeAlias = Callable[[int, int], ByteArray]
 
 CHUNK_SLOTS: Final = 1 << 20

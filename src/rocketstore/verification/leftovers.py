@@ -28,7 +28,7 @@ docs/decisions/0004-leftovers.md.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -38,13 +38,10 @@ from rocketstore.verification.log_rules import LeftChain, links
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.verification.log_rules import Chain
     from rocketstore.verification.runs import Runs
 
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
-    BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 EVIDENCE_RECORD_LIMIT: Final = 262_144
 """Records of a stretch that are asked for repeats. Repeats stand at the head of each queue's

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,13 +21,9 @@ from rocketstore.verification.unbacked import LogBounds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
-
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
-    BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 WITNESSES: Final = 3

@@ -12,10 +12,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy.typing as npt
+    from rocketstore.native.row import Int64Array
 
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
-    Runs: TypeAlias = npt.NDArray[np.int64]
+    Runs: TypeAlias = Int64Array
     """Shape (n, 2): disjoint, sorted, never touching, unless a function says otherwise."""
 
 

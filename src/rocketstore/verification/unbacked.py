@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray
-
-    BoolArray: TypeAlias = npt.NDArray[np.bool_]
+    from rocketstore.native.row import BoolArray
 
 
 class UnbackedKind(Enum):
