@@ -19,7 +19,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import cycle, takewhile
-from operator import sub
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -27,7 +26,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.native.dispatch import RowDispatch
-from rocketstore.native.row import CallsFor, PutEntry
+from rocketstore.native.row import CallsFor
 from rocketstore.rules.expectation import delay_array
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
@@ -217,24 +216,6 @@ class SteppedOver(NamedTuple):
     reason: StopReason | None
 
 
-class DispatchCounts(NamedTuple):
-    """What was dispatched since the dispatcher was made.
-
-    Repeated are entries that stood there already, equal; refused are records without one because
-    another entry stands there, or because topic, queue id or queue offset cannot be true; prepared
-    and rollback records have no entry.
-    """
-
-    records: int
-    entries_written: int
-    entries_repeated: int
-    entries_refused: int
-    without_entry: int
-    index_items: int
-    stepped_over_bytes: int
-    stepped_over_ranges: int
-
-
 class Dispatcher:
     """Fills `table` and `index` from a log's files; `DispatchService` runs it in a thread.
 
@@ -244,7 +225,7 @@ class Dispatcher:
     found to be impossible. Without a `clock` no store time is ahead of it.
 
     Everything before `dispatched_offset` is dispatched; `stepped_over` has the first ranges that
-    could not be read, the counts have all of them.
+    could not be read.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it joins, and two settings by name
@@ -263,24 +244,8 @@ class Dispatcher:
         self._ahead_from = _NOWHERE
         self._decisions = EntryDecisions(log_files, table, lmq=lmq, forged=forged)
         self._loop = RowDispatch(self._decisions, table.rows, index, delay_array(delays_ms))
-        self._stepped_over_bytes = self._stepped_over_ranges = 0
 
     # --- what others ask ------------------------------------------------------------------------
-
-    @property
-    def counts(self) -> DispatchCounts:
-        """What was dispatched so far."""
-        loop, decided = self._loop, self._decisions.entries
-        return DispatchCounts(
-            loop.records,
-            loop.entries_written + decided[PutEntry.WRITTEN],
-            loop.entries_repeated + decided[PutEntry.REPEATED],
-            decided[PutEntry.REFUSED],
-            loop.without_entry,
-            loop.index_items,
-            self._stepped_over_bytes,
-            self._stepped_over_ranges,
-        )
 
     @property
     def last_store_timestamp_ms(self) -> int:
@@ -316,8 +281,8 @@ class Dispatcher:
 
     def dispatch_range(
         self, start: int, stop: int, *, force: bool = True, check_crc: bool = False
-    ) -> DispatchCounts:
-        """Dispatch the records of [start, stop) now; return what was done. For recovery.
+    ) -> None:
+        """Dispatch the records of [start, stop) now, for recovery.
 
         `start` is where a record or a file begins. A second thread walks ahead where there is a
         second core, with equal results. With `force` a queue entry that says something else is
@@ -325,7 +290,6 @@ class Dispatcher:
         queue ends up as if built from nothing. With `check_crc` a record with a wrong body checksum
         is damage.
         """
-        before = self.counts
         self.dispatched_offset = start
         self._check_crc = check_crc
         self._decisions.forced_range = (start, stop) if force else None
@@ -338,7 +302,6 @@ class Dispatcher:
             self._ahead_from = _NOWHERE
             self._check_crc = False
             self._decisions.forced_range = None
-        return DispatchCounts._make(map(sub, self.counts, before))
 
     def _dispatch_to(self, limit: int) -> None:
         self._loop.now_ms = self._clock()  # later than every put before the limit
@@ -422,8 +385,6 @@ class Dispatcher:
             del decisions.columns
 
     def _note_stepped_over(self, start: int, stop: int, reason: StopReason | None) -> None:
-        self._stepped_over_bytes += stop - start
-        self._stepped_over_ranges += 1
         if self._decisions.forced_range is not None or len(self.stepped_over) < _LISTED_DAMAGE:
             self.stepped_over.append(SteppedOver(ByteRange(start, stop), reason))
         what = "file missing" if reason is None else reason.name

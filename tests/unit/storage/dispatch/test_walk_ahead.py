@@ -18,6 +18,7 @@ from rocketstore.storage.dispatch import dispatcher as dispatching
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.units import MiB
 from support.configured_store import open_small
+from support.dispatch_counts import counts_of, dispatch_counted
 from support.dispatch_parts import DispatchParts
 from support.small_store import CONFIG, LOG_FILE_BYTES, Clock, build_store, crashed
 
@@ -65,7 +66,7 @@ def test_a_damaged_store_is_recovered_to_the_same_bytes_with_and_without(
         root = tmp_path / "copy"
         shutil.copytree(original, root)
         store = MessageStore.open(root, CONFIG, clock=Clock(now_ms), policy=policy, threads=False)
-        report, counts = store.recovery, store._parts.dispatcher.counts
+        report, counts = store.recovery, counts_of(store._parts.dispatcher)
         store.close()
         recovered[walks_ahead] = (report, counts, tree(root))
         shutil.rmtree(root)
@@ -124,7 +125,7 @@ def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):
 def test_a_stretch_ends_where_it_was_asked_to(tmp_path):
     parts = DispatchParts(tmp_path)
     placed = parts.append(10)
-    counts = parts.dispatcher.dispatch_range(0, placed[7])
+    counts = dispatch_counted(parts.dispatcher, 0, placed[7])
     assert counts.records == 7
     assert parts.dispatcher.dispatched_offset == placed[7]
     assert [entry[0] for entry in parts.entries()] == placed[:7]
@@ -143,8 +144,8 @@ def test_no_thread_is_started_again_right_behind_a_break(tmp_path, monkeypatch):
     monkeypatch.setattr(
         threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))
     )
-    counts = parts.dispatcher.dispatch_range(0, parts.end, check_crc=True)
-    assert counts.stepped_over_ranges == 60
+    counts = dispatch_counted(parts.dispatcher, 0, parts.end, check_crc=True)
+    assert len(parts.dispatcher.stepped_over) == 60
     assert counts.records == 240
     assert started == ["rocketstore-walk_0"] * 2
 
@@ -170,7 +171,7 @@ def test_an_error_of_the_walk_ends_the_pass_and_the_thread(tmp_path, monkeypatch
         parts.dispatcher.dispatch_range(0, parts.end)
     assert walkers() == []
     assert parts.dispatcher.dispatched_offset == placed[2 * BATCH_RECORDS]
-    counts = parts.dispatcher.dispatch_range(parts.dispatcher.dispatched_offset, parts.end)
+    counts = dispatch_counted(parts.dispatcher, parts.dispatcher.dispatched_offset, parts.end)
     assert counts.records == 20 - 2 * BATCH_RECORDS
     assert [entry[0] for entry in parts.entries()] == placed
 
@@ -209,7 +210,7 @@ def test_the_walk_holds_a_fixed_number_of_batches(tmp_path, monkeypatch):
     parts = DispatchParts(tmp_path, log_file_bytes=65_536)
     parts.append(200)
     monkeypatch.setattr(dispatching, "new_columns", counted)
-    assert parts.dispatcher.dispatch_range(0, parts.end).records == 200
+    assert dispatch_counted(parts.dispatcher, 0, parts.end).records == 200
     assert made == [BATCH_RECORDS] * dispatching.AHEAD_BATCHES
 
 
@@ -221,7 +222,7 @@ def test_a_process_that_may_start_no_thread_walks_where_it_dispatches(tmp_path, 
     monkeypatch.setattr(threading.Thread, "start", refused)
     parts = DispatchParts(tmp_path)
     placed = parts.append(30)
-    assert parts.dispatcher.dispatch_range(0, parts.end).records == 30
+    assert dispatch_counted(parts.dispatcher, 0, parts.end).records == 30
     assert [entry[0] for entry in parts.entries()] == placed
 
 
