@@ -15,13 +15,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.delay.levels import (
-    MOST_HELD,
-    Due,
-    Level,
-    entries_of,
-    message_of,
-)
+from rocketstore.delay.levels import MOST_HELD, Due, Level, entries_of, message_of
 from rocketstore.errors import RefusedMessageError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import DELAY_TOPIC, is_due_time

@@ -25,12 +25,7 @@ from urllib.parse import quote
 import msgspec
 
 from rocketstore.config import StoreConfig, commit_log_directories
-from rocketstore.errors import (
-    ConfigError,
-    FormatError,
-    NotAStoreError,
-    StoreError,
-)
+from rocketstore.errors import ConfigError, FormatError, NotAStoreError, StoreError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     CHECKPOINT_FILE_NAME,
@@ -51,11 +46,7 @@ from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 from rocketstore.pipeline.options import parse_options
 from rocketstore.units import QueueKey
-from rocketstore.verification.damage_map import (
-    DAMAGE_MAP_FILE_NAME,
-    DamageMap,
-    decode_damage_map,
-)
+from rocketstore.verification.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
 from rocketstore.verification.leftovers import RECORD_MAGICS
 from rocketstore.verification.newer import refuse_rocksdb_tables
 from rocketstore.verification.small_files import NO_FILE, read_table

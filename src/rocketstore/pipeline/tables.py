@@ -37,12 +37,7 @@ from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
 from rocketstore.pipeline import planning, queues, waiting_tables
 from rocketstore.pipeline.files import FileEntry, files_at, read_part, side_by_side
 from rocketstore.pipeline.log_read import chosen_records, read_split
-from rocketstore.pipeline.projection import (
-    LAST_TIMESTAMP_MS,
-    batch_of,
-    record_batches,
-    rows_batch,
-)
+from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS, batch_of, record_batches, rows_batch
 from rocketstore.pipeline.queues import QueueFiles, chosen_queues, chosen_stores, files_of
 from rocketstore.pipeline.stores import (
     StorePlace,

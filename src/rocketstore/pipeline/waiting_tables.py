@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
-from rocketstore.format.metadata_json import (
-    DELAY_OFFSETS_FILE,
-    DelayOffsets,
-)
+from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC, TAGS, decode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK

@@ -22,23 +22,11 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.format.properties import DELAY
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
-from rocketstore.rules.half_messages import (
-    TRANSACTION_GROUP,
-    Half,
-    Halves,
-    ended_by,
-    is_final_of,
-)
+from rocketstore.rules.half_messages import TRANSACTION_GROUP, Half, Halves, ended_by, is_final_of
 from rocketstore.rules.waiting import delayed, real_queue, waiting_offsets
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.tables.positions import end_within
-from rocketstore.transaction.records import (
-    DISCARDED,
-    HALF,
-    OP,
-    final_record,
-    known,
-)
+from rocketstore.transaction.records import DISCARDED, HALF, OP, final_record, known
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

@@ -29,13 +29,7 @@ from rocketstore.storage.attached import Service
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.threads import Changes
 from rocketstore.transaction.ids import TransactionIds
-from rocketstore.transaction.ledger import (
-    Ledger,
-    endings_of,
-    final_place,
-    read_ledger,
-    read_ops,
-)
+from rocketstore.transaction.ledger import Ledger, endings_of, final_place, read_ledger, read_ops
 from rocketstore.transaction.records import (
     DEFAULT_PRODUCER_GROUP,
     HALF,

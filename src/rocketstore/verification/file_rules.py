@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from rocketstore.format.file_name import file_name, parse_file_name
-from rocketstore.verification.findings import Finding, Severity, file_finding, finding
+from rocketstore.verification.findings import DANGLING_HINT, Finding, Severity, finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -117,18 +117,18 @@ def log_file_findings(
     for one in problems:
         if one.problem is FileProblem.MISSING:
             continue  # reported with its range as a hole of the log
-        base = parse_file_name(str(one.path).rpartition("/")[2])
-        is_last = (base or 0) >= (last_base or 0)
-        is_short = one.problem in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}
-        yield file_finding(
-            "log",
-            one.problem.kind,
-            shown(one.path),
-            one.expected,
-            one.found,
-            is_last=is_last,
-            ends_in_bytes=is_short and is_last and any(last_bytes(one.path, _LOOKED_AT_BYTES)),
-        )
+        severity, action = Severity.WARNING, "repair moves it away; 4.9 may not start with it"
+        if one.problem is FileProblem.NOT_A_FILE:
+            action = "move it away; 4.9 may not start with it"
+        elif one.problem in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}:
+            base = parse_file_name(str(one.path).rpartition("/")[2])
+            is_last = (base or 0) >= (last_base or 0)
+            if is_last and not any(last_bytes(one.path, _LOOKED_AT_BYTES)):
+                action = "the next opening, or repair, gives it its length with zeros"
+            else:
+                severity = Severity.DAMAGE
+                action = "repair gives it its length; 4.9 does not start with it"
+        yield _file_finding("log", one, shown, severity, action)
     if last_base is None:
         reason = f"no CommitLog file, {entry_count} entries in queues"
         if entry_count:
@@ -143,5 +143,18 @@ def queue_file_findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the files of a queue; `shown` as `log_file_findings` has it."""
     for one in problems:
-        name, place = shown(one.path), key._asdict()
-        yield file_finding("queue", one.problem.kind, name, one.expected, one.found, **place)
+        action = "repair moves it away and makes its entries again"
+        if one.problem is FileProblem.NOT_A_FILE:
+            action = "move it away, then repair makes its entries again"
+        yield _file_finding("queue", one, shown, Severity.WARNING, action, **key._asdict())
+
+
+def _file_finding(
+    part: str, one: FileFinding[AnyPath], shown: Callable[[AnyPath], str], severity: Severity,
+    action: str, **more: Any,
+) -> Finding:  # fmt: skip
+    if one.problem is FileProblem.DANGLING_LINK:
+        severity, action = Severity.DAMAGE, DANGLING_HINT
+    kind, reason = f"{part}-file-{one.problem.kind}", f"expected {one.expected}, found {one.found}"
+    more |= {"expected": one.expected, "found": one.found}
+    return Finding(severity, kind, shown(one.path), 0, 0, reason, action, **more)

@@ -115,7 +115,7 @@ KINDS: Final = {
     "abort": Kind(_N, "the next opening recovers the store"),
 }
 """Every kind that verify and audit report; docs/guide/repair.md says what each means. Files of the
-log or a queue have kinds of their own, see `file_finding`."""
+log or a queue have kinds of their own, see `file_rules`."""
 
 INDEX_REBUILT: Final = frozenset(
     kind for kind, one in KINDS.items() if kind.startswith("index-") and one.action == _AGAIN
@@ -211,45 +211,6 @@ class LastWriter(NamedTuple):
             return found
         action = "nothing to do: the next opening writes them"
         return found._replace(severity=Severity.WARNING, action=action)
-
-
-def file_finding(  # noqa: PLR0913 - as above
-    part: str,
-    problem: str,
-    file: str,
-    expected: str,
-    found: str,
-    *,
-    is_last: bool = False,
-    ends_in_bytes: bool = False,
-    **more: Any,
-) -> Finding:
-    """Return what is wrong with a file before a byte of it is read.
-
-    `part` is ``log`` or ``queue``, `problem` ends the kind, such as ``wrong-size``. Of a short file
-    of the log: none follows (`is_last`); its last bytes are no zeros (`ends_in_bytes`).
-    """
-    severity, again = Severity.WARNING, " and makes its entries again"
-    action = "repair moves it away" + (again if part == "queue" else "; 4.9 may not start with it")
-    if problem == "dangling-link":
-        severity, action = Severity.DAMAGE, DANGLING_HINT
-    elif problem == "not-a-file":
-        action = "move it away" + (
-            ", then repair makes its entries again"
-            if part == "queue"
-            else "; 4.9 may not start with it"
-        )
-    elif part == "log" and problem in {"empty", "wrong-size"}:
-        if is_last and not ends_in_bytes:
-            action = "the next opening, or repair, gives it its length with zeros"
-        else:
-            severity = Severity.DAMAGE
-            action = "repair gives it its length; 4.9 does not start with it"
-    reason = f"expected {expected}, found {found}"
-    kind = f"{part}-file-{problem}"
-    return Finding(
-        severity, kind, file, 0, 0, reason, action, expected=expected, found=found, **more
-    )
 
 
 class StoreCounts(NamedTuple):

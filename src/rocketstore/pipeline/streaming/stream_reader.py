@@ -28,22 +28,11 @@ from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.pipeline.columns import check_schema
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import opened
-from rocketstore.pipeline.log_read import (
-    Losses,
-    damage_of,
-    passed_over,
-    report_skipped,
-    scanned,
-)
+from rocketstore.pipeline.log_read import Losses, damage_of, passed_over, report_skipped, scanned
 from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
 from rocketstore.pipeline.planning import bytes_per_task, grouped
 from rocketstore.pipeline.projection import distinct, record_batches, wanted_records
-from rocketstore.pipeline.queues import (
-    check_brokers,
-    chosen_queues,
-    refuse_unknown,
-    unknown_topics,
-)
+from rocketstore.pipeline.queues import check_brokers, chosen_queues, refuse_unknown, unknown_topics
 from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_feeds import LiveLog, LiveQueue, Move

@@ -26,12 +26,7 @@ from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CHECKPOINT_FILE_NAME
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
 from rocketstore.storage.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
-from rocketstore.storage.audit.store_audit import (
-    StoreAudit,
-    audit_store,
-    find_kinds,
-    find_layout,
-)
+from rocketstore.storage.audit.store_audit import StoreAudit, audit_store, find_kinds, find_layout
 from rocketstore.storage.checkpoint import (
     StoreCheckpoint,
     forget_known_ends,

@@ -46,12 +46,7 @@ from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
-from rocketstore.verification.findings import (
-    Finding,
-    LastWriter,
-    StoreCounts,
-    finding,
-)
+from rocketstore.verification.findings import Finding, LastWriter, StoreCounts, finding
 from rocketstore.verification.index_rules import Lacking
 from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.verification.log_rules import Chain, Stretch, log_findings

@@ -28,10 +28,7 @@ from rocketstore.errors import (
 )
 from rocketstore.events import get_logger
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
-from rocketstore.format.properties import (
-    GIVE_BACK_ROOM,
-    PROPERTIES_SIZE_MAX,
-)
+from rocketstore.format.properties import GIVE_BACK_ROOM, PROPERTIES_SIZE_MAX
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.refusals import (
     body_bytes,
@@ -60,12 +57,7 @@ from rocketstore.storage.log.prepared import (
     record_of,
     storable_block,
 )
-from rocketstore.storage.results import (
-    FIRST_IN_MEMORY,
-    NotTakenError,
-    PutMessageStatus,
-    PutResult,
-)
+from rocketstore.storage.results import FIRST_IN_MEMORY, NotTakenError, PutMessageStatus, PutResult
 from rocketstore.storage.running_flags import STOPS_PUTS
 from rocketstore.units import QueueKey, system_clock_ms
 

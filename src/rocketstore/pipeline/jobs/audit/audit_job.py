@@ -45,12 +45,7 @@ from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
 from rocketstore.units import QueueKey
 from rocketstore.verification import small_files
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
-from rocketstore.verification.findings import (
-    Finding,
-    LastWriter,
-    Severity,
-    VerifyReport,
-)
+from rocketstore.verification.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.log_rules import LogView, Stretch, log_findings
 from rocketstore.verification.newer import newer_findings
