@@ -17,15 +17,7 @@ import re
 import sys
 import types
 from itertools import chain
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Final,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -39,12 +31,7 @@ from rocketstore.config.service_options import (
     ReplicationOptions,
     TransactionOptions,
 )
-from rocketstore.config.store_options import (
-    SMALL_SIZES,
-    FlushDiskType,
-    QueueOptions,
-    StoreOptions,
-)
+from rocketstore.config.store_options import SMALL_SIZES, FlushDiskType, QueueOptions, StoreOptions
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format.host import encode_host
 

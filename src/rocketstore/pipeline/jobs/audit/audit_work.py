@@ -18,11 +18,7 @@ import msgspec
 import numpy as np
 
 from rocketstore.format.batch_queue_entry import BatchEntry
-from rocketstore.format.file_name import (
-    CONSUME_QUEUE_DIRECTORY,
-    file_name,
-    is_directory_name,
-)
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, file_name, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.files import files_at, opened
