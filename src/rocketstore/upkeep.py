@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig
-from rocketstore.storage.audit.store_audit import (
-    audit_store,
-    find_kinds,
-    find_layout,
-)
+from rocketstore.storage.audit.store_audit import audit_store, find_kinds, find_layout
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
