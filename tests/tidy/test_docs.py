@@ -124,7 +124,13 @@ def steps_of(text: str) -> dict[str, set[str]]:
     return steps
 
 
-@pytest.mark.parametrize(("way", "most"), [("A put", 8), ("A get", 8), ("A recovery", 12)])
+@pytest.mark.parametrize(
+    ("way", "most"),
+    [
+        ("A put", 8), ("A get", 8), ("A recovery", 12), ("A delayed message", 8),
+        ("A transaction", 8), ("A replication session", 8),
+    ],
+)  # fmt: skip
 def test_a_reader_follows_a_message_through_few_files(way, most):
     text = text_of(Path("docs/how-it-works/reading-the-code.md"))
     section = text.split(f"## {way}\n")[1].split("\n## ")[0]

@@ -91,7 +91,7 @@ class DelayService(Service):
         self._save_in_time(now_ms)
         return pause_ms / 1000
 
-    def runtime_info(self) -> dict[str, str]:
+    def runtime_info(self) -> dict[str, object]:
         """Return what 4.9 tells of each level, delivered and last offset, and our counts."""
         if self.delivery is None:
             return {}
@@ -102,9 +102,9 @@ class DelayService(Service):
         }
         return {
             **numbers,
-            "scheduleMessagesDelivered": str(self.delivery.delivered),
-            "scheduleMessagesUndeliverable": str(self.delivery.undeliverable),
-            "scheduleMessagesRefused": str(self.delivery.refused),
+            "scheduleMessagesDelivered": self.delivery.delivered,
+            "scheduleMessagesUndeliverable": self.delivery.undeliverable,
+            "scheduleMessagesRefused": self.delivery.refused,
         }
 
     # --- the thread -----------------------------------------------------------------------------
