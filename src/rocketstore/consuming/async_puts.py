@@ -40,31 +40,36 @@ _log: Final = get_logger(__name__)
 
 
 class AsyncPuts(Service):
-    """Puts of a store whose results come later."""
+    """Puts of a store whose results come later; `waits` says whether any put waits here."""
 
     name = "async_puts"
 
     def __init__(self, store: BaseStore) -> None:
         config = store.config
         self._store = store
-        self._waits = config.is_sync_flush or config.broker_role is BrokerRole.SYNC_MASTER
+        self.waits = config.is_sync_flush or config.broker_role is BrokerRole.SYNC_MASTER
         self._pending: dict[PutFuture, tuple[PutResult, float]] = {}
         self._bell = Bell()
         self._thread = ServiceThread("rocketstore-put-async", self._work, self._bell.ring)
 
     def put(self, message: Message, queue_id: int) -> PutFuture:
         """Append a message; see `MessageStore.put_async`."""
-        future = PutFuture()
-        future.set_running_or_notify_cancel()
-        later = self._waits and isinstance(message, Message) and message.wait_flush
+        later = self.waits and isinstance(message, Message) and message.wait_flush
         if later:
             message = msgspec.structs.replace(message, wait_flush=False)
         try:
             result = self._store.put(message, queue_id)
         except RocketStoreError as error:
+            future = PutFuture()
             future.set_exception(error)
             return future
-        if not (later and result.is_stored):
+        return self.settled(result, waits=later)
+
+    def settled(self, result: PutResult, *, waits: bool = True) -> PutFuture:
+        """Return a future of the result that a put would have had if it had waited."""
+        future = PutFuture()
+        future.set_running_or_notify_cancel()
+        if not (waits and self.waits and result.is_stored):
             future.set_result(result)
             return future
         self._pending[future] = result, monotonic()
@@ -115,7 +120,7 @@ class AsyncPuts(Service):
 
     def start(self) -> None:
         """Start the thread, if any put has to wait."""
-        if self._waits:
+        if self.waits:
             self._thread.start()
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from rocketstore.consuming.first_offset import is_consumed_from_the_beginning
 from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.sharing import share_of
 from rocketstore.consuming.window import QueueWindow
@@ -25,7 +26,6 @@ from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.rules.topics import RETRY_PREFIX
-from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.results import GetMessageStatus
 
 if TYPE_CHECKING:
@@ -158,13 +158,7 @@ class Group:
             return store.min_offset(*key)
         if start != "last":
             return store.offset_at(*key, start)
-        # A queue that is still whole, and young enough for memory, is consumed from its beginning.
-        _, first = next(store.queue_entries(*key, 0, 1), (0, None))
-        if store.min_offset(*key) > 0 or first is None:
-            return store.max_offset(*key)
-        span = PageLimits.from_config(store.config).memory_span_bytes
-        is_old = store.max_physical_offset - first.physical_offset > span
-        return store.max_offset(*key) if is_old else 0
+        return 0 if is_consumed_from_the_beginning(store, *key) else store.max_offset(*key)
 
     def _note_offset(self, key: QueueKey, window: QueueWindow) -> None:
         self._offsets.set(key.topic, self.name, key.queue_id, window.offset)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class ConsumingService(Service):
-    """Makes consumers and, when the store closes, ends them."""
+    """Makes consumers and, when the store closes, ends them; `settings` are those of groups."""
 
     name = "consuming"
 
     def __init__(self, store: BaseStore) -> None:
         self._store = store
         self._offsets: ConsumerOffsetTable = store.attached["consumer_offsets"]
-        self._settings = SubscriptionGroups(store.layout)
+        self.settings = SubscriptionGroups(store.layout, clock=store.clock, disk=store.disk)
         self._groups: dict[str, Group] = {}
         self._lock = threading.Lock()
 
@@ -61,7 +61,7 @@ class ConsumingService(Service):
                 key="max_unacknowledged",
                 value=most,
             )
-        limit = self._settings.get(group).retry_max_times if limit is None else limit
+        limit = self.settings.get(group).retry_max_times if limit is None else limit
         topics = tuple(sorted(wanted.topics))
         wanted = msgspec.structs.replace(wanted, topics=topics, max_reconsume_times=limit)
         with self._lock:

@@ -24,7 +24,7 @@ from rocketstore.errors import (
     TruncatedRecordError,
 )
 from rocketstore.format import Field, checked
-from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host
+from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, decode_host, encode_host
 from rocketstore.format.properties import is_text_whole
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
@@ -137,6 +137,29 @@ def encode_blank(remaining: int) -> bytes:
     what = "a blank cannot have this size"
     checked(remaining, END_FILE_MIN_BLANK_SIZE, _INT32_MAX, what, "total_size")
     return _START.pack(remaining, BLANK_MAGIC)
+
+
+def encode_stored(message: StoredMessage) -> bytes:
+    """Return the record of a stored message, its length made anew; `decode_record` reads it.
+
+    Raises `FieldRangeError` where its topic is too long for a V1 record.
+    """
+    born_host, store_host = encode_host(message.born_host), encode_host(message.store_host)
+    topic = message.topic.encode()
+    checked(len(topic), 0, TOPIC_SIZE_MAX, "a topic of this length", "topic_size")
+    flags = message.sys_flag & ~HOST_V6_FLAGS | host_flags(born_host, store_host)
+    body, properties = message.raw_body, message.raw_properties
+    size = record_size(
+        body_size=len(body), topic_size=len(topic), properties_size=len(properties), sys_flag=flags
+    )
+    head = _HEADS[flags & HOST_V6_FLAGS].pack(
+        size, MESSAGE_MAGIC_V1, body_crc(body), message.queue_id, message.flag,
+        message.queue_offset, message.physical_offset, flags, message.born_timestamp_ms, born_host,
+        message.store_timestamp_ms, store_host, message.reconsume_times,
+        message.prepared_transaction_offset, len(body),
+    )  # fmt: skip
+    sizes = bytes([len(topic)]), len(properties).to_bytes(2, "big")
+    return b"".join((head, body, sizes[0], topic, sizes[1], properties))
 
 
 # --- decoding -----------------------------------------------------------------------------------

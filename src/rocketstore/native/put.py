@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rocketstore.native.group import SyncGroup
 
 _WAIT = f"{WAIT}\1".encode()
+_WAIT_TRUE = f"{WAIT}\1true".encode()
 
 
 def is_plain_block(source: Bytes, at: int, size: int) -> bool:
@@ -274,7 +275,7 @@ class PlainPuts:
             or type(batch) is not bytes
             or len(batch) > self.longest_body
             or type(more) is not bytes
-            or _WAIT in more
+            or (_WAIT in more and _WAIT_TRUE not in more)
         ):
             return None
         added = view.bytes_inside(more)

@@ -1,42 +1,94 @@
 """``config/subscriptionGroup.json``: what was settled for each consumer group.
 
+Law: a change is on the disk before anybody is told of it, with a newer `DataVersion`; what this
+version does not know in the file stays there.
+
 How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the broker starts.
 """
 
 from __future__ import annotations
 
+import threading
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from rocketstore.format.metadata_json import (
     SUBSCRIPTION_GROUPS_FILE,
+    DataVersion,
     SubscriptionGroup,
     SubscriptionGroupTable,
     decode_table,
+    dumps,
+    loads,
 )
-from rocketstore.storage.files.whole_file import read_with_backup
+from rocketstore.storage.files.disk import Disk, system_errors
+from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocketstore.storage.layout import StoreLayout
+
+_decoded: Final = partial(decode_table, table=SubscriptionGroupTable)
 
 
 class SubscriptionGroups:
     """The groups of an open store; the file is read when the first one is asked for."""
 
-    def __init__(self, layout: StoreLayout) -> None:
+    def __init__(
+        self, layout: StoreLayout, *, clock: Callable[[], int] = system_clock_ms,
+        disk: Disk | None = None,
+    ) -> None:  # fmt: skip
         self._path = layout.config / SUBSCRIPTION_GROUPS_FILE
+        self._clock, self._disk = clock, disk or Disk()
+        self._changing = threading.Lock()
 
     @cached_property
-    def _groups(self) -> dict[str, SubscriptionGroup]:
-        table = read_with_backup(self._path, partial(decode_table, table=SubscriptionGroupTable))
-        return {} if table is None else table.subscription_group_table
+    def table(self) -> SubscriptionGroupTable:
+        """What the file says; of one that is not there, nothing."""
+        table = read_with_backup(self._path, _decoded)
+        return SubscriptionGroupTable() if table is None else table
 
-    def get(self, name: str) -> SubscriptionGroup:
-        """Return a group's settings, those of a new one where the file says nothing of it.
+    def find(self, name: str) -> SubscriptionGroup | None:
+        """Return a group's settings, None where there is no such group.
 
         Raises
         ------
         FormatError
             The file and its backup are broken.
         """
-        return self._groups.get(name) or SubscriptionGroup(group_name=name)
+        return self.table.subscription_group_table.get(name)
+
+    def get(self, name: str) -> SubscriptionGroup:
+        """Return a group's settings, those of a new one where the file says nothing of it.
+
+        Raises `FormatError` as `find`.
+        """
+        return self.find(name) or SubscriptionGroup(group_name=name)
+
+    @system_errors("cannot save the settings of consumer groups")
+    def settle(self, group: SubscriptionGroup) -> None:
+        """Make a group, or change it.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be written; nothing changed.
+        """
+        with self._changing:
+            table = self.table
+            counter = (table.data_version or DataVersion()).counter + 1
+            changed = SubscriptionGroupTable(
+                data_version=DataVersion(counter=counter, timestamp=self._clock()),
+                subscription_group_table={
+                    **table.subscription_group_table,
+                    group.group_name: group,
+                },
+            )
+            former = read_with_backup(self._path, loads) or {}
+            content = dumps({**former, **msgspec.to_builtins(changed)}).encode()
+            write_atomically(self._path, content, disk=self._disk, decode=_decoded)
+            self.table = changed

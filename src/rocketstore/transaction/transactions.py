@@ -127,7 +127,10 @@ class Transactions(Service):
 
     # --- the three calls ------------------------------------------------------------------------
 
-    def begin(self, message: Message, queue_id: int, producer_group: str | None) -> HalfMessage:
+    def begin(
+        self, message: Message, queue_id: int, producer_group: str | None, *,
+        wait_flush: bool = True,
+    ) -> HalfMessage:  # fmt: skip
         """Put a half message; see `MessageStore.begin`."""
         refuse_other_types(message)
         properties = message.properties or {}
@@ -139,7 +142,7 @@ class Transactions(Service):
         if missing is not None:
             put = PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, detail=missing)
         else:
-            put = self._store.put_record(*HALF, record)
+            put = self._store.put_record(*HALF, record, wait_flush=wait_flush)
         return HalfMessage(put, group, key)
 
     def end(

@@ -1,14 +1,15 @@
 """``config/topics.json``: what is said of each topic, and how a program says more of one.
 
 Law: whatever else stands there stays, of topics, of a broker, and of those who marked a topic
-before; so the file is read again before each change, and one thread of a store changes it at a
-time: the one that holds the append lock (`TopicsOfKind.create`).
+before; so the file is read again before each change, and one thread of a process changes it at a
+time. A kind changes only under the append lock too (`TopicsOfKind.create`).
 
 How derived: TopicConfigManager.updateTopicConfig of 4.9 (spec F13).
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 TOPIC_TABLE: Final = "topicConfigTable"
 
+_CHANGING: Final = threading.Lock()
+
 
 class TopicFile:
     """The file of an open store."""
@@ -50,6 +53,15 @@ class TopicFile:
 
         `marks` gets what is said of it, nothing of a new one, and returns what is to be said.
         """
+        with _CHANGING:
+            self._mark(topic, queue_count, marks)
+
+    def _mark(
+        self,
+        topic: str,
+        queue_count: int,
+        marks: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    ) -> None:
         table = read_with_backup(self.path, decoded_topics) or {}
         topics = table.get(TOPIC_TABLE, {})
         known = topics.get(topic) or {}

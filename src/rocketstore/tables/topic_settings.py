@@ -1,0 +1,91 @@
+"""The topics of a broker: how many queues each has and who may use it, by ``topics.json``.
+
+Law: a change is on the disk before anybody is told of it, with a newer `DataVersion`. What the
+broker has from its start (`system`) is not in the file before a broker of 4.9 writes it there.
+
+How derived: TopicConfigManager of 4.9 (spec F13).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, decode_table
+from rocketstore.storage.files.whole_file import read_with_backup
+from rocketstore.storage.queues.topic_file import TopicFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.layout import StoreLayout
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+"""Bits of `TopicConfig.perm` (PermName)."""
+
+
+class TopicSettings:
+    """The topics of one open store; `system` are those that it has without a file.
+
+    Attributes
+    ----------
+    version
+        Of the file, or of what there is without one.
+    made_ms
+        When this was made.
+    """
+
+    def __init__(
+        self, layout: StoreLayout, *, clock: Callable[[], int], disk: Disk,
+        system: Iterable[TopicConfig] = (),
+    ) -> None:  # fmt: skip
+        self._file = TopicFile(layout, clock=clock, disk=disk)
+        self._system = {topic.topic_name: topic for topic in system}
+        self.made_ms = clock()
+        self._changed_ns = -1
+        self.version = DataVersion(timestamp=self.made_ms)
+        self._topics: dict[str, TopicConfig] = {}
+        self._load()
+
+    def get(self, name: str) -> TopicConfig | None:
+        """Return a topic, None where there is none; one that others marked since is found."""
+        topic = self._topics.get(name)
+        if topic is None and self._file_time() != self._changed_ns:
+            self._load()
+            topic = self._topics.get(name)
+        return topic
+
+    def all(self) -> dict[str, TopicConfig]:
+        """Return every topic by its name."""
+        return dict(self._topics)
+
+    def settle(self, topic: TopicConfig) -> None:
+        """Make a topic, or change it.
+
+        Raises
+        ------
+        StoreError
+            The file cannot be written; nothing changed.
+        FormatError
+            The file and its backup are broken.
+        """
+        said = {name: one for name, one in msgspec.to_builtins(topic).items() if one is not None}
+        self._file.mark(topic.topic_name, topic.write_queue_nums, lambda _known: said)
+        self._load()
+
+    def _load(self) -> None:
+        self._changed_ns = self._file_time()
+        table = read_with_backup(self._file.path, lambda text: decode_table(text, TopicTable))
+        if table is not None:
+            self.version = table.data_version or self.version
+        self._topics = self._system | ({} if table is None else table.topic_config_table)
+
+    def _file_time(self) -> int:
+        try:
+            return self._file.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
