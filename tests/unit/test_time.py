@@ -10,6 +10,7 @@ SOURCE = ROOT / "src" / "rocketstore"
 FIELDS_ONLY = ("format/", "scan/", "native/row.py", "native/walk.py")
 PASSED_IN_MONOTONIC = {
     "replication/link.py", "native/group.py", "pipeline/streaming/stream_reader.py", "cli/bench.py",
+    "remoting/channel.py", "nameserver/requests.py", "nameserver/service.py",
 }  # fmt: skip
 """What these call their clock is a monotonic one."""
 

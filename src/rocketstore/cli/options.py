@@ -12,7 +12,7 @@ from rocketstore.cli.wording import complain
 from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
@@ -134,13 +134,16 @@ class StoreSettings:
             must_exist(store, hint="name the one that holds commitlog, consumequeue and index")
         return config
 
-    def load_with_origins(self) -> LoadedConfig:
-        """Return the settings with where each comes from; warnings go to stderr."""
+    def load_with_origins(self, others: Collection[str] = ()) -> LoadedConfig:
+        """Return the settings with where each comes from; warnings go to stderr.
+
+        `others` are keys that the caller takes itself.
+        """
         from rocketstore.config import load_config
 
         if self.config is not None and not self.config.exists():
             raise StoreError(f"{self.config}: there is no such file")
-        loaded = load_config(broker_conf=self.config, overrides=self.set_)
+        loaded = load_config(broker_conf=self.config, overrides=self.set_, others=others)
         for warning in loaded.warnings:
             complain(warning)
         return loaded

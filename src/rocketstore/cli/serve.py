@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
+    from rocketstore.config.sources import LoadedConfig
 
 
 app = App(
     name="serve", help="Run a store that others follow, one that follows another, or a name server."
 )
 app.command("rocketstore.cli.name_server:namesrv", name="namesrv")
+
+app.command("rocketstore.cli.broker:broker", name="broker")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -57,7 +60,7 @@ def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) ->
         config = msgspec.structs.replace(config, ha_listen_port=HA_PORT)
     if config.broker_role is BrokerRole.SLAVE:  # its broker.conf is that of the slave it was
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
-    with _until_told() as told, MessageStore.open(store, config) as opened:
+    with until_told() as told, MessageStore.open(store, config) as opened:
         assert isinstance(opened.replication, MasterService)
         host, port = opened.replication.address
         print(f"slaves follow {store} at {host}:{port}", flush=True)
@@ -88,7 +91,7 @@ def slave(
     """
     config = _served(settings, broker_role=BrokerRole.SLAVE)
     config = with_master(config, master)
-    with _until_told() as told:
+    with until_told() as told:
         while not told.is_told:
             end = _follow(store, config, told, renew=renew)
             if end is not None:
@@ -164,7 +167,8 @@ class Told:
 
 
 @contextlib.contextmanager
-def _until_told() -> Iterator[Told]:
+def until_told() -> Iterator[Told]:
+    """Have a signal tell, and not end, the process."""
     told = Told()
     before = {number: signal.signal(number, told.tell) for number in _SIGNALS}
     try:
@@ -175,8 +179,12 @@ def _until_told() -> Iterator[Told]:
 
 
 def _served(settings: StoreSettings | None, **ours: Any) -> StoreConfig:
-    """Return the settings of a store that is served: with retention, unless they say otherwise."""
+    """Return the settings of a store that is served."""
     loaded = (settings or StoreSettings()).load_with_origins()
-    if loaded.origins["retention"].kind == "default":
-        ours["retention"] = True
-    return msgspec.structs.replace(loaded.config, **ours)
+    return msgspec.structs.replace(with_retention(loaded), **ours)
+
+
+def with_retention(loaded: LoadedConfig) -> StoreConfig:
+    """Return settings with retention, unless they say otherwise."""
+    is_unset = loaded.origins["retention"].kind == "default"
+    return msgspec.structs.replace(loaded.config, retention=True) if is_unset else loaded.config

@@ -22,7 +22,7 @@ from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, StoreConfig
 from rocketstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
@@ -172,6 +172,7 @@ def load_config(
     broker_conf: str | os.PathLike[str] | None = None,
     environment: Mapping[str, str] | None = None,
     overrides: Iterable[str] = (),
+    others: Collection[str] = (),
 ) -> LoadedConfig:
     """Merge all sources and remember where each value comes from.
 
@@ -184,6 +185,8 @@ def load_config(
         Variables; None takes those of the process.
     overrides
         Texts ``key=value`` (``--set``); a later duplicate wins.
+    others
+        Keys that the caller takes itself: nothing is said of them.
 
     Raises
     ------
@@ -191,6 +194,8 @@ def load_config(
         See `from_properties`; or an override is not of that form, or its key is not an option.
     """
     flags = dict(map(_parse_override, overrides))
+    theirs = set(others) - _ADDRESS_KEYS
+    flags = {key: text for key, text in flags.items() if key not in theirs}
     address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
     idle = sorted(flags.keys() & _IDLE_KEYS)
     warnings = [
@@ -213,7 +218,7 @@ def load_config(
     for key, text in _with_store_host(in_file | address).items():
         if key in FIELD_OF_KEY:
             texts[key], origins[key] = text, where
-        elif (warning := _note_unknown(key, text)) is not None:
+        elif key not in theirs and (warning := _note_unknown(key, text)) is not None:
             warnings.append(f"{where.detail}: {warning}")
     variables = os.environ if environment is None else environment
     for field, spec in FIELDS.items():

@@ -30,7 +30,7 @@ WRITING = {
 }
 """Commands that write, and how a test calls them."""
 
-SERVING = {"serve master", "serve namesrv", "serve slave", "demo"}
+SERVING = {"serve broker", "serve master", "serve namesrv", "serve slave", "demo"}
 """Commands that run services: that is what they are for."""
 
 READING = {

@@ -1,0 +1,22 @@
+"""A broker: clients of RocketMQ, unchanged, send to an open store and consume from it.
+
+It is a service of the store, which a program adds as it opens one::
+
+    from rocketstore import MessageStore
+    from rocketstore.broker.service import BrokerService
+    from rocketstore.broker.settings import BrokerSettings
+
+    settings = BrokerSettings(listen_port=10911, namesrv_port=9876)
+    with MessageStore.open("data/store", services=[BrokerService.with_settings(settings)]):
+        ...  # a client whose name server is 127.0.0.1:9876 sends and consumes
+
+``rocketstore serve broker`` does that, and `Broker` of `testing` in a test.
+
+In the order in which a message comes by: `service` has the event loop, `table` says who answers
+which code, `sending` puts, `pulling` and `held_pulls` deliver, `giving_back` has a message consumed
+again; `client_manage` and `clients` know who is connected, `registration` tells name servers.
+
+Law: whatever has a connection, a client or a held pull runs on one event loop; what may be slow
+(`aside`) does not. No rule that the store, `consuming` or `transaction` has stands here again.
+Page: docs/how-it-works/broker.md.
+"""

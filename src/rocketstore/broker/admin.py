@@ -1,0 +1,183 @@
+"""What administrators ask of a broker: settings, tables, and how far groups are.
+
+Every answer is found out by a thread, not the loop.
+
+How derived: AdminBrokerProcessor of 4.9 (codes 21, 26, 28, 200 to 202 and 208; broker
+specification, sections 1.1 and 3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rocketstore.broker.bodies import decode_body, encode_body, encode_queues
+from rocketstore.broker.topics import name_fault
+from rocketstore.format.metadata_json import SubscriptionGroup
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.fields import Header
+from rocketstore.remoting.requests import Call, Later, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rocketstore.broker.clients import Clients
+    from rocketstore.broker.loop import Loop
+    from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.broker.topics import Topics
+    from rocketstore.format.metadata_json import TopicConfig
+    from rocketstore.message_store import MessageStore
+
+
+class TopicNameHeader(Header):
+    """A topic."""
+
+    topic: str
+
+
+class ConsumeStatsHeader(Header):
+    """A group, and one of its topics, or all."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class VersionReply(Header):
+    """Of which version settings are."""
+
+    version: str
+
+
+class Admin:
+    """Answers administrators."""
+
+    def __init__(
+        self, store: MessageStore, settings: BrokerSettings, topics: Topics, clients: Clients,
+        loop: Loop,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._settings = settings
+        self._topics = topics
+        self._clients = clients
+        self._loop = loop
+        self._started_ms = store.clock()
+
+    def rows(self) -> list[Row]:
+        """Return what is served."""
+        return [
+            Row(RequestCode.GET_ALL_TOPIC_CONFIG, Header, None, self._aside(self.all_topics)),
+            Row(RequestCode.GET_BROKER_CONFIG, Header, VersionReply, self._aside(self.config)),
+            Row(RequestCode.GET_BROKER_RUNTIME_INFO, Header, None, self._aside(self.runtime)),
+            Row(
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Header, None, self.settle_group
+            ),
+            Row(
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Header, None,
+                self._aside(self.all_groups),
+            ),
+            Row(
+                RequestCode.GET_TOPIC_STATS_INFO, TopicNameHeader, None,
+                self._aside(self.topic_stats),
+            ),
+            Row(
+                RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, None,
+                self._aside(self.consume_stats),
+            ),
+        ]  # fmt: skip
+
+    def _aside(self, answer: Callable[[Any], Command]) -> Callable[[Any, Call], Later]:
+        return lambda header, call: self._loop.aside(call, lambda: answer(header))
+
+    def all_topics(self, _header: Header) -> Command:
+        """Return every topic."""
+        known = self._topics.table
+        topics = {name: msgspec.to_builtins(one) for name, one in known.all().items()}
+        body = {"dataVersion": msgspec.to_builtins(known.version), "topicConfigTable": topics}
+        return reply(fields={}, body=encode_body(body))
+
+    def all_groups(self, _header: Header) -> Command:
+        """Return every consumer group."""
+        known = self._topics.all_groups()
+        groups = {name: msgspec.to_builtins(one) for name, one in known.items()}
+        version = msgspec.to_builtins(self._topics.group_version)
+        return reply(body=encode_body({"dataVersion": version, "subscriptionGroupTable": groups}))
+
+    def settle_group(self, _header: Header, call: Call) -> Command:
+        """Make a consumer group, or change it."""
+        group = decode_body(call.command.body, SubscriptionGroup)
+        fault = name_fault(group.group_name)
+        if fault is not None:
+            return reply(ResponseCode.SYSTEM_ERROR, fault.replace("topic", "group"))
+        self._topics.groups.settle(group)
+        return reply()
+
+    def config(self, _header: Header) -> Command:
+        """Return the settings of broker and store as a ``broker.conf`` has them."""
+        own = msgspec.to_builtins(self._settings) | msgspec.to_builtins(self._store.config)
+        lines = [f"{key}={_setting(one)}\n" for key, one in own.items() if one is not None]
+        version = f'{{"counter":0,"timestamp":{self._started_ms}}}'
+        return reply(fields={"version": version}, body="".join(lines).encode())
+
+    def runtime(self, _header: Header) -> Command:
+        """Return what broker and store tell of themselves."""
+        return reply(body=encode_body({"table": self._store.runtime_info()}))
+
+    # --- how far everything is ------------------------------------------------------------------
+
+    def topic_stats(self, header: TopicNameHeader) -> Command:
+        """Return how long each queue of a topic is, and when it got its last message."""
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            return reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        store, rows = self._store, []
+        for queue_id in range(topic.write_queue_nums):
+            end = store.max_offset(topic.topic_name, queue_id)
+            row = {
+                "lastUpdateTimestamp": self._stored_ms(topic.topic_name, queue_id, end - 1),
+                "maxOffset": end,
+                "minOffset": max(store.min_offset(topic.topic_name, queue_id), 0),
+            }
+            rows.append((self._queue(topic.topic_name, queue_id), row))
+        return reply(body=encode_queues(rows, ""))
+
+    def consume_stats(self, header: ConsumeStatsHeader) -> Command:
+        """Return how far a group is in each queue of its topics."""
+        rows = []
+        for topic in self._topics_of(header):
+            for queue_id in range(topic.read_queue_nums):
+                name = topic.topic_name
+                offset = self._store.consumer_offsets.get(name, header.consumer_group, queue_id)
+                row = {
+                    "brokerOffset": self._store.max_offset(name, queue_id),
+                    "consumerOffset": offset or 0,
+                    "lastTimestamp": self._stored_ms(name, queue_id, (offset or 0) - 1),
+                }
+                rows.append((self._queue(name, queue_id), row))
+        # 4.9 counts what a group consumed of late; that is not counted here.
+        return reply(body=encode_queues(rows, '"consumeTps":0.0,'))
+
+    def _topics_of(self, header: ConsumeStatsHeader) -> Iterator[TopicConfig]:
+        names = [header.topic] if header.topic else self._consumed_by(header.consumer_group)
+        group = self._clients.consumers.get(header.consumer_group)
+        for name in names:
+            topic = self._topics.get(name)
+            # What the group consumed once, and does not any more, is left out.
+            if topic is not None and (group is None or name in group.subscriptions):
+                yield topic
+
+    def _consumed_by(self, group: str) -> list[str]:
+        names = (key.partition("@") for key in self._store.consumer_offsets.snapshot())
+        return sorted({topic for topic, _, name in names if name == group})
+
+    def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        found = self._store.store_timestamp(topic, queue_id, offset) if offset >= 0 else None
+        return 0 if found is None else found
+
+    def _queue(self, topic: str, queue_id: int) -> dict[str, object]:
+        return {"brokerName": self._settings.broker_name, "queueId": queue_id, "topic": topic}
+
+
+def _setting(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,199 @@
+"""Heartbeats, who is in a group, and the notice that makes its members share the queues again.
+
+Law: a notice goes to all members of a group, before the heartbeat that caused it is answered.
+
+How derived: ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerIdsChangeListener of
+4.9 (codes 34, 35, 38, 40 and 46; broker specification, section 2.5).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.broker.bodies import decode_body, encode_body
+from rocketstore.broker.clients import Client, ConsumerGroup, Subscription
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.fields import Header
+from rocketstore.remoting.requests import LATER, Call, Later, Row, answered, request
+from rocketstore.rules.topics import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.broker.clients import Clients
+    from rocketstore.broker.loop import Loop
+    from rocketstore.broker.registration import Registration
+    from rocketstore.broker.topics import Topics
+    from rocketstore.remoting.requests import Peer
+
+SCAN_S: Final = 10.0
+"""How often silent clients are looked for (ClientHousekeepingService)."""
+
+_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+_PLACES: Final = (
+    "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)  # fmt: skip
+"""Enumerations of heartbeats: clients say names, or their numbers."""
+
+
+class _SubscriptionData(msgspec.Struct, rename="camel"):
+    topic: str
+    sub_string: str = "*"
+    sub_version: int = 0
+    expression_type: str | None = None
+
+
+class _ConsumerData(msgspec.Struct, rename="camel"):
+    group_name: str
+    consume_type: str | int = 1
+    message_model: str | int = 1
+    consume_from_where: str | int = 0
+    subscription_data_set: list[_SubscriptionData] = []
+    unit_mode: bool = False
+
+
+class _ProducerData(msgspec.Struct, rename="camel"):
+    group_name: str
+
+
+class _Heartbeat(msgspec.Struct, rename={"client_id": "clientID", "producers": "producerDataSet",
+                                         "consumers": "consumerDataSet"}):  # fmt: skip
+    client_id: str = ""
+    producers: list[_ProducerData] = []
+    consumers: list[_ConsumerData] = []
+
+
+class _CheckBody(msgspec.Struct, rename="camel"):
+    subscription_data: _SubscriptionData | None = None
+
+
+class UnregisterHeader(Header, rename={"client_id": "clientID", "producer_group": "producerGroup",
+                                       "consumer_group": "consumerGroup"}):  # fmt: skip
+    """Which groups a client leaves."""
+
+    client_id: str
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class GroupHeader(Header):
+    """A consumer group."""
+
+    consumer_group: str
+
+
+def _name(value: str | int, names: tuple[str, ...]) -> str:
+    if isinstance(value, str):
+        return value
+    return names[value] if 0 <= value < len(names) else str(value)
+
+
+class ClientManage:
+    """Takes heartbeats, and tells groups of changes."""
+
+    def __init__(
+        self, topics: Topics, clients: Clients, loop: Loop, registration: Registration,
+        monotonic: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._monotonic = monotonic
+        self._topics = topics
+        self._clients = clients
+        self._registration = registration
+        loop.every(SCAN_S, self.scan)
+
+    def rows(self) -> list[Row]:
+        """Return what is served."""
+        return [
+            Row(RequestCode.HEART_BEAT, Header, None, self.heartbeat),
+            Row(RequestCode.UNREGISTER_CLIENT, UnregisterHeader, None, self.unregister),
+            Row(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, None, self.members),
+            Row(RequestCode.CHECK_CLIENT_CONFIG, Header, None, self.check),
+        ]
+
+    def heartbeat(self, _header: Header, call: Call) -> Later:
+        """Take note of a client's producers and consumers."""
+        said = decode_body(call.command.body, _Heartbeat)
+        command = call.command
+        client = Client(
+            said.client_id, call.peer, command.language, command.version, self._monotonic()
+        )
+        for consumer in said.consumers:
+            self._take_consumer(consumer, client)
+        for producer in said.producers:
+            self._clients.add_producer(producer.group_name, client)
+        self._registration.then(lambda: call.answer(reply()))
+        return LATER
+
+    def _take_consumer(self, said: _ConsumerData, client: Client) -> None:
+        name = said.group_name
+        settled = self._topics.group(name)
+        if settled is not None:
+            self._topics.for_group(
+                RETRY_PREFIX + name, settled.retry_queue_nums, is_unit=said.unit_mode
+            )
+        group = ConsumerGroup()
+        group.consume_type = _name(said.consume_type, _TYPES)
+        group.message_model = _name(said.message_model, _MODELS)
+        group.consume_from = _name(said.consume_from_where, _PLACES)
+        group.subscribe(
+            Subscription(one.topic, one.sub_string, one.sub_version, one.expression_type)
+            for one in said.subscription_data_set
+        )
+        if self._clients.add_consumer(name, client, group):
+            self.notify(name)
+
+    def notify(self, group: str) -> None:
+        """Have all members of a group share its queues again."""
+        settled = self._topics.group(group)
+        if settled is None or settled.notify_consumer_ids_changed_enable:
+            for client in self._clients.members(group):
+                notice = request(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader(consumer_group=group)
+                )
+                client.peer.tell(notice)
+
+    def unregister(self, header: UnregisterHeader, call: Call) -> Command:
+        """Let a client leave its groups."""
+        if header.producer_group is not None:
+            self._clients.remove_producer(header.producer_group, call.peer)
+        group = header.consumer_group
+        if group is not None and self._clients.remove_consumer(group, call.peer):
+            self.notify(group)
+        return answered(Header())
+
+    def members(self, header: GroupHeader, _call: Call) -> Command:
+        """Say which clients a group has."""
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
+            remark = f"no consumer for this group, {header.consumer_group}"
+            return reply(ResponseCode.SYSTEM_ERROR, remark, fields={})
+        return answered(Header(), encode_body({"consumerIdList": group.client_ids}))
+
+    def check(self, _header: Header, call: Call) -> Command:
+        """Say whether a subscription can be served: one by tags can."""
+        wanted = decode_body(call.command.body, _CheckBody).subscription_data
+        if (
+            wanted is None
+            or Subscription(wanted.topic, expression_type=wanted.expression_type).is_by_tags
+        ):
+            return reply()
+        remark = (
+            f"The broker does not support consumer to filter message by {wanted.expression_type}"
+        )
+        return reply(ResponseCode.SYSTEM_ERROR, remark)
+
+    def scan(self) -> None:
+        """Let go of clients that were silent for too long."""
+        for peer in self._clients.silent(self._monotonic()):
+            self.disconnected(peer)
+
+    def disconnected(self, peer: Peer) -> None:
+        """Let go of the clients of a connection."""
+        for group in self._clients.disconnect(peer):
+            self.notify(group)

@@ -1,0 +1,169 @@
+"""Who is connected: producers and consumers by group, and what each group subscribes to.
+
+Law: a pure table; times are passed in, and nothing is sent from here. A client is known by its
+connection, as in 4.9: it is gone when that is, or when it was silent for `SILENT_MS`.
+
+How derived: ProducerManager, ConsumerManager and ConsumerGroupInfo of 4.9 (broker specification,
+section 2.5).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rocketstore.remoting.codes import Language
+    from rocketstore.remoting.requests import Peer
+
+SILENT_MS: Final = 120_000
+"""After which a client without a heartbeat is dropped (CHANNEL_EXPIRED_TIMEOUT)."""
+
+TAG: Final = "TAG"
+"""The type of an expression that lists tags; unset or empty means it too."""
+
+
+class Client(msgspec.Struct):
+    """One client on one connection."""
+
+    client_id: str
+    peer: Peer
+    language: Language | None
+    version: int
+    heard_ms: int
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """What a group wants of a topic (SubscriptionData)."""
+
+    topic: str
+    sub_string: str = "*"
+    sub_version: int = 0
+    expression_type: str | None = TAG
+
+    @property
+    def is_by_tags(self) -> bool:
+        """Whether the expression lists tags (ExpressionType.isTagType)."""
+        return self.expression_type in (None, "", TAG)
+
+
+class ConsumerGroup:
+    """A group of consumers that are connected.
+
+    Attributes
+    ----------
+    consume_type, message_model, consume_from
+        As the last heartbeat said.
+    subscriptions
+        By topic.
+    """
+
+    def __init__(self) -> None:
+        self.clients: dict[Peer, Client] = {}
+        self.consume_type = self.message_model = self.consume_from = ""
+        self.subscriptions: dict[str, Subscription] = {}
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether each consumer of it gets every message."""
+        return self.message_model == "BROADCASTING"
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The clients, in the order in which they came."""
+        return [client.client_id for client in self.clients.values()]
+
+    def subscribe(self, wanted: Iterable[Subscription]) -> bool:
+        """Take what a heartbeat says; whether a topic came or went.
+
+        One that is as new as what is known, or older, changes nothing of a topic.
+        """
+        new = {one.topic: one for one in wanted}
+        changed = new.keys() != self.subscriptions.keys()
+        for topic, one in new.items():
+            known = self.subscriptions.get(topic)
+            if known is None or one.sub_version > known.sub_version:
+                self.subscriptions[topic] = one
+        for topic in self.subscriptions.keys() - new.keys():
+            del self.subscriptions[topic]
+        return changed
+
+
+class Clients:
+    """All producers and consumers of a broker."""
+
+    def __init__(self) -> None:
+        self.producers: dict[str, dict[Peer, Client]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self._turns: dict[str, int] = {}
+
+    # --- producers ------------------------------------------------------------------------------
+
+    def add_producer(self, group: str, client: Client) -> None:
+        """Take note of a producer's heartbeat."""
+        self.producers.setdefault(group, {})[client.peer] = client
+
+    def remove_producer(self, group: str, peer: Peer) -> None:
+        """Let a producer go."""
+        known = self.producers.get(group, {})
+        known.pop(peer, None)
+        if not known:
+            self.producers.pop(group, None)
+
+    def next_producer(self, group: str) -> Client | None:
+        """Return the producer whose turn it is to be asked, None where there is none."""
+        known = list(self.producers.get(group, {}).values())
+        if not known:
+            return None
+        turn = self._turns[group] = self._turns.get(group, -1) + 1
+        return known[turn % len(known)]
+
+    # --- consumers ------------------------------------------------------------------------------
+
+    def add_consumer(self, name: str, client: Client, said: ConsumerGroup) -> bool:
+        """Take note of a consumer's heartbeat, and of what it says of its group.
+
+        Returns whether the group has another member or other topics than before.
+        """
+        group = self.consumers.setdefault(name, ConsumerGroup())
+        known = group.clients.get(client.peer)
+        is_new = known is None or known.client_id != client.client_id
+        group.clients[client.peer] = client
+        group.consume_type, group.message_model = said.consume_type, said.message_model
+        group.consume_from = said.consume_from
+        return group.subscribe(said.subscriptions.values()) or is_new
+
+    def remove_consumer(self, name: str, peer: Peer) -> bool:
+        """Let a consumer go; whether it was one."""
+        group = self.consumers.get(name)
+        if group is None or group.clients.pop(peer, None) is None:
+            return False
+        if not group.clients:
+            del self.consumers[name]
+        return True
+
+    def members(self, name: str) -> list[Client]:
+        """Return the consumers of a group."""
+        group = self.consumers.get(name)
+        return [] if group is None else list(group.clients.values())
+
+    # --- those who left -------------------------------------------------------------------------
+
+    def disconnect(self, peer: Peer) -> list[str]:
+        """Let go of a connection; return the groups that lost a consumer by it."""
+        for group in [name for name, known in self.producers.items() if peer in known]:
+            self.remove_producer(group, peer)
+        return [name for name in list(self.consumers) if self.remove_consumer(name, peer)]
+
+    def silent(self, now_ms: int) -> list[Peer]:
+        """Return the connections of clients that were silent for too long."""
+        return [one.peer for one in self._all() if now_ms - one.heard_ms > SILENT_MS]
+
+    def _all(self) -> Iterator[Client]:
+        for known in self.producers.values():
+            yield from known.values()
+        for group in self.consumers.values():
+            yield from group.clients.values()

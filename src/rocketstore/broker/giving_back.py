@@ -1,0 +1,100 @@
+"""A message that a consumer could not consume: it comes again later, or is a dead letter (code 36).
+
+How derived: SendMessageProcessor.asyncConsumerSendMsgBack of 4.9 (broker specification, section
+2.2); what is put is that of `consuming.giving_back`, which says what is better than there.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from rocketstore.broker.refused import SEE, Refused
+from rocketstore.broker.sending import retry_limit
+from rocketstore.consuming.giving_back import given_back
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.fields import Header, Int32, Int64
+from rocketstore.remoting.requests import LATER, Call, Later, Row
+from rocketstore.rules.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from rocketstore.storage.results import PutMessageStatus
+from rocketstore.tables.topic_settings import PERM_WRITE
+
+if TYPE_CHECKING:
+    from rocketstore.broker.registration import Registration
+    from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.broker.topics import Topics
+    from rocketstore.format.stored_message import StoredMessage
+    from rocketstore.message_store import MessageStore
+
+
+class GiveBackHeader(Header):
+    """Which message a group gives back, and when it wants it again."""
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class GivingBack:
+    """Puts copies of messages that consumers give back."""
+
+    def __init__(
+        self, store: MessageStore, settings: BrokerSettings, topics: Topics,
+        registration: Registration,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._settings = settings
+        self._topics = topics
+        self._registration = registration
+
+    def rows(self) -> list[Row]:
+        """Return what is served."""
+        return [Row(RequestCode.CONSUMER_SEND_MSG_BACK, GiveBackHeader, None, self.give_back)]
+
+    def give_back(self, header: GiveBackHeader, call: Call) -> Later:
+        """Put a copy; answered once the name servers know a topic that is new."""
+        try:
+            answer = self._answered(header, call)
+        except Refused as refused:
+            answer = reply(refused.code, refused.remark)
+        self._registration.then(lambda: call.answer(answer))
+        return LATER
+
+    def _answered(self, header: GiveBackHeader, call: Call) -> Command:
+        group = self._topics.group(header.group)
+        if group is None:
+            remark = f"subscription group not exist, {header.group} {SEE}"
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not self._settings.broker_permission & PERM_WRITE:
+            remark = f"the broker[{self._settings.broker_ip1}] sending message is forbidden"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        if group.retry_queue_nums <= 0:
+            return reply()
+        name = RETRY_PREFIX + header.group
+        topic = self._topics.for_group(name, group.retry_queue_nums, is_unit=header.unit_mode)
+        if not topic.perm & PERM_WRITE:
+            remark = f"the topic[{name}] sending message is forbidden"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        message = self._store.at_physical_offset(header.offset)
+        if message is None:
+            remark = f"look message by offset failed, {header.offset}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        limit = retry_limit(group, header.max_reconsume_times, call)
+        return self._put(message, header, limit)
+
+    def _put(self, message: StoredMessage, header: GiveBackHeader, limit: int) -> Command:
+        copy = given_back(message, header.group, header.delay_level, limit)
+        if copy.topic.startswith(DEAD_LETTER_PREFIX):
+            topic = self._topics.dead_letters(header.group)
+        else:
+            topic = self._topics.for_group(copy.topic)
+        queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - any queue
+        status = self._store.put(copy, queue_id).status
+        if status is PutMessageStatus.PUT_OK:
+            return reply()
+        return reply(ResponseCode.SYSTEM_ERROR, status.name)

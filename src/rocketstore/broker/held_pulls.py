@@ -1,0 +1,116 @@
+"""Pulls that found nothing and are held until something comes: a row each, by queue.
+
+Law: a pull is here at most once, and leaves by being answered or with its connection. One that only
+asks for other tags than those that come is woken by the sweep, as in 4.9.
+
+How derived: PullRequestHoldService and ManyPullRequest of 4.9 (broker specification, section 2.3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rocketstore.broker.pull_headers import PullHeader
+    from rocketstore.remoting.requests import Call, Peer
+    from rocketstore.storage.dispatch.dispatcher import Arrival
+
+SWEEP_S: Final = 5.0
+"""How often all are looked at (PullRequestHoldService.run)."""
+
+_LOW_BITS: Final = 0xFFFFFFFF
+
+
+class HeldPull(msgspec.Struct, eq=False):
+    """One pull; `tags` are the hashes that it wants, None all."""
+
+    header: PullHeader
+    call: Call
+    until_ms: int
+    tags: frozenset[int] | None
+
+    def wants(self, tags_code: int) -> bool:
+        """Whether a message with these tags may be for it; the record decides."""
+        return self.tags is None or tags_code & _LOW_BITS in self.tags
+
+
+class HeldPulls:
+    """All held pulls of a broker."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
+        self._by_peer: dict[Peer, dict[HeldPull, None]] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether any pull is held."""
+        return bool(self._by_queue)
+
+    def __contains__(self, queue: object) -> bool:
+        """Return whether a pull of a queue is held; from any thread."""
+        return queue in self._by_queue
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return sum(map(len, self._by_queue.values()))
+
+    def add(self, pull: HeldPull) -> None:
+        """Hold a pull."""
+        queue = QueueKey(pull.header.topic, pull.header.queue_id)
+        self._by_queue.setdefault(queue, {})[pull] = None
+        self._by_peer.setdefault(pull.call.peer, {})[pull] = None
+
+    def remove(self, pull: HeldPull) -> None:
+        """Hold a pull no longer."""
+        _remove(self._by_queue, QueueKey(pull.header.topic, pull.header.queue_id), pull)
+        _remove(self._by_peer, pull.call.peer, pull)
+
+    def disconnected(self, peer: Peer) -> None:
+        """Forget the pulls of a connection."""
+        for pull in list(self._by_peer.get(peer, ())):
+            self.remove(pull)
+
+    def woken_by(self, arrival: Arrival) -> list[HeldPull]:
+        """Take out the pulls that a message may be for."""
+        held = self._by_queue.get(QueueKey(arrival.topic, arrival.queue_id), ())
+        woken = [
+            pull
+            for pull in held
+            if arrival.next_offset > pull.header.queue_offset and pull.wants(arrival.tags_code)
+        ]
+        for pull in woken:
+            self.remove(pull)
+        return woken
+
+    def due(self, now_ms: int, max_offset: Callable[[str, int], int]) -> list[HeldPull]:
+        """Take out the pulls whose time is over, and those of queues that got on."""
+        due = list(self._due(now_ms, max_offset))
+        for pull in due:
+            self.remove(pull)
+        return due
+
+    def _due(self, now_ms: int, max_offset: Callable[[str, int], int]) -> Iterator[HeldPull]:
+        for queue, held in self._by_queue.items():
+            end = max_offset(*queue)
+            for pull in held:
+                if end > pull.header.queue_offset or now_ms >= pull.until_ms:
+                    yield pull
+
+    def take_all(self) -> list[HeldPull]:
+        """Take out all, as the broker ends."""
+        pulls = [pull for held in self._by_queue.values() for pull in held]
+        self._by_queue, self._by_peer = {}, {}
+        return pulls
+
+
+def _remove(table: dict, key: object, pull: HeldPull) -> None:  # type: ignore[type-arg]
+    held = table.get(key)
+    if held is not None:
+        held.pop(pull, None)
+        if not held:
+            del table[key]

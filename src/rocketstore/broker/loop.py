@@ -1,0 +1,90 @@
+"""The broker's event loop, as its parts see it: back to it from other threads, and aside from it.
+
+Law: what is called back runs on the loop, in the order in which it was given; a wake-up of the loop
+serves all that was given meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.errors import FormatError, RocketStoreError
+from rocketstore.events import get_logger
+from rocketstore.remoting.codes import ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.requests import LATER, Call, Later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.consuming.async_puts import AsyncPuts
+    from rocketstore.storage.results import PutResult
+
+THREADS: Final = 4
+"""For what may be slow; 4.9 has 8 and more for queries, and 16 for what administrators ask."""
+
+_log: Final = get_logger(__name__)
+
+
+class Loop:
+    """Made on the loop's thread; `puts` tell when a message is as safe as its flush mode says."""
+
+    def __init__(self, puts: AsyncPuts) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._puts = puts
+        self._given: deque[Callable[[], object]] = deque()
+        self._is_woken = False
+        self._pool = ThreadPoolExecutor(THREADS, "rocketstore-broker-aside")
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Have something done on the loop; from any thread."""
+        self._given.append(work)
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._do_given)
+
+    def _do_given(self) -> None:
+        self._is_woken = False  # what is given from now on wakes again
+        while self._given:
+            try:
+                self._given.popleft()()
+            except Exception:  # noqa: BLE001 - one piece of work does not end the others
+                _log.exception("broker.work_failed")
+
+    def every(self, interval_s: float, work: Callable[[], object]) -> None:
+        """Do something at an interval."""
+
+        def turn() -> None:
+            self._loop.call_later(interval_s, turn)
+            self._given.append(work)
+            self._do_given()
+
+        self._loop.call_later(interval_s, turn)
+
+    def aside(self, call: Call, work: Callable[[], Command]) -> Later:
+        """Answer a call with what a thread finds out."""
+        future = self._pool.submit(work)
+        future.add_done_callback(lambda done: self.post(lambda: call.answer(_found(done))))
+        return LATER
+
+    def when_safe(self, result: PutResult, then: Callable[[PutResult], object]) -> None:
+        """Call `then` with the result of a put that did not wait, once its flush is over."""
+        future = self._puts.settled(result)
+        future.add_done_callback(lambda done: self.post(lambda: then(done.result())))
+
+    def close(self) -> None:
+        """Take no work any more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _found(done: Future[Command]) -> Command:
+    error = done.exception()
+    if error is None:
+        return done.result()
+    if not isinstance(error, RocketStoreError):
+        _log.error("request.failed", exc_info=error)
+    what = str(error) if isinstance(error, FormatError) else f"{type(error).__name__}: {error}"
+    return reply(ResponseCode.SYSTEM_ERROR, what)

@@ -1,0 +1,263 @@
+"""Pulls: a page of a queue, or a wait for one (code 11).
+
+A pull that finds nothing new and may wait is held (`held_pulls`); a message that dispatch has
+entered into its queue wakes it. While nothing is held, dispatch has no listener to tell.
+
+Law: the checks stand in 4.9's order. A pull is held once: woken, it is answered with whatever there
+is.
+
+How derived: PullMessageProcessor and NotifyMessageArrivingListener of 4.9 (broker specification,
+section 2.3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from rocketstore.broker.bodies import encode_body
+from rocketstore.broker.clients import Subscription
+from rocketstore.broker.held_pulls import SWEEP_S, HeldPull, HeldPulls
+from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
+from rocketstore.broker.refused import SEE, Refused
+from rocketstore.broker.topics import OFFSET_MOVED, not_there
+from rocketstore.config import BrokerRole
+from rocketstore.errors import InvalidFilterError
+from rocketstore.events import get_logger
+from rocketstore.format.java_hash import string_hash
+from rocketstore.format.properties import DELAY
+from rocketstore.message import Message
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.requests import LATER, Call, Later, Row
+from rocketstore.storage.reading.pages import parse_tags
+from rocketstore.storage.results import GetMessageStatus
+from rocketstore.tables.topic_settings import PERM_READ
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.broker.clients import Clients
+    from rocketstore.broker.loop import Loop
+    from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.broker.topics import Topics
+    from rocketstore.message_store import MessageStore
+    from rocketstore.remoting.requests import Peer
+    from rocketstore.storage.dispatch.dispatcher import Arrival
+    from rocketstore.storage.results import GetRawResult
+
+_CODES: Final = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+}
+_log: Final = get_logger(__name__)
+
+
+class Pulling:
+    """Answers pulls, at once or later."""
+
+    def __init__(
+        self, store: MessageStore, settings: BrokerSettings, topics: Topics, clients: Clients,
+        loop: Loop, monotonic: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._settings = settings
+        self._topics = topics
+        self._clients = clients
+        self._loop = loop
+        self._monotonic = monotonic
+        self._offsets = store.consumer_offsets
+        self._keeps_offsets = store.config.broker_role is not BrokerRole.SLAVE
+        self._is_listening = False
+        self.held = HeldPulls()
+        loop.every(SWEEP_S, self.sweep)
+
+    def rows(self) -> list[Row]:
+        """Return what is served."""
+        return [Row(RequestCode.PULL_MESSAGE, PullHeader, PullReply, self.pull)]
+
+    def pull(self, header: PullHeader, call: Call) -> Command | Later:
+        """Answer a pull, or hold it."""
+        try:
+            wanted = self._checked(header, call)
+        except Refused as refused:
+            return reply(refused.code, refused.remark, fields={})
+        answer = self._page(header, wanted)
+        if header.sys_flag & COMMITS and self._keeps_offsets:
+            self._offsets.set(
+                header.topic, header.consumer_group, header.queue_id, header.commit_offset
+            )
+        if answer.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & WAITS:
+            return self._hold(header, call, wanted)
+        return answer
+
+    def _page(self, header: PullHeader, tags: str) -> Command:
+        page: GetRawResult = self._store.get_raw(
+            header.topic, header.queue_id, header.queue_offset, max(header.max_msg_nums, 1), tags
+        )
+        status = page.status
+        if status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE:
+            # Compatible: 4.9 makes a queue of a topic when it is asked for, and finds it empty.
+            status = GetMessageStatus.NO_MESSAGE_IN_QUEUE
+        code = _CODES[status]
+        if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE and header.queue_offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._keeps_offsets:
+            self._note_moved(header, page.next_offset)
+        return reply(
+            code, status.value,
+            fields={
+                "suggestWhichBrokerId": "0", "nextBeginOffset": str(page.next_offset),
+                "minOffset": str(page.min_offset), "maxOffset": str(page.max_offset),
+            },
+            body=cast("bytes", page.records),
+        )  # fmt: skip
+
+    def _note_moved(self, header: PullHeader, offset: int) -> None:
+        """Put a message that says that a group is sent elsewhere in a queue.
+
+        Source: PullMessageProcessor.generateOffsetMovedEvent.
+        """
+        queue = {
+            "brokerName": self._settings.broker_name, "queueId": header.queue_id,
+            "topic": header.topic,
+        }  # fmt: skip
+        event = {
+            "consumerGroup": header.consumer_group, "messageQueue": queue, "offsetNew": offset,
+            "offsetRequest": header.queue_offset,
+        }  # fmt: skip
+        group = header.consumer_group
+        result = self._store.put(
+            Message(
+                topic=OFFSET_MOVED, body=encode_body(event), tags=group, keys=group,
+                properties={DELAY: "0"}, born_host=self._store.config.store_host, wait_flush=False,
+            )
+        )  # fmt: skip
+        if not result.is_stored:
+            _log.warning("broker.event_not_stored", topic=OFFSET_MOVED, why=result.detail)
+
+    # --- what may not be pulled -----------------------------------------------------------------
+
+    def _checked(self, header: PullHeader, call: Call) -> str:
+        """Return the tags that a pull wants; raises where it may not pull."""
+        name, group_name = header.topic, header.consumer_group
+        if not self._settings.broker_permission & PERM_READ:
+            remark = f"the broker[{self._settings.broker_ip1}] pulling message is forbidden"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        group = self._topics.group(group_name)
+        if group is None:
+            remark = f"subscription group [{group_name}] does not exist, {SEE}"
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not group.consume_enable:
+            remark = f"subscription group no permission, {group_name}"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, not_there(name, blank=" "))
+        if not topic.perm & PERM_READ:
+            remark = f"the topic[{name}] pulling message is forbidden"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            remark = (
+                f"queueId[{header.queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:"
+                f"[{topic.read_queue_nums}] consumer:[/{call.peer.address}]"
+            )
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        wanted = self._subscription(header, broadcasts=group.consume_broadcast_enable)
+        if not wanted.is_by_tags:
+            remark = (
+                "The broker does not support consumer to filter message by "
+                f"{wanted.expression_type}"
+            )
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        return wanted.sub_string
+
+    def _subscription(self, header: PullHeader, *, broadcasts: bool) -> Subscription:
+        """Return what a pull wants: it says so itself, or its group's heartbeats did."""
+        if header.sys_flag & SUBSCRIBES:
+            wanted = Subscription(
+                header.topic, header.subscription or "*", header.sub_version,
+                header.expression_type,
+            )  # fmt: skip
+            try:
+                parse_tags(wanted.sub_string if wanted.is_by_tags else None)
+            except InvalidFilterError as error:
+                remark = "parse the consumer's subscription failed"
+                raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
+            return wanted
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
+            remark = f"the consumer's group info not exist{SEE}"
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        if not broadcasts and group.is_broadcast:
+            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        known = group.subscriptions.get(header.topic)
+        if known is None:
+            remark = f"the consumer's subscription not exist{SEE}"
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+        if known.sub_version < header.sub_version:
+            remark = "the consumer's subscription not latest"
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+        return known
+
+    # --- held -----------------------------------------------------------------------------------
+
+    def _hold(self, header: PullHeader, call: Call, wanted: str) -> Later:
+        settings = self._settings
+        wait_ms = (
+            header.suspend_timeout_millis
+            if settings.long_polling_enable
+            else settings.short_polling_time_mills
+        )
+        tags = frozenset(string_hash(tag) & 0xFFFFFFFF for tag in parse_tags(wanted)) or None
+        pull = HeldPull(header, call, self._monotonic() + wait_ms, tags)
+        self.held.add(pull)
+        if not self._is_listening:
+            self._is_listening = True
+            self._store.add_listener(self._note_arrival)
+        # What came since the page was read has told nobody.
+        if self._store.max_offset(header.topic, header.queue_id) > header.queue_offset:
+            self.held.remove(pull)
+            self._answer(pull)
+        return LATER
+
+    def _answer(self, pull: HeldPull) -> None:
+        """Answer a pull that was held with whatever there is."""
+        try:
+            answer = self._page(pull.header, self._checked(pull.header, pull.call))
+        except Refused as refused:
+            answer = reply(refused.code, refused.remark, fields={})
+        pull.call.answer(answer)
+
+    def _note_arrival(self, arrival: Arrival) -> None:
+        """Take note, on the dispatching thread, of a message that can be read."""
+        if (arrival.topic, arrival.queue_id) in self.held:
+            self._loop.post(lambda: self._wake(arrival))
+
+    def _wake(self, arrival: Arrival) -> None:
+        for pull in self.held.woken_by(arrival):
+            self._answer(pull)
+
+    def sweep(self) -> None:
+        """Answer the pulls whose time is over, and those that waited for other tags."""
+        for pull in self.held.due(self._monotonic(), self._store.max_offset):
+            self._answer(pull)
+        if self._is_listening and not self.held:
+            self._is_listening = False
+            self._store.remove_listener(self._note_arrival)
+
+    def disconnected(self, peer: Peer) -> None:
+        """Forget the pulls of a connection."""
+        self.held.disconnected(peer)
+
+    def close(self) -> None:
+        """Answer all that are held, as the broker ends."""
+        for pull in self.held.take_all():
+            self._answer(pull)
+        self._store.remove_listener(self._note_arrival)

@@ -1,0 +1,98 @@
+"""Messages by key and by offset (codes 12 and 33); a thread looks for them, not the loop.
+
+How derived: QueryMessageProcessor of 4.9 (broker specification, section 2.7). Better than there:
+keys are compared, so a message of another key that hashes alike is not in the answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.format.record import encode_stored
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.fields import Header, Int32, Int64
+from rocketstore.remoting.requests import Call, Later, Row
+
+if TYPE_CHECKING:
+    from rocketstore.broker.loop import Loop
+    from rocketstore.message_store import MessageStore
+
+_UNIQUE: Final = "_UNIQUE_KEY_QUERY"
+"""A field of the request, beside its header: the key is a unique one."""
+
+UNIQUE_LIMIT: Final = 32
+"""Messages that are looked for by a unique key (defaultQueryMaxNum)."""
+
+
+class QueryHeader(Header):
+    """A key, and between which times."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+
+
+class QueryReply(Header):
+    """How far the index is."""
+
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+
+
+class ViewHeader(Header):
+    """A physical offset."""
+
+    offset: Int64
+
+
+class Queries:
+    """Looks for messages."""
+
+    def __init__(self, store: MessageStore, loop: Loop) -> None:
+        self._store = store
+        self._loop = loop
+
+    def rows(self) -> list[Row]:
+        """Return what is served."""
+        return [
+            Row(RequestCode.QUERY_MESSAGE, QueryHeader, QueryReply, self.query),
+            Row(RequestCode.VIEW_MESSAGE_BY_ID, ViewHeader, None, self.view),
+        ]
+
+    def query(self, header: QueryHeader, call: Call) -> Later:
+        """Return the messages of a key."""
+        is_unique = (call.command.fields or {}).get(_UNIQUE) == "true"
+        limit = UNIQUE_LIMIT if is_unique else header.max_num
+
+        def look() -> Command:
+            found = self._store.find(
+                header.topic, header.key, begin_ms=header.begin_timestamp,
+                end_ms=header.end_timestamp, max_messages=limit,
+            )  # fmt: skip
+            found.sort(key=lambda one: one.physical_offset)
+            last = found[-1] if found else None
+            fields = {
+                "indexLastUpdateTimestamp": str(last.store_timestamp_ms if last else 0),
+                "indexLastUpdatePhyoffset": str(last.physical_offset if last else 0),
+            }
+            if not found:
+                remark = "can not find message, maybe time range not correct"
+                return reply(ResponseCode.QUERY_NOT_FOUND, remark, fields=fields)
+            return reply(fields=fields, body=b"".join(map(encode_stored, found)))
+
+        return self._loop.aside(call, look)
+
+    def view(self, header: ViewHeader, call: Call) -> Later:
+        """Return the message at an offset."""
+
+        def look() -> Command:
+            found = self._store.at_physical_offset(header.offset)
+            if found is None:
+                remark = f"can not find message by the offset, {header.offset}"
+                return reply(ResponseCode.SYSTEM_ERROR, remark)
+            return reply(body=encode_stored(found))
+
+        return self._loop.aside(call, look)

@@ -1,0 +1,84 @@
+"""Locks of queues, by which orderly consumers keep others away (codes 41 and 42).
+
+Law: a queue is one client's at a time, until it says so or was silent for `LOCK_LIFE_MS`. Neither a
+pull nor an offset asks for the lock: clients keep to it.
+
+How derived: RebalanceLockManager and AdminBrokerProcessor.lockBatchMQ of 4.9 (broker specification,
+section 2.6).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from rocketstore.broker.bodies import decode_body, encode_body
+from rocketstore.remoting.codes import RequestCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.fields import Header
+from rocketstore.remoting.requests import Call, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOCK_LIFE_MS: Final = 60_000
+"""rocketmq.broker.rebalance.lockMaxLiveTime; clients lock again every 20 s."""
+
+
+class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue of a broker, as bodies name it."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+class _LockBody(msgspec.Struct, rename="camel"):
+    consumer_group: str | None = None
+    client_id: str | None = None
+    mq_set: list[MessageQueue] = []
+
+
+class _Lock(NamedTuple):
+    client_id: str | None
+    since_ms: int
+
+
+class QueueLocks:
+    """The locks, by group and queue."""
+
+    def __init__(self, monotonic: Callable[[], int]) -> None:
+        self._monotonic = monotonic
+        self._locks: dict[str | None, dict[MessageQueue, _Lock]] = {}
+
+    def rows(self) -> list[Row]:
+        """Return what is served."""
+        return [
+            Row(RequestCode.LOCK_BATCH_MQ, Header, None, self.lock),
+            Row(RequestCode.UNLOCK_BATCH_MQ, Header, None, self.unlock),
+        ]
+
+    def lock(self, _header: Header, call: Call) -> Command:
+        """Give a client those of the queues that are free, or its own already."""
+        wanted = decode_body(call.command.body, _LockBody)
+        now_ms = self._monotonic()
+        locks = self._locks.setdefault(wanted.consumer_group, {})
+        given = []
+        for queue in wanted.mq_set:
+            held = locks.get(queue)
+            is_free = held is None or now_ms - held.since_ms > LOCK_LIFE_MS
+            if is_free or (held is not None and held.client_id == wanted.client_id):
+                locks[queue] = _Lock(wanted.client_id, now_ms)
+                given.append(msgspec.to_builtins(queue))
+        return reply(body=encode_body({"lockOKMQSet": given}))
+
+    def unlock(self, _header: Header, call: Call) -> Command:
+        """Take back a client's locks."""
+        wanted = decode_body(call.command.body, _LockBody)
+        locks = self._locks.get(wanted.consumer_group, {})
+        for queue in wanted.mq_set:
+            held = locks.get(queue)
+            if held is not None and held.client_id == wanted.client_id:
+                del locks[queue]
+        return reply()

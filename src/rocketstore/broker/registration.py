@@ -1,0 +1,151 @@
+"""Name servers are told of this broker: at its start, now and then, and when a topic changes.
+
+Law: what waits for a topic to be known everywhere goes on when every name server has answered, or
+was given up: none of them holds the broker up for longer than one request.
+
+How derived: BrokerController.registerBrokerAll and BrokerOuterAPI of 4.9 (broker specification,
+section 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.broker.bodies import encode_body
+from rocketstore.errors import RocketStoreError
+from rocketstore.events import get_logger
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.remoting.client import RemotingClient
+    from rocketstore.tables.topic_settings import TopicSettings
+
+UNREGISTER_MS: Final = 1000
+"""How long the end of a broker waits for a name server."""
+
+_log: Final = get_logger(__name__)
+
+
+class Registration:
+    """Keeps name servers informed.
+
+    Attributes
+    ----------
+    wanted
+        Counts the changes that they are to be told of.
+    """
+
+    def __init__(
+        self, settings: BrokerSettings, topics: TopicSettings, client: RemotingClient,
+        addresses: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._topics = topics
+        self._client = client
+        self._addresses = tuple(addresses)
+        self._unreachable: set[str] = set()
+        self._waiting: list[tuple[int, Callable[[], object]]] = []
+        self._changed = asyncio.Event()
+        self._told = 0
+        self.wanted = 0
+
+    def note_change(self, _topic: str) -> None:
+        """Tell of a topic that was made or changed."""
+        self.wanted += 1
+        self._changed.set()
+
+    def then(self, go_on: Callable[[], object]) -> None:
+        """Go on once the name servers know of all changes so far; at once where they do."""
+        if self._told >= self.wanted:
+            go_on()
+        else:
+            self._waiting.append((self.wanted, go_on))
+
+    async def run(self) -> None:
+        """Register, again at each change and after each period, until it is cancelled."""
+        period_s = max(min(self._settings.register_name_server_period, 60_000), 10_000) / 1000
+        while True:
+            self._changed.clear()
+            version = self.wanted
+            await asyncio.gather(*map(self._register, self._addresses))
+            self._told = version
+            waiting, self._waiting = self._waiting, []
+            for until, go_on in waiting:
+                if until <= version:
+                    go_on()
+                else:
+                    self._waiting.append((until, go_on))
+            try:
+                async with asyncio.timeout(period_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    def release(self) -> None:
+        """Let all go on that wait, as the broker ends."""
+        waiting, self._waiting = self._waiting, []
+        for _, go_on in waiting:
+            go_on()
+
+    async def _register(self, address: str) -> None:
+        request = Command(
+            RequestCode.REGISTER_BROKER,
+            fields={**self._own_fields(), "haServerAddr": "", "compressed": "false",
+                    "bodyCrc32": "0"},
+            body=self._body(),
+        )  # fmt: skip
+        try:
+            answer = await self._client.ask(
+                address, request, timeout_ms=self._settings.register_broker_timeout_mills
+            )
+        except RocketStoreError as error:
+            self._note(address, str(error))
+            return
+        is_known = answer.code == ResponseCode.SUCCESS
+        self._note(address, None if is_known else f"code {answer.code}: {answer.remark}")
+
+    def _note(self, address: str, trouble: str | None) -> None:
+        """Log when a name server comes or goes, and not each time."""
+        if trouble is None:
+            if address in self._unreachable:
+                _log.info("broker.registered_again", name_server=address)
+            self._unreachable.discard(address)
+        elif address not in self._unreachable:
+            self._unreachable.add(address)
+            _log.warning("broker.not_registered", name_server=address, error=trouble)
+
+    async def unregister(self) -> None:
+        """Let the name servers forget this broker."""
+        request = Command(RequestCode.UNREGISTER_BROKER, fields=self._own_fields())
+
+        async def ask(address: str) -> None:
+            try:
+                await self._client.ask(address, request, timeout_ms=UNREGISTER_MS)
+            except RocketStoreError as error:
+                _log.info("broker.not_unregistered", name_server=address, error=str(error))
+
+        await asyncio.gather(*map(ask, self._addresses))
+
+    def _own_fields(self) -> dict[str, str]:
+        settings = self._settings
+        return {
+            "brokerName": settings.broker_name, "brokerAddr": settings.address,
+            "clusterName": settings.broker_cluster_name, "brokerId": str(settings.broker_id),
+        }  # fmt: skip
+
+    def _body(self) -> bytes:
+        granted = self._settings.broker_permission
+        topics = {
+            name: msgspec.to_builtins(one) | {"perm": one.perm & (granted | 1)}
+            for name, one in self._topics.all().items()
+        }
+        version = msgspec.to_builtins(self._topics.version)
+        wrapper = {"dataVersion": version, "topicConfigTable": topics}
+        return encode_body({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})

@@ -1,0 +1,304 @@
+"""Sends: single messages, batches and half messages (codes 10, 310 and 320).
+
+A message goes to the store as its bytes came: only what its properties ask of a broker is looked
+for. What a put waits for (a sync, a slave) the event loop does not: the call is kept, and answered
+when `AsyncPuts` says what became of the message; one sync serves all puts of a turn.
+
+Law: the checks stand in 4.9's order, and the first that fails answers.
+
+How derived: SendMessageProcessor and AbstractSendMessageProcessor of 4.9 (broker specification,
+section 2.1).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocketstore.broker.refused import Refused
+from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
+from rocketstore.broker.topics import name_fault, not_there, topic_text
+from rocketstore.errors import FlushFailedError, RefusedMessageError
+from rocketstore.format.properties import DELAY, decode_properties, encode_properties
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.message import TRANSACTION_MASK, Message
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.requests import LATER, Call, Later, Row
+from rocketstore.rules.topics import RETRY_PREFIX
+from rocketstore.storage.log.prepared import PreparedMessage
+from rocketstore.storage.results import PutMessageStatus
+from rocketstore.tables.topic_settings import PERM_WRITE
+from rocketstore.transaction.records import TRAN_MSG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.broker.loop import Loop
+    from rocketstore.broker.registration import Registration
+    from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.broker.topics import Topics
+    from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
+    from rocketstore.message_store import MessageStore
+    from rocketstore.storage.results import PutResult
+    from rocketstore.transaction.transactions import Transactions
+
+_TAKEN_OUT: Final = re.compile(rb"(?:(?<=\x02)|^)(?:WAIT|CLUSTER)\x01[^\x02]*(?:\x02|$)")
+_WAITS_NOT: Final = re.compile(rb"(?:\x02|^)WAIT\x01(?!(?i:true)(?:\x02|$))")
+_HALF: Final = re.compile(rb"(?:\x02|^)TRAN_MSG\x01(?i:true)(?:\x02|$)")
+
+HONOURS_LIMIT_FROM: Final = 121
+"""Version of a client from which its maxReconsumeTimes counts (MQVersion.V3_4_9)."""
+
+MULTI_TAGS: Final = 0x2
+"""Bit of sysFlag for messages of a topic of several tags (MessageSysFlag.MULTI_TAGS_FLAG)."""
+
+_ILLEGAL: Final = (
+    "the message is illegal, maybe msg body or properties length not matched. msg body length "
+    "limit 128k, msg properties length limit 32k."
+)
+_UNAVAILABLE: Final = (
+    "service not available now. It may be caused by one of the following reasons: the broker's "
+    "disk is full, messages are put to the slave, message store has been shut down, etc."
+)
+_TOO_MANY_QUEUES: Final = (
+    "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, lmq "
+    "consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w."
+)
+FAILURES: Final = {
+    PutMessageStatus.CREATE_MAPEDFILE_FAILED: (
+        ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken.",
+    ),
+    PutMessageStatus.MESSAGE_ILLEGAL: (ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL),
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: (ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL),
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: (ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE),
+    PutMessageStatus.OS_PAGECACHE_BUSY: (
+        ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
+    ),
+    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: (
+        ResponseCode.SYSTEM_ERROR, _TOO_MANY_QUEUES,
+    ),
+    PutMessageStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
+}  # fmt: skip
+"""Code and remark of what was not stored (SendMessageProcessor.handlePutMessageResult)."""
+
+STORED: Final = {
+    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+"""Code of what is in the log."""
+
+
+class _Sent(NamedTuple):
+    """A message to be put: where to, and its properties as they are stored.
+
+    `told_queue_id` is the queue of the reply: that of the request, also of a dead letter.
+    """
+
+    topic: str
+    queue_id: int
+    told_queue_id: int
+    sys_flag: int
+    block: bytes
+    waits: bool
+
+
+def retry_limit(group: SubscriptionGroup, wanted: int | None, call: Call) -> int:
+    """Return after how many tries a message is a dead letter: the client says, or its group."""
+    honours = call.command.version >= HONOURS_LIMIT_FROM
+    return wanted if honours and wanted is not None else group.retry_max_times
+
+
+def stored(queue_id: int, result: PutResult) -> Command:
+    """Return the reply to a put."""
+    code = STORED.get(result.status)
+    if code is None:
+        return reply(*FAILURES[result.status])
+    # Compatible: of a delayed message the queue is its own, the offset that in its level's queue.
+    offset = str(result.queue_offset)
+    return reply(
+        code,
+        fields={"msgId": result.message_id, "queueId": str(queue_id), "queueOffset": offset},
+    )
+
+
+class Sending:
+    """Puts what clients send."""
+
+    def __init__(
+        self, store: MessageStore, settings: BrokerSettings, topics: Topics, loop: Loop,
+        registration: Registration,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._settings = settings
+        self._topics = topics
+        self._loop = loop
+        self._registration = registration
+        self._waits = store.attached["async_puts"].waits
+        self._transactions: Transactions = store.attached["transactions"]
+        self._cluster = f"CLUSTER\1{settings.broker_cluster_name}".encode()
+        self._always = {
+            "MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower(),
+        }  # fmt: skip
+
+    def rows(self) -> list[Row]:
+        """Return what is served."""
+        return [
+            Row(RequestCode.SEND_MESSAGE, SendHeader, SendReply, self.send),
+            Row(RequestCode.SEND_MESSAGE_V2, SendHeaderV2, SendReply, self.send),
+            Row(RequestCode.SEND_BATCH_MESSAGE, SendHeaderV2, SendReply, self.send),
+        ]
+
+    def send(self, header: AnySend, call: Call) -> Command | Later | None:
+        """Put a message or a batch, and answer when it is as safe as it is meant to be."""
+        version = self._registration.wanted
+        try:
+            answer = self._answered(header, call)
+        except Refused as refused:
+            answer = reply(refused.code, refused.remark)
+        if isinstance(answer, Later):
+            return answer
+        answer.fields = {**(answer.fields or {}), **self._always}
+        if self._registration.wanted != version:  # a topic was made: clients ask for its route
+            self._registration.then(lambda: call.answer(answer))
+            return LATER
+        return answer
+
+    def _answered(self, header: AnySend, call: Call) -> Command | Later:
+        topic = self._topic_of(header, call)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - any queue
+        if topic.topic_filter_type == "MULTI_TAG":
+            sys_flag = header.sys_flag | MULTI_TAGS
+        else:
+            sys_flag = header.sys_flag
+        text = (header.properties or "").encode()
+        if header.batch:
+            sent = _Sent(header.topic, queue_id, queue_id, sys_flag, text, waits=True)
+            return self._put(header, call, sent, self._put_batch)
+        own = _TAKEN_OUT.sub(b"", text)
+        joint = b"" if not own or own.endswith(b"\2") else b"\2"
+        waits = not _WAITS_NOT.search(text)
+        block = own + joint + self._cluster
+        sent = _Sent(header.topic, queue_id, queue_id, sys_flag, block, waits)
+        if header.topic.startswith(RETRY_PREFIX):
+            sent = self._given_back(header, call, sent)
+        if _HALF.search(text) and not (header.reconsume_times and DELAY.encode() + b"\1" in text):
+            return self._begin(header, call, sent)
+        return self._put(header, call, sent, self._put_single)
+
+    # --- what may not be sent -------------------------------------------------------------------
+
+    def _topic_of(self, header: AnySend, call: Call) -> TopicConfig:
+        """Return the topic of a send; raises where it may not be sent to (msgCheck)."""
+        name, settings = header.topic, self._settings
+        if self._store.clock() < settings.start_accept_send_request_time_stamp:
+            until = settings.start_accept_send_request_time_stamp
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until}")
+        known = self._topics.get(name)
+        if not settings.broker_permission & PERM_WRITE and known is not None and known.order:
+            remark = f"the broker[{settings.broker_ip1}] sending message is forbidden"
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        if known is None and (fault := name_fault(name)) is not None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, fault)
+        if name == DELAY_TOPIC:
+            remark = f"Sending message to topic[{name}] is forbidden."
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        topic = known or self._topics.for_send(
+            name, header.default_topic, header.default_topic_queue_nums, is_unit=header.unit_mode
+        )
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, not_there(name))
+        if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            remark = (
+                f"request queueId[{header.queue_id}] is illegal, {topic_text(topic)} Producer: "
+                f"{call.peer.address}"
+            )
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        return topic
+
+    def _given_back(self, header: AnySend, call: Call, sent: _Sent) -> _Sent:
+        """Return a message that a consumer sends to its group's retry topic itself.
+
+        After the last try it is for the dead letters. Source:
+        SendMessageProcessor.handleRetryAndDLQ.
+        """
+        name = header.topic[len(RETRY_PREFIX) :]
+        group = self._topics.group(name)
+        if group is None:
+            remark = f"subscription group not exist, {name}"
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        limit = retry_limit(group, header.max_reconsume_times, call)
+        if (header.reconsume_times or 0) < limit:
+            return sent
+        dead = self._topics.dead_letters(name)
+        kept = decode_properties(sent.block)
+        kept.pop(DELAY, None)  # it comes at once
+        return sent._replace(topic=dead.topic_name, queue_id=0, block=encode_properties(kept))
+
+    # --- what is put ----------------------------------------------------------------------------
+
+    def _put(
+        self, header: AnySend, call: Call, sent: _Sent,
+        put: Callable[[AnySend, Call, _Sent], PutResult],
+    ) -> Command | Later:  # fmt: skip
+        try:
+            result = put(header, call, sent)
+        except RefusedMessageError as error:
+            # Compatible: a batch that is cut off is an exception in 4.9.
+            code = ResponseCode.SYSTEM_ERROR if header.batch else ResponseCode.MESSAGE_ILLEGAL
+            return reply(code, str(error))
+        except FlushFailedError as error:
+            return reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+        if not (result.is_stored and self._waits and sent.waits):
+            return stored(sent.told_queue_id, result)
+        self._loop.when_safe(
+            result, lambda safe: self._answer_late(call, stored(sent.told_queue_id, safe))
+        )
+        return LATER
+
+    def _answer_late(self, call: Call, answer: Command) -> None:
+        answer.fields = {**(answer.fields or {}), **self._always}
+        self._registration.then(lambda: call.answer(answer))
+
+    def _put_single(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
+        prepared = PreparedMessage(
+            sent.topic, call.command.body, sent.block, flag=header.flag, sys_flag=sent.sys_flag,
+            born_timestamp_ms=header.born_timestamp, born_host=call.peer.address,
+            reconsume_times=header.reconsume_times or 0, wait_flush=not self._waits,
+        )  # fmt: skip
+        return self._store.put_prepared(prepared, None, sent.queue_id)
+
+    def _put_batch(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
+        # Compatible: the properties of the request are those of every message, WAIT among them.
+        joint = b"\2" if sent.block and not sent.block.endswith(b"\2") else b""
+        return self._store.put_client_batch(
+            sent.topic, sent.queue_id, call.command.body,
+            properties=sent.block + joint + self._cluster, sys_flag=sent.sys_flag,
+            born_timestamp_ms=header.born_timestamp, born_host=call.peer.address,
+            reconsume_times=header.reconsume_times or 0, wait_flush=not self._waits,
+        )  # fmt: skip
+
+    def _begin(self, header: AnySend, call: Call, sent: _Sent) -> Command | Later:
+        if self._settings.reject_transaction_message:
+            remark = (
+                f"the broker[{self._settings.broker_ip1}] sending transaction message is forbidden"
+            )
+            return reply(ResponseCode.NO_PERMISSION, remark)
+        return self._put(header, call, sent, self._put_half)
+
+    def _put_half(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
+        properties = decode_properties(sent.block)
+        properties.pop(TRAN_MSG, None)
+        message = Message(
+            topic=sent.topic, body=call.command.body, properties=properties, flag=header.flag,
+            sys_flag=sent.sys_flag & ~TRANSACTION_MASK, born_timestamp_ms=header.born_timestamp,
+            born_host=call.peer.address, reconsume_times=header.reconsume_times or 0,
+        )  # fmt: skip
+        return self._transactions.begin(
+            message, sent.queue_id, header.producer_group, wait_flush=not self._waits
+        ).put

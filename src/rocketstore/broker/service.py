@@ -1,0 +1,153 @@
+"""The broker as a service of an open store: a thread with an event loop, and all its parts.
+
+Law: the thread starts with the store and ends before it; a port that is in use fails the opening.
+What ends answers first what it holds, and lets the name servers know.
+
+How derived: BrokerController of 4.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketstore.broker.loop import Loop
+from rocketstore.broker.registration import Registration
+from rocketstore.broker.table import BrokerTable
+from rocketstore.broker.topics import Topics, first_topics
+from rocketstore.events import get_logger
+from rocketstore.nameserver.service import serving
+from rocketstore.remoting.client import RemotingClient
+from rocketstore.remoting.server import RemotingServer, new_event_loop
+from rocketstore.storage.attached import Service
+from rocketstore.storage.threads import ServiceThread
+from rocketstore.tables.topic_settings import TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.message_store import MessageStore
+
+_log: Final = get_logger(__name__)
+
+
+class BrokerService(Service):
+    """Serves clients of RocketMQ, on one thread.
+
+    Attributes
+    ----------
+    name_server, address
+        ``host:port`` of the name servers that it registers with, separated by ``;``, and its own.
+    """
+
+    name = "broker"
+
+    def __init__(self, store: MessageStore, settings: BrokerSettings) -> None:
+        self._store = store
+        self.settings = settings
+        self._thread = ServiceThread(
+            "rocketstore-broker", self._run, self._wake, ends_by_errors=True
+        )
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self.name_server = settings.namesrv_addr
+        self.address = settings.address
+
+    @classmethod
+    def with_settings(cls, settings: BrokerSettings) -> Callable[[Any], BrokerService]:
+        """Return what makes the service of a store; for ``MessageStore.open(services=…)``."""
+        return lambda store: cls(store, settings)
+
+    def start(self) -> None:
+        """Listen, and register with the name servers.
+
+        Raises
+        ------
+        RemotingError
+            A port is in use, or the address is not one of this machine.
+        """
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Answer what is held, leave the name servers, and end the thread."""
+        self._thread.stop()
+
+    def _wake(self) -> None:
+        if self._running is not None:
+            loop, stopped = self._running
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(stopped.set)
+
+    def runtime_info(self) -> Mapping[str, object]:
+        """Return what a broker tells of itself."""
+        return {"brokerVersion": 399, "brokerVersionDesc": "V4_9_3"}
+
+    # --- on the thread --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            self._failure = error
+            if self._started.is_set():
+                raise
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        stopped = asyncio.Event()
+        self._running = asyncio.get_running_loop(), stopped
+        async with contextlib.AsyncExitStack() as stack:
+            name_servers = self.settings.name_servers or [await self._own_name_server(stack)]
+            self.name_server = ";".join(name_servers)
+            client = await stack.enter_async_context(RemotingClient())
+            await self._open(stack, client, name_servers)
+            self._started.set()
+            if not self._thread.stopping.is_set():
+                await stopped.wait()
+
+    async def _own_name_server(self, stack: contextlib.AsyncExitStack) -> str:
+        settings = self.settings
+        server = await stack.enter_async_context(
+            serving(host=settings.broker_ip1, port=settings.namesrv_port)
+        )
+        host, port = server.address
+        return f"{host}:{port}"
+
+    async def _open(
+        self, stack: contextlib.AsyncExitStack, client: RemotingClient, name_servers: list[str]
+    ) -> None:
+        """Listen, and have it all end with the stack."""
+        store, settings = self._store, self.settings
+        work = Loop(store.attached["async_puts"])
+        stack.callback(work.close)
+        known = TopicSettings(
+            store.layout, clock=store.clock, disk=store.disk, system=first_topics(settings)
+        )
+        registration = Registration(settings, known, client, name_servers)
+        groups = store.attached["consuming"].settings
+        topics = Topics(settings, known, groups, registration.note_change)
+        table = BrokerTable(store, settings, topics, work, registration)
+        server = await RemotingServer.open(
+            table, host=settings.broker_ip1, port=settings.listen_port
+        )
+        registering = asyncio.create_task(registration.run())
+        _log.info("broker.started", name=settings.broker_name, address=settings.address)
+
+        async def close() -> None:
+            registering.cancel()
+            registration.release()
+            table.pulling.close()
+            await registration.unregister()
+            await server.close()
+            _log.info("broker.stopped", name=settings.broker_name)
+
+        stack.push_async_callback(close)

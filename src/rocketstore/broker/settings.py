@@ -1,0 +1,125 @@
+"""What can be set about a broker: the keys of 4.9's ``broker.conf`` that mean something here.
+
+The store takes its own keys from the same file (`rocketstore.config`). Field names are the snake
+case of the keys.
+
+Source: BrokerConfig, NettyServerConfig and MixAll of 4.9.8.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.config.option import broker_conf_key
+from rocketstore.errors import ConfigError, InvalidNameError
+from rocketstore.format.refusals import check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def _key(field: str) -> str:
+    return "brokerIP1" if field == "broker_ip1" else broker_conf_key(field)
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
+    """Settings of a broker, with 4.9's defaults unless a line says otherwise.
+
+    Attributes
+    ----------
+    broker_name, broker_cluster_name, broker_id
+        Under which name servers know it; unset, its name is this machine's.
+    broker_ip1, listen_port
+        Where it listens, and what clients are told; the loopback unless set, 4.9 finds an address
+        of the machine. A port of 0 takes a free one.
+    namesrv_addr
+        Name servers, ``host:port;host:port``; unset, one runs inside the broker.
+    namesrv_port
+        Where that one listens; ours.
+    broker_permission
+        Bits of a topic's permission that the broker grants: 4 reading, 2 writing.
+    default_topic_queue_nums
+        Queues of the template ``TBW102``: most that a new topic gets.
+    auto_create_topic_enable, auto_create_subscription_group
+        Whether a topic is made by its first message, and a group by its first consumer.
+    long_polling_enable, short_polling_time_mills
+        Whether a pull that finds nothing is held for as long as it asks, or for this time.
+    reject_transaction_message
+        Refuse half messages.
+    region_id, trace_on
+        What replies to sends say.
+    register_name_server_period, register_broker_timeout_mills
+        How often it registers, and how long it waits for a name server.
+    """
+
+    broker_name: str = ""
+    broker_cluster_name: str = "DefaultCluster"
+    broker_id: int = 0
+    broker_ip1: str = LOOPBACK
+    listen_port: int = 10911
+    namesrv_addr: str = ""
+    namesrv_port: int = 9876
+    broker_permission: int = 6
+    default_topic_queue_nums: int = 8
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1000
+    reject_transaction_message: bool = False
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+    register_name_server_period: int = 30_000
+    register_broker_timeout_mills: int = 6000
+    start_accept_send_request_time_stamp: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.broker_name:
+            name = "".join(one if one.isalnum() else "-" for one in socket.gethostname())
+            msgspec.structs.force_setattr(self, "broker_name", name or "DEFAULT_BROKER")
+        try:
+            for name in (self.broker_name, self.broker_cluster_name):
+                check_topic(name)  # each is the name of a topic too
+        except InvalidNameError as error:
+            raise ConfigError(f"a broker's name or cluster: {error}", key="brokerName") from error
+        if self.register_name_server_period <= 0 or self.register_broker_timeout_mills <= 0:
+            raise ConfigError(
+                "registerNameServerPeriod and registerBrokerTimeoutMills are times in ms above 0",
+                key="registerNameServerPeriod", value=self.register_name_server_period,
+            )  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """What clients are told: ``brokerIP1:listenPort``."""
+        return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The name servers outside of this process."""
+        return [one.strip() for one in self.namesrv_addr.split(";") if one.strip()]
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> BrokerSettings:
+        """Return the settings of a ``broker.conf``; keys of others are not looked at.
+
+        Raises
+        ------
+        ConfigError
+            A text is no value of its key.
+        """
+        known = cls.__struct_encode_fields__
+        own = {key: text.strip() for key, text in properties.items() if key in known}
+        try:
+            return msgspec.convert(own, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"broker.conf: {error}", hint="see docs/guide/broker.md") from error
+
+
+BROKER_KEYS: Final = frozenset(BrokerSettings.__struct_encode_fields__)
+"""The keys of a ``broker.conf`` that a broker takes."""

@@ -1,0 +1,56 @@
+"""Which part of a broker answers which code: the one table of all requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocketstore.broker.admin import Admin
+from rocketstore.broker.client_manage import ClientManage
+from rocketstore.broker.clients import Clients
+from rocketstore.broker.giving_back import GivingBack
+from rocketstore.broker.offsets import Offsets
+from rocketstore.broker.pulling import Pulling
+from rocketstore.broker.queries import Queries
+from rocketstore.broker.queue_locks import QueueLocks
+from rocketstore.broker.sending import Sending
+from rocketstore.broker.topic_admin import TopicAdmin
+from rocketstore.broker.transactions import TransactionEnds
+from rocketstore.remoting.requests import RequestTable
+from rocketstore.units import monotonic_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.broker.loop import Loop
+    from rocketstore.broker.registration import Registration
+    from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.broker.topics import Topics
+    from rocketstore.message_store import MessageStore
+
+
+class BrokerTable(RequestTable):
+    """The requests of a broker; `clients` are who is connected, `pulling` what is held."""
+
+    def __init__(
+        self, store: MessageStore, settings: BrokerSettings, topics: Topics, loop: Loop,
+        registration: Registration, monotonic: Callable[[], int] = monotonic_ms,
+    ) -> None:  # fmt: skip
+        self.clients = clients = Clients()
+        self.pulling = pulling = Pulling(store, settings, topics, clients, loop, monotonic)
+        manage = ClientManage(topics, clients, loop, registration, monotonic)
+        families = (
+            Sending(store, settings, topics, loop, registration),
+            pulling,
+            GivingBack(store, settings, topics, registration),
+            manage,
+            Offsets(store),
+            QueueLocks(monotonic),
+            Queries(store, loop),
+            TransactionEnds(store, clients, loop),
+            TopicAdmin(topics, registration),
+            Admin(store, settings, topics, clients, loop),
+        )
+        super().__init__(
+            [row for family in families for row in family.rows()],
+            disconnected=(pulling.disconnected, manage.disconnected),
+        )

@@ -1,0 +1,113 @@
+"""A broker in a test: a store of a few MB in a temporary directory, and a port that is free.
+
+>>> with Broker() as broker:  # doctest: +SKIP
+...     client = SomeClient(broker.name_server)
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from rocketstore.broker.service import BrokerService
+from rocketstore.broker.settings import LOOPBACK, BrokerSettings
+from rocketstore.config import StoreConfig
+from rocketstore.errors import RemotingError
+from rocketstore.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+TRIES: Final = 5
+"""How often a port is chosen: another process may take the one that was free."""
+
+
+class Broker:
+    """A broker of its own, with a name server inside; a context manager.
+
+    Parameters
+    ----------
+    path
+        Directory of the store; unset, a temporary one, which goes at the end.
+    config
+        Settings of the store; unset, small files.
+    settings
+        Fields of `BrokerSettings`.
+
+    Attributes
+    ----------
+    store
+        The open store: a test looks there at what clients sent.
+    name_server, address
+        ``host:port`` of the name server, to hand to a client, and of the broker.
+    """
+
+    store: MessageStore
+    name_server: str
+    address: str
+
+    def __init__(
+        self, path: Path | str | None = None, config: StoreConfig | None = None, **settings: Any
+    ) -> None:
+        self._path = None if path is None else Path(path)
+        self._config = StoreConfig.small() if config is None else config
+        self._wanted = {"broker_name": "broker-a", **settings}
+        self._temporary: Path | None = None
+
+    def __enter__(self) -> Self:
+        if self._path is None:
+            self._path = self._temporary = Path(tempfile.mkdtemp(prefix="rocketstore-broker-"))
+        try:
+            for left in reversed(range(TRIES)):
+                try:
+                    self._open(self._path)
+                except RemotingError:
+                    if not left:
+                        raise
+                else:
+                    return self
+        except BaseException:
+            self._remove()
+            raise
+        raise AssertionError("the last try returns or raises")
+
+    def _open(self, path: Path) -> None:
+        ports = {"listen_port": free_port(), "namesrv_port": free_port()}
+        settings = BrokerSettings(**{**ports, **self._wanted})
+        config = msgspec.structs.replace(self._config, store_host=settings.address)
+        make = BrokerService.with_settings(settings)
+        self.store = MessageStore.open(path, config, services=[make])
+        service: BrokerService = self.store.attached[BrokerService.name]
+        self.address, self.name_server = settings.address, service.name_server
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the broker and its store; a second call does nothing."""
+        try:
+            self.store.close()
+        finally:
+            self._remove()
+
+    def _remove(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port

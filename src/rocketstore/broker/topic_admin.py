@@ -1,0 +1,66 @@
+"""Topics that an administrator, or a client, makes by name (code 17).
+
+How derived: AdminBrokerProcessor.updateAndCreateTopic of 4.9 (broker specification, section 2.8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.broker.topics import name_fault
+from rocketstore.format.metadata_json import TopicConfig
+from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.fields import Header, Int32
+from rocketstore.remoting.requests import LATER, Call, Later, Row
+
+if TYPE_CHECKING:
+    from rocketstore.broker.registration import Registration
+    from rocketstore.broker.topics import Topics
+
+NOT_SET: Final = "not set any response code"
+"""The remark of a reply that 4.9 has not filled in, of which this request is one."""
+
+
+class TopicHeader(Header):
+    """A topic as it shall be."""
+
+    topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    default_topic: str | None = None
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
+
+
+class TopicAdmin:
+    """Makes topics."""
+
+    def __init__(self, topics: Topics, registration: Registration) -> None:
+        self._topics = topics
+        self._registration = registration
+
+    def rows(self) -> list[Row]:
+        """Return what is served."""
+        return [Row(RequestCode.UPDATE_AND_CREATE_TOPIC, TopicHeader, None, self.settle)]
+
+    def settle(self, header: TopicHeader, call: Call) -> Command | Later:
+        """Make a topic or change it, and tell the name servers."""
+        fault = name_fault(header.topic)
+        if fault is None and self._topics.is_reserved(header.topic):
+            fault = f"The topic[{header.topic}] is conflict with system topic."
+        if fault is not None:
+            return reply(ResponseCode.SYSTEM_ERROR, fault)
+        self._topics.settle(
+            TopicConfig(
+                topic_name=header.topic, read_queue_nums=header.read_queue_nums,
+                write_queue_nums=header.write_queue_nums, perm=header.perm,
+                topic_filter_type=header.topic_filter_type,
+                topic_sys_flag=header.topic_sys_flag or 0, order=header.order,
+            )
+        )  # fmt: skip
+        # Compatible: 4.9 forgets to take the remark out of its reply.
+        self._registration.then(lambda: call.answer(reply(remark=NOT_SET)))
+        return LATER

@@ -1,0 +1,228 @@
+"""Topics and groups of a broker: those of its start, and those that a request brings into being.
+
+Law: what is made is on the disk before the request goes on, and name servers are told before it is
+answered: a client that asks for the route next has it.
+
+How derived: TopicConfigManager, SubscriptionGroupManager and TopicValidator of 4.9 (broker
+specification, sections 2.1, 2.2 and 2.8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocketstore.errors import InvalidNameError
+from rocketstore.format.metadata_json import DataVersion, SubscriptionGroup, TopicConfig
+from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.format.record import TOPIC_SIZE_MAX
+from rocketstore.format.refusals import check_topic_characters
+from rocketstore.rules.topics import (
+    DEAD_LETTER_PREFIX,
+    DISCARDED_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+)
+from rocketstore.tables.topic_settings import PERM_INHERIT, PERM_READ, PERM_WRITE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.tables.groups import SubscriptionGroups
+    from rocketstore.tables.topic_settings import TopicSettings
+
+TEMPLATE: Final = "TBW102"
+BENCHMARK: Final = "BenchmarkTest"
+SELF_TEST: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED: Final = "OFFSET_MOVED_EVENT"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+DELAY_QUEUES: Final = 18
+
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+UNIT: Final = 1
+UNIT_SUB: Final = 2
+"""Bits of `TopicConfig.topic_sys_flag` (TopicSysFlag)."""
+
+_RESERVED: Final = frozenset(
+    (TEMPLATE, DELAY_TOPIC, BENCHMARK, HALF_TOPIC, "RMQ_SYS_TRACE_TOPIC", OP_TOPIC,
+     DISCARDED_TOPIC, SELF_TEST, OFFSET_MOVED)
+)  # fmt: skip
+_RESERVED_PREFIX: Final = "rmq_sys_"
+
+FIRST_GROUPS: Final = (
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
+"""Groups of a broker that has no table yet (SubscriptionGroupManager.init)."""
+
+
+def perm_text(perm: int) -> str:
+    """Return permissions as 4.9 writes them (PermName.perm2String)."""
+    letters = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
+    return "".join(letter if perm & bit else "-" for bit, letter in letters)
+
+
+def topic_text(topic: TopicConfig) -> str:
+    """Return a topic as 4.9's refusals name it (TopicConfig.toString)."""
+    return (
+        f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums}, "
+        f"writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)}, "
+        f"topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag}, "
+        f"order={str(topic.order).lower()}]"
+    )
+
+
+def name_fault(topic: str) -> str | None:
+    """Return what 4.9 says of a name that no topic may have (TopicValidator.validateTopic)."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    try:
+        check_topic_characters(topic)
+    except InvalidNameError:
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return (
+        "The specified topic is longer than topic max length."
+        if len(topic) > TOPIC_SIZE_MAX
+        else None
+    )
+
+
+def not_there(topic: str, blank: str = "") -> str:
+    """Return the remark of code 17; that of a pull has a blank more."""
+    return (
+        f"topic[{topic}] not exist, apply first please!{blank}\n"
+        "See http://rocketmq.apache.org/docs/faq/ for further details."
+    )
+
+
+def first_topics(settings: BrokerSettings) -> list[TopicConfig]:
+    """Return the topics that a broker has from its start (TopicConfigManager)."""
+    shared = READ_WRITE | PERM_INHERIT
+    rows: list[tuple[str, int, int]] = [
+        (SELF_TEST, 1, READ_WRITE),
+        (BENCHMARK, 1024, READ_WRITE),
+        (
+            settings.broker_cluster_name,
+            16,
+            shared if settings.cluster_topic_enable else PERM_INHERIT,
+        ),
+        (settings.broker_name, 1, shared if settings.broker_topic_enable else PERM_INHERIT),
+        (OFFSET_MOVED, 1, READ_WRITE),
+        (DELAY_TOPIC, DELAY_QUEUES, READ_WRITE),
+        (settings.broker_cluster_name + REPLY_SUFFIX, 1, READ_WRITE),
+    ]
+    if settings.auto_create_topic_enable:
+        rows.append((TEMPLATE, settings.default_topic_queue_nums, shared))
+    return [
+        TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count, perm=perm)
+        for name, count, perm in rows
+    ]
+
+
+class Topics:
+    """The topics and groups of one broker; `changed` is called after each change of a topic."""
+
+    def __init__(
+        self, settings: BrokerSettings, table: TopicSettings, groups: SubscriptionGroups,
+        changed: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self.table = table
+        self.groups = groups
+        self._changed = changed
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """Return a topic, None where there is none."""
+        return self.table.get(topic)
+
+    def is_reserved(self, topic: str) -> bool:
+        """Whether no client may make a topic of this name (TopicValidator.isSystemTopic)."""
+        own = self._settings.broker_cluster_name, self._settings.broker_name
+        return (
+            topic in _RESERVED
+            or topic.startswith(_RESERVED_PREFIX)
+            or topic in (*own, own[0] + REPLY_SUFFIX)
+        )
+
+    def settle(self, topic: TopicConfig) -> TopicConfig:
+        """Make or change a topic."""
+        self.table.settle(topic)
+        self._changed(topic.topic_name)
+        return topic
+
+    def for_send(
+        self, topic: str, template: str | None, queue_count: int, *, is_unit: bool
+    ) -> TopicConfig | None:
+        """Return the topic of a send, made from the template that it names if that is allowed.
+
+        Source: TopicConfigManager.createTopicInSendMessageMethod.
+        """
+        known = self.get(topic)
+        if known is not None:
+            return known
+        model = self.get(template or "")
+        if (
+            model is not None
+            and template == TEMPLATE
+            and not self._settings.auto_create_topic_enable
+        ):
+            model = msgspec.structs.replace(model, perm=READ_WRITE)
+        if model is not None and model.perm & PERM_INHERIT:
+            count = max(min(queue_count, model.write_queue_nums), 0)
+            return self.settle(
+                TopicConfig(
+                    topic_name=topic, read_queue_nums=count, write_queue_nums=count,
+                    perm=model.perm & ~PERM_INHERIT, topic_filter_type=model.topic_filter_type,
+                    topic_sys_flag=UNIT if is_unit else 0,
+                )
+            )  # fmt: skip
+        if topic.startswith(RETRY_PREFIX):
+            return self.for_group(topic, 1, is_unit=is_unit)
+        return None
+
+    def for_group(self, topic: str, queue_count: int = 1, *, is_unit: bool = False) -> TopicConfig:
+        """Return a topic of second tries or dead letters, made where it is missing.
+
+        Source: TopicConfigManager.createTopicInSendMessageBackMethod.
+        """
+        known = self.get(topic)
+        if known is not None:
+            return known
+        flag = (UNIT_SUB if topic.startswith(RETRY_PREFIX) else UNIT) if is_unit else 0
+        return self.settle(
+            TopicConfig(
+                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count,
+                perm=READ_WRITE, topic_sys_flag=flag,
+            )
+        )  # fmt: skip
+
+    def dead_letters(self, group: str) -> TopicConfig:
+        """Return the topic of what a group cannot consume."""
+        return self.for_group(DEAD_LETTER_PREFIX + group)
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def group(self, name: str) -> SubscriptionGroup | None:
+        """Return a consumer group, made where that is allowed; None where there is none."""
+        known = self.groups.find(name)
+        if known is not None:
+            return known
+        if name in FIRST_GROUPS:
+            return SubscriptionGroup(group_name=name)
+        if self._settings.auto_create_subscription_group and name_fault(name) is None:
+            known = SubscriptionGroup(group_name=name)
+            self.groups.settle(known)
+        return known
+
+    def all_groups(self) -> dict[str, SubscriptionGroup]:
+        """Return every consumer group by its name."""
+        first = {name: SubscriptionGroup(group_name=name) for name in FIRST_GROUPS}
+        return first | self.groups.table.subscription_group_table
+
+    @property
+    def group_version(self) -> DataVersion:
+        """Which of two tables of groups is newer."""
+        return self.groups.table.data_version or DataVersion(timestamp=self.table.made_ms)

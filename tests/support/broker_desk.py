@@ -1,0 +1,136 @@
+"""The parts of a broker without a loop, a socket or a thread: requests in, replies out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rocketstore import MessageStore, StoreConfig
+from rocketstore.broker.settings import BrokerSettings
+from rocketstore.broker.table import BrokerTable
+from rocketstore.broker.topics import Topics, first_topics
+from rocketstore.remoting.command import Command
+from rocketstore.remoting.limits import Totals
+from rocketstore.remoting.requests import LATER, Call, Later
+from rocketstore.tables.topic_settings import TopicSettings
+from support.small_store import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from rocketstore.storage.results import PutResult
+
+
+SEND = {"a": "P", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+"""The fields of a send, by the letters of its header."""
+
+
+class AtOnce:
+    """In place of a `Loop`: whatever is to be done later is done at once."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[PutResult, Callable[[PutResult], object]]] = []
+
+    def post(self, work: Callable[[], object]) -> None:
+        work()
+
+    def every(self, _interval_s: float, work: Callable[[], object]) -> None:
+        pass
+
+    def aside(self, call: Call, work: Callable[[], Command]) -> Later:
+        call.answer(work())
+        return LATER
+
+    def when_safe(self, result: PutResult, then: Callable[[PutResult], object]) -> None:
+        self.pending.append((result, then))
+
+
+class Told:
+    """In place of a `Registration`; while it `waits`, nobody goes on."""
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self.waits = False
+        self.waiting: list[Callable[[], object]] = []
+
+    def note_change(self, _topic: str) -> None:
+        self.wanted += 1
+
+    def then(self, go_on: Callable[[], object]) -> None:
+        if self.waits:
+            self.waiting.append(go_on)
+        else:
+            go_on()
+
+
+class Peer:
+    """A client's connection: what it was told and answered, in order."""
+
+    def __init__(self, port: int = 50_000) -> None:
+        self.address = f"127.0.0.1:{port}"
+        self.heard: list[Command] = []
+
+    def answer(self, _request: Command, _size: int, reply: Command | None) -> None:
+        if reply is not None:
+            self.heard.append(reply)
+
+    def tell(self, request: Command) -> None:
+        self.heard.append(request)
+
+    @property
+    def last(self) -> Command:
+        return self.heard[-1]
+
+
+class Desk:
+    """A broker's table of requests over a store that has no threads."""
+
+    def __init__(self, path: Path, config: StoreConfig | None = None, **settings: Any) -> None:
+        self.clock = Clock()
+        self.store = MessageStore.open(
+            path, config or StoreConfig.small(), clock=self.clock, threads=False
+        )
+        self.settings = BrokerSettings(**{"broker_name": "broker-a", **settings})
+        self.loop, self.told = AtOnce(), Told()
+        self.groups = self.store.attached["consuming"].settings
+        known = TopicSettings(
+            self.store.layout, clock=self.clock, disk=self.store.disk,
+            system=first_topics(self.settings),
+        )  # fmt: skip
+        self.topics = Topics(self.settings, known, self.groups, self.told.note_change)
+        self.table = BrokerTable(
+            self.store, self.settings, self.topics, self.loop, self.told, self.clock
+        )  # fmt: skip
+        self.totals = Totals()
+        self.peer = Peer()
+
+    def call(
+        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"",
+        *, peer: Peer | None = None, version: int = 399,
+    ) -> Command | None:  # fmt: skip
+        """Send a request; return what it was answered with, None where that is still to come."""
+        peer = peer or self.peer
+        before = len(peer.heard)
+        texts = None if fields is None else {key: _text(one) for key, one in fields.items()}
+        command = Command(code, fields=texts, body=body, version=version)
+        self.table.process([Call(command, 0, peer, self.clock.now_ms)], self.totals)
+        replies = [one for one in peer.heard[before:] if one.is_response]
+        return replies[-1] if replies else None
+
+    def answer(self, *request: Any, **more: Any) -> Command:
+        """Send a request that is answered at once."""
+        reply = self.call(*request, **more)
+        assert reply is not None, "it is not answered yet"
+        return reply
+
+    def send(self, topic: str, body: bytes = b"x", properties: str = "", **more: object) -> Command:
+        """Send a message to queue 0, unless `more` says otherwise by the letters of the header."""
+        fields = {**SEND, "b": topic, "g": self.clock.now_ms, "i": properties}
+        return self.answer(310, {**fields, **more}, body)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

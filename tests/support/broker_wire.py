@@ -1,0 +1,83 @@
+"""A client of the remoting protocol whose every byte a test chooses; it knows no broker's rules."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from rocketstore.remoting.client import RemotingClient
+from rocketstore.remoting.command import Command
+from support.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from rocketstore.remoting.limits import Totals
+    from rocketstore.remoting.requests import Call, Peer
+
+
+class Wire:
+    """One connection to a broker, at `address`; `told` is what the broker asked of it."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._runner = asyncio.Runner()
+        self.told: list[Command] = []
+
+    def __enter__(self) -> Self:
+        async def made() -> RemotingClient:
+            return RemotingClient(self)
+
+        self._client = self._runner.run(made())
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+    def process(self, calls: Sequence[Call], _totals: Totals) -> None:
+        for call in calls:
+            self.told.append(call.command)
+            call.answer(None)
+
+    def disconnected(self, peer: Peer) -> None:
+        pass
+
+    def ask(
+        self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
+    ) -> Command:
+        """Send a request and return its reply."""
+        return self._runner.run(self._asked(code, fields, body))
+
+    def ask_all(self, *requests: tuple[int, Mapping[str, object], bytes]) -> list[Command]:
+        """Send requests at once, and return their replies in the order of the requests."""
+
+        async def replies() -> list[Command]:
+            return await asyncio.gather(*(self._asked(*one) for one in requests))
+
+        return self._runner.run(replies())
+
+    def _asked(
+        self, code: int, fields: Mapping[str, object] | None, body: bytes
+    ) -> Awaitable[Command]:
+        texts = None if fields is None else {name: _text(one) for name, one in fields.items()}
+        request = Command(code, fields=texts, body=body)
+        return self._client.ask(self._address, request, timeout_ms=int(PATIENCE_S * 1000))
+
+    def ask_while(
+        self, request: tuple[int, Mapping[str, object], bytes], do: Callable[[], object]
+    ) -> Command:
+        """Send a request, do something once it was taken, and return its reply."""
+
+        async def reply() -> Command:
+            waiting = asyncio.ensure_future(self._asked(*request))
+            # Requests of a connection are handled in their order: that of 30 after the first.
+            await self._asked(30, {"topic": "-", "queueId": 0}, b"")
+            await asyncio.get_running_loop().run_in_executor(None, do)
+            return await waiting
+
+        return self._runner.run(reply())
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,67 @@
+"""The genuine Apache RocketMQ client of 4.9.8, as a Python object: see ``Client.java``.
+
+Where there is no JDK or Maven the calling test is skipped with that reason, except in CI.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from support.java_batch_store import class_path
+from support.java_store import java_tool, require_java
+from support.line_process import LineProcess
+from support.patience import PATIENCE_S
+from support.spark_home import SHORT_LIVED_JVM
+
+PROJECT = Path(__file__).resolve().parents[1] / "interop" / "javaclient"
+jars = partial(class_path, PROJECT)
+
+__all__ = ["JavaClient", "jars", "require_java"]
+
+
+class JavaClient:
+    """Producers and consumers in one JVM, each known by its group."""
+
+    def __init__(self, name_server: str) -> None:
+        command = [java_tool("java"), *SHORT_LIVED_JVM.split(), "-cp", jars()]
+        self._process = LineProcess([*command, str(PROJECT / "Client.java"), name_server])
+
+    def send(self, topic: str, *messages: dict[str, Any], group: str = "P") -> list[dict[str, Any]]:
+        """Send messages one by one; return what the client says of each."""
+        answer = self._process.ask("send", group=group, topic=topic, messages=messages)
+        results: list[dict[str, Any]] = answer["results"]
+        return results
+
+    def send_batch(self, topic: str, *bodies: str) -> None:
+        """Send messages as one batch."""
+        messages = [{"body": body} for body in bodies]
+        self._process.ask("sendBatch", group="P", topic=topic, messages=messages)
+
+    def send_transactions(self, topic: str, *ends: str) -> None:
+        """Send half messages whose bodies say how they end."""
+        messages = [{"body": one, "ends": one} for one in ends]
+        self._process.ask("sendTransaction", group="T", topic=topic, messages=messages)
+
+    def consume(self, topic: str, group: str, expression: str = "*", **more: Any) -> None:
+        """Start a consumer of a group."""
+        self._process.ask("consume", group=group, topic=topic, expression=expression, **more)
+
+    def received(self, group: str, count: int, timeout_s: float = PATIENCE_S) -> list[Any]:
+        """Return so many messages that a consumer got, fewer where they do not come in time."""
+        wanted = {"group": group, "count": count, "timeoutMs": int(timeout_s * 1000)}
+        messages: list[Any] = self._process.ask("received", **wanted)["messages"]
+        return messages
+
+    def close_consumer(self, group: str) -> None:
+        """Stop a consumer."""
+        self._process.ask("closeConsumer", group=group)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
+        if kind is None:
+            self._process.ask("exit")
+        self._process.kill()

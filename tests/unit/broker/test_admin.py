@@ -1,0 +1,87 @@
+"""What administrators ask, beyond the recorded pairs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from rocketstore.broker.queue_locks import LOCK_LIFE_MS
+from rocketstore.format.metadata_json import SubscriptionGroupTable, TopicTable, decode_table
+from support.broker_desk import Peer
+
+if TYPE_CHECKING:
+    from support.broker_desk import Desk
+
+
+def test_group_that_is_settled_is_on_the_disk_and_counts_at_once(desk: Desk) -> None:
+    body = b'{"groupName":"G","consumeEnable":false,"retryMaxTimes":3}'
+    assert desk.answer(200, None, body).code == 0
+    table = decode_table(
+        (desk.store.layout.config / "subscriptionGroup.json").read_bytes(), SubscriptionGroupTable
+    )
+    assert table.subscription_group_table["G"].retry_max_times == 3
+    assert table.data_version
+    assert table.data_version.counter == 1
+    assert table.data_version.timestamp == desk.clock.now_ms
+    shown = json.loads(desk.answer(201).body)["subscriptionGroupTable"]
+    assert shown["G"]["consumeEnable"] is False
+    assert "TOOLS_CONSUMER" in shown
+
+
+def test_topic_that_is_settled_keeps_what_else_the_file_says_of_it(desk: Desk) -> None:
+    path = desk.store.layout.config / "topics.json"
+    desk.send("orders")
+    marked = json.loads(path.read_text()) | {"more": 1}
+    marked["topicConfigTable"]["orders"]["mark"] = "x"
+    path.write_text(json.dumps(marked))
+    header = {"topic": "orders", "readQueueNums": 9, "writeQueueNums": 2, "perm": 4}
+    assert desk.answer(17, header).code == 0
+    table = json.loads(path.read_text())
+    assert (table["more"], table["dataVersion"]["counter"]) == (1, 2)
+    entry = table["topicConfigTable"]["orders"]
+    assert (entry["mark"], entry["readQueueNums"], entry["perm"]) == ("x", 9, 4)
+    assert decode_table(path.read_bytes(), TopicTable).topic_config_table["orders"].perm == 4
+
+
+def test_topic_that_somebody_else_marks_is_found(desk: Desk) -> None:
+    assert desk.topics.get("batches") is None
+    desk.store.batch_topics.create("batches", 2)
+    found = desk.topics.get("batches")
+    assert found
+    assert found.write_queue_nums == 2
+
+
+def test_group_that_is_gone_from_a_topic_has_no_lag_there(desk: Desk) -> None:
+    for topic in ("old", "new"):
+        desk.send(topic)
+        desk.store.consumer_offsets.set(topic, "G", 0, 0)
+    desk.store.wait_dispatched()
+
+    def topics() -> set[str]:
+        body = desk.answer(208, {"consumerGroup": "G"}).body.decode()
+        return {topic for topic in ("old", "new") if f'"{topic}"' in body}
+
+    assert topics() == {"old", "new"}
+    group = {"groupName": "G", "subscriptionDataSet": [{"topic": "new"}]}
+    desk.answer(34, None, json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode())
+    assert topics() == {"new"}
+    assert b'"brokerOffset":1,"consumerOffset":0' in desk.answer(208, {"consumerGroup": "G"}).body
+
+
+def test_lock_that_is_not_renewed_is_given_to_another(desk: Desk) -> None:
+    def locks(client: str) -> int:
+        queue = {"brokerName": "b", "queueId": 0, "topic": "t"}
+        body = {"consumerGroup": "G", "clientId": client, "mqSet": [queue]}
+        found = desk.answer(41, None, json.dumps(body).encode(), peer=Peer())
+        return len(json.loads(found.body)["lockOKMQSet"])
+
+    assert [locks("a"), locks("b"), locks("a")] == [1, 0, 1]
+    desk.clock.now_ms += LOCK_LIFE_MS
+    assert locks("b") == 0
+    desk.clock.now_ms += 1
+    assert [locks("b"), locks("a")] == [1, 0]
+
+
+def test_settings_are_told_as_a_file_has_them(desk: Desk) -> None:
+    lines = desk.answer(26).body.decode().splitlines()
+    assert {"brokerName=broker-a", "autoCreateTopicEnable=true", "retention=false"} <= set(lines)

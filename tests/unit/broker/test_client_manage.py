@@ -1,0 +1,170 @@
+"""Heartbeats: what they bring into being, whom they notify, and how a client goes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketstore.broker.clients import SILENT_MS
+from rocketstore.format.metadata_json import (
+    SubscriptionGroup,
+    SubscriptionGroupTable,
+    TopicTable,
+    decode_table,
+)
+from support.broker_desk import Desk, Peer
+
+if TYPE_CHECKING:
+    from rocketstore.remoting.command import Command
+
+
+def beat(
+    desk: Desk, peer: Peer, *, group: str = "G", topics: tuple[str, ...] = ("orders",),
+    version: int = 1, **more: object,
+) -> Command | None:  # fmt: skip
+    subscriptions = [{"topic": one, "subString": "*", "subVersion": version} for one in topics]
+    consumer = {"groupName": group, "subscriptionDataSet": subscriptions, **more}
+    said = {"clientID": f"c@{peer.address}", "consumerDataSet": [consumer]}
+    return desk.call(34, None, json.dumps(said).encode(), peer=peer)
+
+
+def codes(peer: Peer) -> list[int]:
+    """Return what a client heard, and forget it."""
+    heard = [one.code for one in peer.heard]
+    peer.heard.clear()
+    return heard
+
+
+def members(desk: Desk, group: str = "G") -> list[str]:
+    reply = desk.answer(38, {"consumerGroup": group})
+    return json.loads(reply.body)["consumerIdList"] if reply.code == 0 else []
+
+
+def test_notice_goes_to_all_members_and_before_the_reply(desk: Desk) -> None:
+    first, second = Peer(1), Peer(2)
+    beat(desk, first)
+    assert codes(first) == [40, 0]
+    beat(desk, second)
+    assert (codes(first), codes(second)) == ([40], [40, 0])
+    assert members(desk) == ["c@127.0.0.1:1", "c@127.0.0.1:2"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "heard"),
+    [
+        ({}, [0]),
+        ({"version": 2}, [0]),
+        ({"topics": ("orders", "returns")}, [40, 0]),
+        ({"topics": ("returns",)}, [40, 0]),
+    ],
+)
+def test_only_another_member_or_topic_is_a_change(
+    desk: Desk, changed: dict[str, Any], heard: list[int]
+) -> None:
+    peer = Peer()
+    beat(desk, peer)
+    codes(peer)
+    beat(desk, peer, **changed)
+    assert codes(peer) == heard
+
+
+def test_older_subscription_does_not_replace_a_newer_one(desk: Desk) -> None:
+    peer = Peer()
+    beat(desk, peer, version=2)
+    beat(desk, peer, version=1)
+    assert desk.table.clients.consumers["G"].subscriptions["orders"].sub_version == 2
+
+
+def test_heartbeat_makes_group_and_retry_topic_on_the_disk(desk: Desk) -> None:
+    beat(desk, Peer())
+    config = desk.store.layout.config
+    groups = decode_table((config / "subscriptionGroup.json").read_bytes(), SubscriptionGroupTable)
+    topics = decode_table((config / "topics.json").read_bytes(), TopicTable)
+    assert groups.subscription_group_table["G"].retry_max_times == 16
+    retry = topics.topic_config_table["%RETRY%G"]
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+
+
+def test_heartbeat_is_answered_when_name_servers_know_the_retry_topic(desk: Desk) -> None:
+    desk.told.waits = True
+    peer = Peer()
+    assert beat(desk, peer) is None
+    desk.told.waiting.pop()()
+    assert codes(peer) == [40, 0]
+
+
+def test_enumerations_may_be_numbers(desk: Desk) -> None:
+    beat(desk, Peer(), consumeType=0, messageModel=0, consumeFromWhere=4)
+    group = desk.table.clients.consumers["G"]
+    assert (group.consume_type, group.message_model, group.consume_from) == (
+        "CONSUME_ACTIVELY", "BROADCASTING", "CONSUME_FROM_FIRST_OFFSET",
+    )  # fmt: skip
+
+
+def test_group_may_want_no_notices(desk: Desk) -> None:
+    group = SubscriptionGroup(group_name="G", notify_consumer_ids_changed_enable=False)
+    desk.groups.settle(group)
+    peer = Peer()
+    beat(desk, peer)
+    assert codes(peer) == [0]
+
+
+def test_client_that_leaves_is_told_to_the_others(desk: Desk) -> None:
+    stays, leaves = Peer(1), Peer(2)
+    for peer in (stays, leaves):
+        beat(desk, peer)
+    codes(stays), codes(leaves)
+    fields = {"clientID": "c@127.0.0.1:2", "consumerGroup": "G"}
+    assert desk.answer(35, fields, peer=leaves).code == 0
+    assert (codes(stays), codes(leaves)) == ([40], [0])
+    assert members(desk) == ["c@127.0.0.1:1"]
+
+
+def test_client_whose_connection_ends_is_told_to_the_others(desk: Desk) -> None:
+    stays, breaks = Peer(1), Peer(2)
+    for peer in (stays, breaks):
+        beat(desk, peer)
+    codes(stays)
+    desk.table.disconnected(breaks)
+    assert codes(stays) == [40]
+    desk.table.disconnected(stays)
+    assert members(desk) == []
+
+
+def test_silent_client_is_dropped(desk: Desk) -> None:
+    silent, speaks = Peer(1), Peer(2)
+    for peer in (silent, speaks):
+        beat(desk, peer)
+    desk.clock.now_ms += SILENT_MS
+    beat(desk, speaks)
+    assert desk.table.clients.silent(desk.clock.now_ms) == []
+    assert desk.table.clients.silent(desk.clock.now_ms + 1) == [silent]
+
+
+def test_producers_take_turns(desk: Desk) -> None:
+    peers = Peer(1), Peer(2)
+    for peer in peers:
+        body = b'{"clientID":"p","producerDataSet":[{"groupName":"P"}]}'
+        assert desk.answer(34, None, body, peer=peer).code == 0
+    asked = [desk.table.clients.next_producer("P") for _ in range(3)]
+    assert [one and one.peer for one in asked] == [peers[0], peers[1], peers[0]]
+    desk.answer(35, {"clientID": "p", "producerGroup": "P"}, peer=peers[0])
+    desk.table.disconnected(peers[1])
+    assert desk.table.clients.next_producer("P") is None
+
+
+def test_subscription_by_tags_can_be_served_and_no_other(desk: Desk) -> None:
+    def check(**data: object) -> int:
+        body = json.dumps({"clientId": "c", "group": "G", "subscriptionData": data}).encode()
+        return desk.answer(46, None, body).code
+
+    assert check(topic="orders", expressionType="TAG") == check(topic="orders") == 0
+    assert check(topic="orders", expressionType="SQL92") == 1
+
+
+def test_heartbeat_that_is_no_json_is_an_error_of_that_request_alone(desk: Desk) -> None:
+    for body in (b"{", b"[]", b'{"consumerDataSet":[{}]}', b"\xff"):
+        assert desk.answer(34, None, body).code == 1
+    assert desk.totals.failed[34] == 4

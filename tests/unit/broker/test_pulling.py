@@ -1,0 +1,238 @@
+"""Pulls: what they find, how they are held, and what wakes them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message
+from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
+from support.broker_desk import Desk, Peer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.remoting.command import Command
+
+PULL = {
+    "consumerGroup": "G", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
+    "sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subscription": "*",
+    "subVersion": 0, "expressionType": "TAG",
+}  # fmt: skip
+
+
+def pull(desk: Desk, *, peer: Peer | None = None, **changed: object) -> Command | None:
+    return desk.call(11, {**PULL, **changed}, peer=peer)
+
+
+@pytest.fixture
+def orders(desk: Desk) -> Desk:
+    """Two messages, of tags a and b."""
+    for tag in "ab":
+        assert desk.send("orders", properties=f"TAGS\1{tag}").code == 0
+    desk.store.wait_dispatched()
+    return desk
+
+
+def test_what_is_there_is_answered_at_once(orders: Desk) -> None:
+    found = pull(orders, subscription="b")
+    assert found is not None
+    assert (found.code, found.remark) == (0, "FOUND")
+    assert found.fields == {
+        "suggestWhichBrokerId": "0", "nextBeginOffset": "2", "minOffset": "0", "maxOffset": "2",
+    }  # fmt: skip
+    assert found.body == orders.store.get_raw("orders", 0, 1).records
+    both = pull(orders)
+    assert both is not None
+    assert both.body == orders.store.get_raw("orders", 0, 0).records
+
+
+def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders: Desk) -> None:
+    assert pull(orders, queueOffset=2) is None
+    orders.send("orders", b"new")
+    assert orders.peer.last.fields
+    assert "msgId" in orders.peer.last.fields
+    orders.store.wait_dispatched()
+    assert orders.peer.last.code == 0
+    assert orders.peer.last.body.endswith(b"CLUSTER\1DefaultCluster")
+    assert len(orders.table.pulling.held) == 0
+
+
+def test_pull_that_may_not_wait_is_answered_that_nothing_is_there(orders: Desk) -> None:
+    found = pull(orders, queueOffset=2, sysFlag=4)
+    assert found is not None
+    assert (found.code, found.remark) == (19, "OFFSET_OVERFLOW_ONE")
+
+
+def test_message_with_other_tags_leaves_a_pull_for_the_sweep(orders: Desk) -> None:
+    assert pull(orders, queueOffset=2, subscription="a") is None
+    orders.send("orders", properties="TAGS\1b")
+    orders.store.wait_dispatched()
+    assert len(orders.table.pulling.held) == 1
+    orders.table.pulling.sweep()
+    assert (orders.peer.last.code, orders.peer.last.remark) == (20, "NO_MATCHED_MESSAGE")
+    assert orders.peer.last.fields
+    assert orders.peer.last.fields["nextBeginOffset"] == "3"
+
+
+def test_pull_is_answered_by_the_sweep_after_its_time(orders: Desk) -> None:
+    assert pull(orders, queueOffset=2, suspendTimeoutMillis=3000) is None
+    orders.clock.now_ms += 2999
+    orders.table.pulling.sweep()
+    assert orders.peer.last.code == 0
+    assert len(orders.table.pulling.held) == 1
+    orders.clock.now_ms += 1
+    orders.table.pulling.sweep()
+    assert (orders.peer.last.code, orders.peer.last.remark) == (19, "OFFSET_OVERFLOW_ONE")
+
+
+def test_short_polling_holds_a_pull_for_its_own_time(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, long_polling_enable=False)
+    desk.send("orders")
+    desk.store.wait_dispatched()
+    assert pull(desk, queueOffset=1) is None
+    desk.clock.now_ms += 1000
+    desk.table.pulling.sweep()
+    assert desk.peer.last.code == 19
+    desk.close()
+
+
+def test_message_that_came_while_a_pull_was_looked_at_is_not_missed(
+    orders: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = orders.table.pulling.held
+    add = held.add
+
+    def add_after_a_message(one: object) -> None:
+        orders.store.put(Message(topic="orders", body=b"between"))
+        orders.store.wait_dispatched()
+        add(one)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(held, "add", add_after_a_message)
+    found = pull(orders, queueOffset=2)
+    assert found is not None
+    assert found.code == 0
+
+
+def test_closed_connection_takes_its_pulls_along(orders: Desk) -> None:
+    gone, stays = Peer(1), Peer(2)
+    assert pull(orders, queueOffset=2, peer=gone) is None
+    assert pull(orders, queueOffset=2, peer=stays) is None
+    orders.table.disconnected(gone)
+    orders.send("orders")
+    orders.store.wait_dispatched()
+    assert gone.heard == []
+    assert [one.code for one in stays.heard] == [0]
+
+
+def test_nothing_listens_to_dispatch_while_nothing_is_held(orders: Desk) -> None:
+    board = orders.store._parts.dispatcher.board
+    assert board.listeners == ()
+    assert pull(orders, queueOffset=2, suspendTimeoutMillis=0) is None
+    assert len(board.listeners) == 1
+    orders.table.pulling.sweep()
+    assert board.listeners == ()
+
+
+def test_end_answers_what_is_held(orders: Desk) -> None:
+    assert pull(orders, queueOffset=2) is None
+    orders.table.pulling.close()
+    assert orders.peer.last.code == 19
+
+
+@pytest.mark.parametrize(("offset", "flags", "kept"), [(0, 5, 1), (2, 7, 1), (0, 4, None)])
+def test_pull_commits_an_offset_also_when_it_is_held(
+    orders: Desk, offset: int, flags: int, kept: int | None
+) -> None:
+    pull(orders, queueOffset=offset, sysFlag=flags, commitOffset=1)
+    assert orders.store.consumer_offsets.get("orders", "G", 0) == kept
+
+
+def test_refused_pull_commits_nothing(orders: Desk) -> None:
+    found = pull(orders, queueId=4, sysFlag=7, commitOffset=1)
+    assert found is not None
+    assert found.code == 1
+    assert orders.store.consumer_offsets.get("orders", "G", 4) is None
+
+
+def test_group_that_is_sent_elsewhere_is_told_so_in_a_message(orders: Desk) -> None:
+    found = pull(orders, queueOffset=9)
+    assert found is not None
+    assert found.code == 21
+    orders.store.wait_dispatched()
+    [event] = orders.store.get("OFFSET_MOVED_EVENT", 0, 0).messages
+    assert (event.tags, event.keys) == ("G", ("G",))
+    assert json.loads(event.body) == {
+        "consumerGroup": "G", "offsetNew": 2, "offsetRequest": 9,
+        "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "orders"},
+    }  # fmt: skip
+
+
+def heartbeat(desk: Desk, version: int = 1, model: str = "CLUSTERING", tags: str = "a") -> None:
+    subscription = {"topic": "orders", "subString": tags, "subVersion": version}
+    consumer = {
+        "groupName": "G", "messageModel": model, "subscriptionDataSet": [subscription],
+    }  # fmt: skip
+    body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    assert desk.answer(34, None, body).code == 0
+
+
+def test_subscription_of_the_heartbeat_counts_where_a_pull_has_none(orders: Desk) -> None:
+    heartbeat(orders, tags="b")
+    found = pull(orders, sysFlag=0, subscription=None, subVersion=1)
+    assert found is not None
+    assert found.body == orders.store.get_raw("orders", 0, 1).records
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "remark"),
+    [
+        ({"subVersion": 2}, 25, "the consumer's subscription not latest"),
+        ({"topic": "TBW102"}, 24, "the consumer's subscription not exist"),
+        ({"consumerGroup": "H"}, 24, "the consumer's group info not exist"),
+    ],
+)
+def test_pull_without_a_subscription_needs_that_of_a_heartbeat(
+    orders: Desk, changed: dict[str, object], code: int, remark: str
+) -> None:
+    heartbeat(orders)
+    found = pull(orders, **{"sysFlag": 0, "subVersion": 1, **changed})
+    assert found is not None
+    assert found.code == code
+    assert found.remark
+    assert found.remark.startswith(remark)
+
+
+def test_what_may_not_be_pulled_is_refused_in_order(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, auto_create_subscription_group=False)
+    desk.topics.settle(TopicConfig(topic_name="orders", perm=2, read_queue_nums=1))
+
+    def refused(**changed: object) -> tuple[int, str | None]:
+        found = pull(desk, **changed)
+        assert found is not None
+        assert found.fields == {}
+        return found.code, found.remark
+
+    assert refused()[0] == 26
+    desk.groups.settle(SubscriptionGroup(group_name="G", consume_enable=False))
+    assert refused() == (16, "subscription group no permission, G")
+    desk.groups.settle(SubscriptionGroup(group_name="G", consume_broadcast_enable=False))
+    assert refused(topic="none")[0] == 17
+    assert refused() == (16, "the topic[orders] pulling message is forbidden")
+    desk.topics.settle(TopicConfig(topic_name="orders", perm=4, read_queue_nums=1))
+    assert refused(queueId=1)[0] == refused(queueId=-1)[0] == 1
+    assert refused(subscription="||") == (23, "parse the consumer's subscription failed")
+    assert refused(expressionType="SQL92", subscription="a > 1")[0] == 1
+    heartbeat(desk, model="BROADCASTING")
+    assert refused(sysFlag=0) == (16, "the consumer group[G] can not consume by broadcast way")
+    desk.close()
+
+
+def test_broker_that_may_not_be_read_refuses_first(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, broker_permission=2)
+    found = pull(desk)
+    assert found is not None
+    assert (found.code, found.remark) == (16, "the broker[127.0.0.1] pulling message is forbidden")
+    desk.close()

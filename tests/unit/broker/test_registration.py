@@ -1,0 +1,117 @@
+"""Registration: who waits for it, and what a name server that is away changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from rocketstore.broker.registration import Registration
+from rocketstore.broker.settings import BrokerSettings
+from rocketstore.broker.topics import first_topics
+from rocketstore.errors import RemotingError
+from rocketstore.format.metadata_json import TopicConfig
+from rocketstore.nameserver.bodies import Registration as Body
+from rocketstore.nameserver.bodies import decode_body
+from rocketstore.remoting.command import Command, reply
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.layout import StoreLayout
+from rocketstore.tables.topic_settings import TopicSettings
+from support.small_store import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class NameServers:
+    """In place of a `RemotingClient`: requests that arrived, by address; "away" never answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Command]] = []
+        self.may_answer = asyncio.Event()
+
+    async def ask(self, address: str, request: Command, *, timeout_ms: int) -> Command:
+        self.asked.append((address, request))
+        if address == "away":
+            raise RemotingError(f"{address} did not answer within {timeout_ms} ms")
+        await self.may_answer.wait()
+        return reply()
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    """Let the others of the loop work until something is true."""
+    for _ in range(1000):
+        if is_true():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not come")
+
+
+def made(path: Path, servers: NameServers, *addresses: str) -> tuple[Registration, TopicSettings]:
+    settings = BrokerSettings(broker_name="b", broker_permission=4)
+    (path / "config").mkdir()
+    topics = TopicSettings(
+        StoreLayout.of(path, None), clock=Clock(), disk=Disk(), system=first_topics(settings)
+    )  # fmt: skip
+    return Registration(settings, topics, servers, addresses), topics  # type: ignore[arg-type]
+
+
+def test_those_who_wait_go_on_when_every_name_server_answered_or_was_given_up(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        servers = NameServers()
+        registration, topics = made(tmp_path, servers, "away", "there")
+        went_on: list[str] = []
+        registration.then(lambda: went_on.append("nothing to wait for"))
+        topics.settle(TopicConfig(topic_name="orders"))
+        registration.note_change("orders")
+        registration.then(lambda: went_on.append("known"))
+        running = asyncio.create_task(registration.run())
+        await until(lambda: len(servers.asked) == 2)
+        assert went_on == ["nothing to wait for"]
+        servers.may_answer.set()
+        await until(lambda: len(went_on) == 2)
+        running.cancel()
+
+        assert [address for address, _ in servers.asked] == ["away", "there"]
+        request = servers.asked[1][1]
+        assert request.fields
+        assert (request.fields["brokerName"], request.fields["brokerAddr"]) == (
+            "b", "127.0.0.1:10911",
+        )  # fmt: skip
+        table = decode_body(request.body, Body).topic_config_serialize_wrapper
+        assert table
+        assert table.topic_config_table["orders"].perm == 4  # as far as the broker grants it
+        assert table.topic_config_table["TBW102"].perm == 5
+
+    asyncio.run(main())
+
+
+def test_change_while_it_registers_is_told_in_the_next_round(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = NameServers()
+        registration, _ = made(tmp_path, servers, "there")
+        running = asyncio.create_task(registration.run())
+        await until(lambda: servers.asked)
+        went_on: list[int] = []
+        registration.note_change("late")
+        registration.then(lambda: went_on.append(len(servers.asked)))
+        servers.may_answer.set()
+        await until(lambda: went_on)
+        running.cancel()
+        assert went_on == [2]
+
+    asyncio.run(main())
+
+
+def test_end_lets_all_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        registration, _ = made(tmp_path, NameServers(), "there")
+        registration.note_change("orders")
+        went_on: list[bool] = []
+        registration.then(lambda: went_on.append(True))
+        registration.release()
+        assert went_on == [True]
+
+    asyncio.run(main())

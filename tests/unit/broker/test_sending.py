@@ -1,0 +1,195 @@
+"""Sends: which topic they make, what is stored of them, and when they are answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import StoreConfig
+from rocketstore.config import FlushDiskType
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.format.metadata_json import TopicConfig
+from rocketstore.storage.results import PutMessageStatus, PutResult
+from support.broker_desk import SEND, Desk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketstore.format.stored_message import StoredMessage
+
+
+def stored(desk: Desk, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+    desk.store.wait_dispatched()
+    return desk.store.get(topic, queue_id, 0).messages
+
+
+def test_message_is_stored_with_the_cluster_and_without_wait(desk: Desk) -> None:
+    sent = desk.send("orders", b"one", "KEYS\1k\2WAIT\1true\2TAGS\1a", g=5, h=7)
+    assert sent.code == 0
+    [message] = stored(desk, "orders")
+    assert message.properties == {"KEYS": "k", "TAGS": "a", "CLUSTER": "DefaultCluster"}
+    assert (message.body, message.born_timestamp_ms, message.flag) == (b"one", 5, 7)
+    assert message.born_host == desk.peer.address
+    assert sent.fields == {
+        "msgId": message.message_id, "queueId": "0", "queueOffset": "0",
+        "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("properties", "kept"),
+    [
+        ("", {}),
+        ("A\1b\2", {"A": "b"}),
+        ("WAIT\1true", {}),
+        ("A\1b\2WAIT\1false\2C\1d", {"A": "b", "C": "d"}),
+        ("XWAIT\1b\2CLUSTER\1other", {"XWAIT": "b"}),
+    ],
+)
+def test_properties_in_every_form_keep_the_others(
+    desk: Desk, properties: str, kept: dict[str, str]
+) -> None:
+    desk.send("orders", properties=properties)
+    [message] = stored(desk, "orders")
+    assert message.properties == {**kept, "CLUSTER": "DefaultCluster"}
+
+
+def test_topic_gets_as_many_queues_as_asked_for_and_the_template_has(desk: Desk) -> None:
+    desk.send("few", d=2)
+    desk.send("many", d=99)
+    few, many = desk.topics.get("few"), desk.topics.get("many")
+    assert few
+    assert (few.read_queue_nums, few.write_queue_nums, few.perm) == (2, 2, 6)
+    assert many
+    assert many.write_queue_nums == 8
+
+
+def test_topic_is_not_made_where_that_is_off(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, auto_create_topic_enable=False)
+    assert desk.send("orders").code == 17
+    assert desk.send("%RETRY%G").code == 0  # that of a group is made all the same
+    desk.close()
+
+
+def test_reply_waits_until_name_servers_know_a_new_topic(desk: Desk) -> None:
+    desk.told.waits = True
+    fields = SEND
+    assert desk.call(310, fields, b"x") is None
+    assert len(stored(desk, "orders")) == 1
+    desk.told.waiting.pop()()
+    assert desk.peer.last.code == 0
+    assert desk.call(310, fields, b"x") is not None
+
+
+def test_delayed_message_waits_in_its_level(desk: Desk) -> None:
+    desk.send("orders")
+    sent = desk.send("orders", b"later", "DELAY\0012")
+    assert sent.fields
+    assert (sent.fields["queueId"], sent.fields["queueOffset"]) == ("0", "0")
+    [message] = stored(desk, "SCHEDULE_TOPIC_XXXX", 1)
+    assert message.properties["REAL_TOPIC"] == "orders"
+
+
+def test_batch_is_stored_as_its_messages_with_the_properties_of_the_request(desk: Desk) -> None:
+    batch = encode_client_batch([(0, b"1", b"TAGS\1a"), (0, b"2", b"")])
+    sent = desk.send("orders", batch, "WAIT\1true", m=True)
+    found = stored(desk, "orders")
+    assert [one.body for one in found] == [b"1", b"2"]
+    assert found[0].properties == {"TAGS": "a", "WAIT": "true", "CLUSTER": "DefaultCluster"}
+    assert sent.fields
+    assert sent.fields["msgId"] == ",".join(one.message_id for one in found)
+
+
+def test_half_message_is_seen_by_no_consumer(desk: Desk) -> None:
+    properties = "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u"
+    sent = desk.send("orders", b"half", properties, f=4, e=2)
+    assert sent.fields
+    assert (sent.fields["queueId"], sent.fields["queueOffset"]) == ("2", "0")
+    assert stored(desk, "orders", 2) == []
+    [half] = stored(desk, "RMQ_SYS_TRANS_HALF_TOPIC")
+    wanted = {"REAL_TOPIC": "orders", "REAL_QID": "2", "PGROUP": "P", "TRAN_MSG": "true"}
+    assert half.properties.items() >= wanted.items()
+
+
+def test_half_messages_are_refused_where_that_is_set(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, reject_transaction_message=True)
+    assert desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4).code == 16
+    desk.close()
+
+
+@pytest.mark.parametrize(
+    ("times", "limit", "version", "topic"),
+    [
+        (15, None, 399, "%RETRY%G"),
+        (16, None, 399, "%DLQ%G"),
+        (2, 2, 399, "%DLQ%G"),
+        (2, 2, 63, "%RETRY%G"),
+    ],
+)
+def test_last_try_that_a_consumer_sends_itself_is_a_dead_letter(
+    desk: Desk, times: int, limit: int | None, version: int, topic: str
+) -> None:
+    fields = {**SEND, "b": "%RETRY%G", "j": times}
+    if limit is not None:
+        fields["l"] = limit
+    assert desk.answer(310, fields, b"x", version=version).code == 0
+    assert len(stored(desk, topic)) == 1
+
+
+def test_topic_of_several_tags_marks_its_messages(desk: Desk) -> None:
+    desk.topics.settle(TopicConfig(topic_name="tags", topic_filter_type="MULTI_TAG"))
+    desk.send("tags")
+    assert stored(desk, "tags")[0].sys_flag == 2
+
+
+def test_broker_takes_nothing_before_its_time(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, start_accept_send_request_time_stamp=2**62)
+    refused = desk.send("orders")
+    assert (refused.code, refused.fields) == (
+        1, {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"},
+    )  # fmt: skip
+    desk.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (PutMessageStatus.FLUSH_DISK_TIMEOUT, 10),
+        (PutMessageStatus.SLAVE_NOT_AVAILABLE, 11),
+        (PutMessageStatus.FLUSH_SLAVE_TIMEOUT, 12),
+        (PutMessageStatus.MESSAGE_ILLEGAL, 13),
+        (PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, 13),
+        (PutMessageStatus.SERVICE_NOT_AVAILABLE, 14),
+        (PutMessageStatus.CREATE_MAPEDFILE_FAILED, 1),
+        (PutMessageStatus.OS_PAGECACHE_BUSY, 1),
+        (PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, 1),
+        (PutMessageStatus.UNKNOWN_ERROR, 1),
+    ],
+)
+def test_status_of_the_store_has_its_code(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, status: PutMessageStatus, code: int
+) -> None:
+    result = PutResult(status, physical_offset=7 if code in (10, 11, 12) else -1)
+    monkeypatch.setattr(desk.store, "put_prepared", lambda *_: result)
+    reply = desk.send("orders")
+    assert reply.code == code
+    assert reply.fields
+    assert ("msgId" in reply.fields) == result.is_stored
+
+
+@pytest.mark.parametrize(("wait", "waits"), [("true", True), ("false", False), ("", True)])
+def test_message_that_waits_for_its_sync_is_answered_after_it(
+    tmp_path: Path, wait: str, *, waits: bool
+) -> None:
+    desk = Desk(tmp_path, StoreConfig.small(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    desk.send("orders", properties="WAIT\1false")  # makes the topic
+    fields = SEND
+    properties = f"WAIT\1{wait}" if wait else ""
+    reply = desk.call(310, {**fields, "i": properties}, b"x")
+    assert (reply is None) == waits
+    if waits:
+        [(result, then)] = desk.loop.pending
+        then(result)
+    assert desk.peer.last.code == 0
+    desk.close()

@@ -1,0 +1,139 @@
+"""A broker that runs: its thread, its ports, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.broker.service import BrokerService
+from rocketstore.broker.settings import BrokerSettings
+from rocketstore.broker.testing import Broker, free_port
+from rocketstore.config import FlushDiskType
+from rocketstore.errors import ConfigError, RemotingError
+from support.broker_desk import SEND
+from support.broker_wire import Wire
+from unit.broker.test_pulling import PULL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HELD = (11, {**PULL, "queueOffset": 1, "suspendTimeoutMillis": 600_000}, b"")
+
+
+def test_client_that_asks_the_name_server_inside_finds_the_broker() -> None:
+    with Broker() as broker, Wire(broker.address) as wire, Wire(broker.name_server) as names:
+        assert names.ask(105, {"topic": "orders"}).code == 17
+        assert wire.ask(310, SEND, b"x").code == 0
+        route = names.ask(105, {"topic": "orders"}).body.decode()  # known before the reply
+        assert f'0:"{broker.address}"' in route
+
+
+def test_held_pull_is_woken_by_a_put_of_the_program() -> None:
+    with Broker() as broker, Wire(broker.address) as wire:
+        wire.ask(310, SEND, b"first")
+        broker.store.wait_dispatched()
+        found = wire.ask_while(
+            HELD, lambda: broker.store.put(Message(topic="orders", body=b"second"))
+        )
+        assert found.code == 0
+        assert b"second" in found.body
+
+
+def test_held_pull_is_answered_as_the_store_closes() -> None:
+    with Broker() as broker, Wire(broker.address) as wire:
+        wire.ask(310, SEND, b"first")
+        broker.store.wait_dispatched()
+        began = time.monotonic()
+        assert wire.ask_while(HELD, broker.store.close).code == 19
+        assert time.monotonic() - began < 5
+
+
+def test_one_sync_serves_many_messages_and_each_is_on_the_disk() -> None:
+    config = StoreConfig.small(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    with Broker(config=config) as broker, Wire(broker.address) as wire:
+        wire.ask(310, SEND, b"first")
+        before = sum(broker.store.statistics.syncs.counts)
+        replies = wire.ask_all(*[(310, {**SEND, "e": number % 4}, b"x") for number in range(64)])
+        assert {reply.code for reply in replies} == {0}
+        assert broker.store.flushed_physical_offset == broker.store.max_physical_offset
+        assert 0 < sum(broker.store.statistics.syncs.counts) - before < 32
+
+
+def test_replies_of_slow_requests_come_when_they_come() -> None:
+    with Broker() as broker, Wire(broker.address) as wire:
+        offset = int(wire.ask(310, {**SEND, "i": "KEYS\1k"}, b"x").fields["msgId"][16:], 16)  # type: ignore[index]
+        broker.store.wait_dispatched()
+        view, sent, query = wire.ask_all(
+            (33, {"offset": offset}, b""),
+            (310, SEND, b"y"),
+            (12, {"topic": "orders", "key": "k", "maxNum": 9, "beginTimestamp": 0,
+                  "endTimestamp": 2**62}, b""),
+        )  # fmt: skip
+        assert (view.code, sent.code, query.code) == (0, 0, 0)
+        assert view.body == query.body == broker.store.get_raw("orders", 0, 0, 1).records
+
+
+def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = BrokerSettings(
+            listen_port=taken.getsockname()[1], namesrv_addr="127.0.0.1:1", broker_name="b"
+        )
+        make = BrokerService.with_settings(settings)
+        with pytest.raises(RemotingError, match="cannot listen at"):
+            MessageStore.open(tmp_path, StoreConfig.small(), services=[make])
+    with MessageStore.open(tmp_path, StoreConfig.small(), services=[make]) as store:
+        assert store.put(Message(topic="orders")).is_stored
+    assert not store.layout.abort.exists()
+
+
+def test_closed_broker_listens_no_more_and_is_gone_from_the_name_server() -> None:
+    names = Broker()
+    with names, Wire(names.name_server) as wire:
+        with Broker(namesrv_addr=names.name_server, broker_name="other") as other:
+            deadline = time.monotonic() + 60
+            while b"other" not in wire.ask(106).body and time.monotonic() < deadline:
+                asyncio.run(asyncio.sleep(0.01))
+            assert b"other" in wire.ask(106).body
+        assert b"other" not in wire.ask(106).body
+        host, port = other.address.split(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+
+
+def test_topics_and_offsets_are_there_after_a_restart(tmp_path: Path) -> None:
+    fields = {"topic": "orders", "queueId": 0, "consumerGroup": "G"}
+    for is_first in (True, False):
+        with Broker(tmp_path) as broker, Wire(broker.address) as wire:
+            if is_first:
+                wire.ask(310, SEND, b"x")
+                broker.store.wait_dispatched()
+                wire.ask(15, {**fields, "commitOffset": 1})
+            assert wire.ask(14, fields).fields == {"offset": "1"}
+            assert wire.ask(11, {**PULL, "queueOffset": 1, "sysFlag": 4}).code == 19
+
+
+@pytest.mark.parametrize("wrong", [{"broker_name": "a b"}, {"register_name_server_period": 0}])
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        BrokerSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_file_of_4_9_says_what_it_is_about_the_broker() -> None:
+    settings = BrokerSettings.of(
+        {"brokerName": " broker-c ", "brokerId": "0", "namesrvAddr": "a:1; b:2",
+         "autoCreateTopicEnable": "false", "flushDiskType": "SYNC_FLUSH"}
+    )  # fmt: skip
+    assert (settings.broker_name, settings.auto_create_topic_enable) == ("broker-c", False)
+    assert settings.name_servers == ["a:1", "b:2"]
+    with pytest.raises(ConfigError, match="listenPort"):
+        BrokerSettings.of({"listenPort": "many"})
+
+
+def test_free_port_is_one_that_nobody_has() -> None:
+    with socket.create_server(("127.0.0.1", free_port())):
+        pass

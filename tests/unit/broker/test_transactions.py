@@ -1,0 +1,95 @@
+"""Ends of transactions, and whom a check asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.format.record import decode_record
+
+if TYPE_CHECKING:
+    from rocketstore.remoting.command import Command
+    from support.broker_desk import Desk
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+
+def begin(desk: Desk) -> dict[str, object]:
+    """Send a half message; return the fields of its end."""
+    sent = desk.send("paid", b"half", "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u", f=4, e=1)
+    assert sent.fields
+    return {
+        "producerGroup": "P", "tranStateTableOffset": sent.fields["queueOffset"],
+        "commitLogOffset": int(sent.fields["msgId"][16:], 16), "msgId": "u",
+    }  # fmt: skip
+
+
+def end(desk: Desk, fields: dict[str, object], how: int) -> Command:
+    return desk.answer(37, {**fields, "commitOrRollback": how})
+
+
+def test_commit_puts_the_message_where_consumers_find_it(desk: Desk) -> None:
+    assert end(desk, begin(desk), COMMIT).code == 0
+    desk.store.wait_dispatched()
+    [message] = desk.store.get("paid", 1, 0).messages
+    assert (message.body, message.properties["CLUSTER"]) == (b"half", "DefaultCluster")
+
+
+def test_rollback_puts_nothing_and_is_not_ended_again(desk: Desk) -> None:
+    fields = begin(desk)
+    assert [end(desk, fields, how).code for how in (ROLLBACK, COMMIT)] == [0, 0]
+    desk.store.wait_dispatched()
+    assert desk.store.max_offset("paid", 1) == 0
+
+
+def test_producer_that_does_not_know_gets_no_answer(desk: Desk) -> None:
+    assert desk.call(37, {**begin(desk), "commitOrRollback": UNKNOWN}) is None
+    assert desk.totals.failed == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "remark"),
+    [
+        ({"commitLogOffset": 9_999}, "Find prepared transaction message failed"),
+        ({"producerGroup": "Q"}, "The producer group wrong"),
+        ({"tranStateTableOffset": 7}, "The transaction state table offset wrong"),
+        ({"tranStateTableOffset": 0, "commitLogOffset": 9_999}, "The commit log offset wrong"),
+    ],
+)
+def test_end_that_names_another_half_message_is_refused(
+    desk: Desk, wrong: dict[str, object], remark: str
+) -> None:
+    fields = begin(desk)
+    desk.store.wait_dispatched()
+    found = end(desk, {**fields, **wrong}, COMMIT)
+    if wrong == {"commitLogOffset": 9_999}:  # the half queue says where it lies
+        remark = "The commit log offset wrong"
+    assert (found.code, found.remark) == (1, remark)
+
+
+def test_check_asks_a_producer_with_the_message_as_it_will_be(desk: Desk) -> None:
+    begin(desk)
+    body = b'{"clientID":"p","producerDataSet":[{"groupName":"P"}]}'
+    desk.answer(34, None, body)
+    desk.store.wait_dispatched()
+    desk.clock.now_ms += desk.store.config.transaction_time_out + 1
+    checks = desk.store.transaction_checks
+    assert checks.turn(desk.clock.now_ms) == 1
+    question = desk.peer.last
+    assert (question.code, question.fields and question.fields["msgId"]) == (39, "u")
+    assert question.fields
+    offset = int(question.fields["commitLogOffset"])
+    message = decode_record(memoryview(question.body), 0, base=offset)
+    assert (message.topic, message.queue_id, message.body) == ("paid", 1, b"half")
+    answer = {"producerGroup": "P", "fromTransactionCheck": True, **question.fields}
+    assert desk.answer(37, {**answer, "commitOrRollback": COMMIT}).code == 0
+
+
+def test_check_without_a_producer_asks_nobody(desk: Desk) -> None:
+    begin(desk)
+    desk.store.wait_dispatched()
+    desk.clock.now_ms += desk.store.config.transaction_time_out + 1
+    heard = len(desk.peer.heard)
+    desk.store.transaction_checks.turn(desk.clock.now_ms)
+    assert len(desk.peer.heard) == heard
