@@ -1,0 +1,75 @@
+"""``rocketstore serve broker``: it takes a broker.conf of 4.9, says when it is ready, and ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rocketstore import MessageStore
+from rocketstore.broker.testing import free_port
+from support.broker_desk import SEND
+from support.broker_wire import Wire
+from support.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONF = """\
+brokerClusterName = DefaultCluster
+brokerName = broker-c
+brokerId = 0
+brokerRole = ASYNC_MASTER
+flushDiskType = ASYNC_FLUSH
+sendMessageThreadPoolNums = 4
+mappedFileSizeCommitLog = 1048576
+"""
+
+
+@contextmanager
+def served(*arguments: object) -> Iterator[list[str]]:
+    """Run the command; the value is the words of the line that says where it listens."""
+    ports = [f"--set={key}={free_port()}" for key in ("listenPort", "namesrvPort")]
+    command = [sys.executable, "-m", "rocketstore", "serve", "broker", *map(str, arguments), *ports]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert process.stderr.readline() == "ready\n"
+            yield process.stdout.readline().split()
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            assert (process.returncode, errors) == (0, "")
+            assert time.monotonic() - began < 5
+        finally:
+            process.kill()
+
+
+def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(tmp_path: Path) -> None:
+    root, conf = tmp_path / "store", tmp_path / "broker.conf"
+    conf.write_text(f"{CONF}storePathRootDir = {root}\n")
+    with served("-c", conf) as said:
+        assert said[:2] == ["broker", "broker-c"]
+        address, names = said[3].rstrip(","), said[-1]
+        with Wire(address) as wire, Wire(names) as routes:
+            sent = wire.ask(310, SEND, b"kept")
+            assert f'0:"{address}"'.encode() in routes.ask(105, {"topic": "orders"}).body
+    assert not (root / "abort").exists()
+    with MessageStore.open(root) as store:
+        assert sent.fields
+        message = store.by_id(sent.fields["msgId"])
+        assert message is not None
+        assert (message.body, message.store_host) == (b"kept", address)
+
+
+def test_broker_without_a_store_says_what_to_name() -> None:
+    command = [sys.executable, "-m", "rocketstore", "serve", "broker"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "storePathRootDir" in done.stderr
