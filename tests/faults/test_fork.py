@@ -183,6 +183,14 @@ def test_a_worker_of_multiprocessing_is_told_what_to_do(tmp_path: Path) -> None:
         assert store.next_queue_offset("t", 0) == 6
 
 
+def test_a_child_does_not_wait_for_the_pool(tmp_path: Path) -> None:
+    config = StoreConfig.small(transient_store_pool_enable=True, transient_store_pool_size=2)
+    with MessageStore.open(tmp_path, config, threads=False) as store:
+        put_some(store, 3)
+        with store._parts.log._committing:
+            in_child(lambda: refuse_all(store))
+
+
 def test_a_child_has_no_socket_of_replication(tmp_path: Path) -> None:
     before = open_sockets()
     with (

@@ -67,14 +67,20 @@ class MetricsServer:
         self.listener.close()
 
     async def _serve(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._note)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._note)
         self._over = asyncio.Event()
         if self._is_over:
             return
-        server = await asyncio.start_server(self._talk, sock=self.listener, backlog=_BACKLOG)
-        await self._over.wait()
-        server.close()
-        for _ in range(3):  # who is being accepted is given a task, which ends with this one
+        await asyncio.start_server(self._talk, sock=self.listener, backlog=_BACKLOG)
+        try:
+            await self._over.wait()
+        finally:
+            loop.remove_reader(self.listener)
+            for _ in range(3):  # who is being accepted is a peer by then
+                await asyncio.sleep(0)
+            for transport in self._peers:
+                transport.abort()
             await asyncio.sleep(0)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

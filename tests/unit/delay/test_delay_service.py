@@ -14,6 +14,7 @@ from rocketstore.native.log_end import Record
 from rocketstore.storage.running_flags import RunningFlag
 from support.configured_store import START_MS, Clock, open_small, small_config
 from support.failing_disk import FailingDisk
+from support.interrupts import InterruptAt
 from support.said import capture_logs
 
 TOPIC = "orders"
@@ -48,6 +49,20 @@ def turns(store, count=5):
 
 def bodies(store, topic=TOPIC, queue_id=0):
     return [message.body for message in store.get(topic, queue_id, 0).messages]
+
+
+def test_a_turn_that_is_interrupted_anywhere_delivers_nothing_twice(store, clock):
+    interrupts, line, tried = InterruptAt("delay"), 0, []
+    is_interrupted = True
+    while is_interrupted:
+        line += 3
+        tried.append(b"%d" % line)
+        put(store, tried[-1])
+        clock.now_ms += 1000
+        is_interrupted = interrupts.run(line, store.delays.turn)
+        turns(store, 3)
+        assert store.max_offset(TOPIC, 0) == len(tried), interrupts.where
+    assert len(tried) > 20
 
 
 def saved(tmp_path):

@@ -27,6 +27,7 @@ from rocketstore.errors import RocketStoreError, SystemRefusedError, Unsupported
 from rocketstore.metrics import http_server
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.statistics import BUCKET_NAMES, PUT_LIMITS_S
+from support.failing_calls import FailingCalls, Fault
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.repository import ROOT
@@ -456,6 +457,20 @@ def test_without_descriptors_it_pauses_and_answers_when_there_are_some(
         assert tries[-1] - tries[0] > 0.15  # after a pause asyncio may try more than once
         are_out = False
         assert scrape(store)
+
+
+# What asyncio was just accepting goes with the garbage.
+@pytest.mark.filterwarnings("ignore:unclosed (transport|<socket):ResourceWarning")
+def test_they_are_served_again_after_an_error_of_their_loop(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.0)
+    fault = Fault("EpollSelector.select", 0, errno.ENOMEM, lasting=False)
+    with open_served(root) as store, FailingCalls(root, fault, sockets=True) as calls:
+        answer = ""
+        while not (calls.hits and answer):
+            with contextlib.suppress(OSError):
+                answer = ask(store, "/metrics")
 
 
 def test_a_scrape_needs_no_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

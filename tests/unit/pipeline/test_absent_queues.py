@@ -94,6 +94,9 @@ def test_queues_that_never_had_a_message_cost_nothing(store, choice):
 def test_that_topics_json_names_more_queues_says_nothing_where_known_ends_count(store):
     topics(store, quiet=16)
     assert planned_bytes(store, subscribe="quiet") < 0.05 * planned_bytes(store)
+    by_topics_json_since_somebody_else_wrote(store)
+    topics(store, quiet=16)
+    assert planned_bytes(store, subscribe="quiet") == planned_bytes(store)
 
 
 def test_a_group_that_stands_at_the_begin_of_a_queue_has_had_no_message_of_it(store):
