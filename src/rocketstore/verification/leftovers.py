@@ -28,7 +28,7 @@ docs/decisions/0004-leftovers.md.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class LeftoverJudge:
         is_linked
             It begins exactly where the one before it ended, at the start of a file after a BLANK.
         is_bridged
-            The bytes in front of it begin with a header that leads here (`find_bridge`).
+            The bytes in front of it begin with a header that leads here (`Headers.lead`).
         """
         if not self._has_decided:
             judgement = Judgement(Verdict.LOG, "the first records of the log")
@@ -311,7 +311,7 @@ class ChainSource(Protocol):
         ...
 
     def is_bridged(self, start: int, stop: int) -> bool:
-        """Whether a break is one inside a file, over which `find_bridge` leads."""
+        """Whether a break is one inside a file, over which `Headers.lead`s."""
         ...
 
 
@@ -363,85 +363,68 @@ def left_chains(chains: Sequence[Chain], source: ChainSource, now_ms: int) -> li
 # --- bridges ------------------------------------------------------------------------------------
 
 
-class Headers:
-    """A file's bytes, of which `read` returns so many from a position; zeros after its end."""
-
-    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        self._read, self._size = read, size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, key: int | slice) -> int | bytes:
-        start, stop, _ = key.indices(self._size) if isinstance(key, slice) else (key, key + 1, 1)
-        content = self._read(start, stop - start).ljust(stop - start, b"\0")
-        return content if isinstance(key, slice) else content[0]
-
-    def lead(self, base: int, start: int, stop: int) -> bool:
-        """Return what `find_bridge` says."""
-        return find_bridge(cast("memoryview", self), base=base, start=start, stop=stop)
-
-
 RECORD_MAGICS: Final = frozenset({b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab"})
 BRIDGE_HEADER_BYTES: Final = 88
 """Bytes of a record up to and including the body's length, with IPv4 hosts."""
 
 
-def find_bridge(view: memoryview, *, base: int, start: int, stop: int) -> bool:
-    """Whether the broken bytes from `start` on testify that the log went on at `stop`.
+class Headers:
+    """What records of a file say of themselves; `read` returns so many bytes from a position.
 
-    The record that should stand at `start` is damaged, but its header may still lead on: by its
-    length, or by the lengths inside it, to `stop` or to another damaged record's header, and so
-    on. A record torn by a crash leads nowhere: what stands at its end was not written after it.
-    `base` is the physical offset of ``view[0]``; both ends of the break are inside the file.
+    `base` is the physical offset of the file, which is zeros from where `read` returns fewer bytes.
     """
-    position = start
-    while position < stop:
-        ends = _ends_of_record(view, base, position)
-        reached = next(
-            (
-                end
-                for end in ends
-                if position < end <= stop and (end == stop or all(_vouched(view, base, end)))
-            ),
-            None,
-        )
-        if reached is None:
-            return False
-        position = reached
-    return position == stop
 
+    def __init__(self, read: Callable[[int, int], bytes], base: int, size: int) -> None:
+        self._read, self._base, self._size = read, base, size
 
-def _vouched(view: memoryview, base: int, offset: int) -> tuple[bool, bool]:
-    """Whether magic and address say that a record begins at `offset`."""
-    at = offset - base
-    has_magic = bytes(view[at + 4 : at + 8]) in RECORD_MAGICS
-    return has_magic, _number(view, at + 28, 8) == offset
+    def lead(self, start: int, stop: int) -> bool:
+        """Whether the broken bytes from `start` on testify that the log went on at `stop`.
 
+        The record that should stand at `start` is damaged, but its header may still lead on: by its
+        length, or by the lengths inside it, to `stop` or to another damaged record's header, and so
+        on. A record torn by a crash leads nowhere: what stands at its end was not written after it.
+        Both ends of the break are physical offsets inside the file.
+        """
+        position = start
+        while position < stop:
+            ends = self._ends_of_record(position)
+            inside = (end for end in ends if position < end <= stop)
+            reached = next((end for end in inside if end == stop or all(self._vouched(end))), None)
+            if reached is None:
+                return False
+            position = reached
+        return position == stop
 
-def _ends_of_record(view: memoryview, base: int, offset: int) -> list[int]:
-    """Where the record at `offset` says that it ends, if magic or address vouch for its header."""
-    at = offset - base
-    if at + BRIDGE_HEADER_BYTES > len(view) or not any(_vouched(view, base, offset)):
-        return []
-    ends = [offset + _number(view, at, 4)]
-    inner = _inner_size(view, at)
-    return ends if inner is None else [*ends, offset + inner]
+    def _vouched(self, offset: int) -> tuple[bool, bool]:
+        """Whether magic and address say that a record begins at a physical offset."""
+        at = offset - self._base
+        return self._bytes(at + 4, 4) in RECORD_MAGICS, self._number(at + 28, 8) == offset
 
+    def _ends_of_record(self, offset: int) -> list[int]:
+        """Where a record says that it ends, if magic or address vouch for its header."""
+        at = offset - self._base
+        if at + BRIDGE_HEADER_BYTES > self._size or not any(self._vouched(offset)):
+            return []
+        ends = [offset + self._number(at, 4)]
+        inner = self._inner_size(at)
+        return ends if inner is None else [*ends, offset + inner]
 
-def _number(view: memoryview, at: int, size: int) -> int:
-    return int.from_bytes(view[at : at + size], "big")
+    def _inner_size(self, at: int) -> int | None:
+        """Add up the lengths inside a record (magic V1), None where they leave the file."""
+        flags = self._number(at + 36, 4)
+        hosts = (20 if flags & 0x10 else 8) + (20 if flags & 0x20 else 8)
+        body_size_at = at + 68 + hosts
+        topic_size_at = body_size_at + 4 + self._number(body_size_at, 4)
+        if topic_size_at >= self._size:
+            return None
+        properties_size_at = topic_size_at + 1 + self._number(topic_size_at, 1)
+        if properties_size_at + 2 > self._size:
+            return None
+        return properties_size_at + 2 + self._number(properties_size_at, 2) - at
 
+    def _number(self, at: int, size: int) -> int:
+        return int.from_bytes(self._bytes(at, size), "big")
 
-def _inner_size(view: memoryview, at: int) -> int | None:
-    """Add up the lengths inside a record (magic V1), None where they leave the view."""
-    flags = _number(view, at + 36, 4)
-    hosts = (20 if flags & 0x10 else 8) + (20 if flags & 0x20 else 8)
-    body_size_at = at + 68 + hosts
-    topic_size_at = body_size_at + 4 + _number(view, body_size_at, 4)
-    if topic_size_at >= len(view):
-        return None
-    properties_size_at = topic_size_at + 1 + view[topic_size_at]
-    if properties_size_at + 2 > len(view):
-        return None
-    return properties_size_at + 2 + _number(view, properties_size_at, 2) - at
+    def _bytes(self, at: int, size: int) -> bytes:
+        inside = max(min(size, self._size - at), 0)
+        return self._read(at, inside).ljust(inside, b"\0") if inside else b""

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rocketstore.verification.leftovers import (
+    Headers,
     KeyColumns,
     LeftoverJudge,
     Verdict,
-    find_bridge,
     present_life,
 )
 
@@ -192,31 +192,36 @@ def record(offset: int, body: bytes = b"body", topic: bytes = b"t") -> bytearray
     return bytearray(head + body + bytes([len(topic)]) + topic + bytes(2))
 
 
+def leads(file: bytearray | memoryview, stop: int) -> bool:
+    headers = Headers(lambda at, size: bytes(file[at : at + size]), 0, len(file))
+    return headers.lead(0, stop)
+
+
 def test_a_broken_body_is_bridged_by_its_header() -> None:
     view = memoryview(record(0) + record(96))
     view[86] ^= 0xFF
-    assert find_bridge(view, base=0, start=0, stop=96)
+    assert leads(view, 96)
 
 
 def test_a_broken_length_is_bridged_by_the_lengths_inside() -> None:
     view = memoryview(record(0) + record(96))
     view[3] = 17
-    assert find_bridge(view, base=0, start=0, stop=96)
+    assert leads(view, 96)
 
 
 def test_two_broken_records_bridge_hand_over_hand() -> None:
     view = memoryview(record(0) + record(96) + record(192))
     view[86] ^= 0xFF
     view[96 + 86] ^= 0xFF
-    assert find_bridge(view, base=0, start=0, stop=192)
+    assert leads(view, 192)
 
 
 def test_a_torn_record_over_an_old_one_is_no_bridge() -> None:
     old = record(0, body=b"o" * 300) + record(396)
     old[:90] = record(0, body=b"new" * 50)[:90]
-    assert not find_bridge(memoryview(old), base=0, start=0, stop=396)
+    assert not leads(old, 396)
 
 
 def test_zeros_are_no_bridge() -> None:
     view = memoryview(bytearray(96) + record(96))
-    assert not find_bridge(view, base=0, start=0, stop=96)
+    assert not leads(view, 96)

@@ -245,19 +245,17 @@ class MappedFile:
         """Say where the written, flushed bytes end (MappedFileQueue.truncateDirtyFiles)."""
         self.write_position = self.flushed_position = position
 
-    def zero_tail(self, position: int) -> None:
-        """Make all bytes from `position` on zero, durably, so that none looks like a record."""
+    def clear_tail(self, position: int) -> bool:
+        """Make all bytes from `position` on zero, durably; return whether one was not.
+
+        None of them looks like a record then.
+        """
         with self.descriptor() as descriptor:
+            if not has_data(descriptor, self.path, position, self.size):
+                return False
             self._disk.zero_range(descriptor, self.path, position, self.size)
         self.sync()
-
-    def clear_tail(self, position: int) -> bool:
-        """Do that where a byte is not zero yet; return whether one was not."""
-        with self.descriptor() as descriptor:
-            is_written = has_data(descriptor, self.path, position, self.size)
-        if is_written:
-            self.zero_tail(position)
-        return is_written
+        return True
 
     # --- durability -----------------------------------------------------------------------------
 

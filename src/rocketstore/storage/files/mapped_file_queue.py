@@ -194,7 +194,7 @@ class MappedFileQueue:
         """Say that written bytes end at `offset`; delete the files that begin after it, if any do.
 
         The file that covers it gets it as its write and flushed position; the bytes after it are
-        left to the caller, who may want a copy before `MappedFile.zero_tail`. Source:
+        left to the caller, who may want a copy before `MappedFile.clear_tail`. Source:
         MappedFileQueue.truncateDirtyFiles.
         """
         covering = self.find(offset)

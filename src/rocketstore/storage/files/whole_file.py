@@ -136,7 +136,9 @@ def write_atomically(
     one.
     """
     disk.make_directory(path.parent)
-    former = _read(path)
+    former = b""
+    with contextlib.suppress(FileNotFoundError):
+        former = read_whole(path)
     if former and former != content:
         with contextlib.suppress(FormatError):
             if decode is not None:
@@ -181,13 +183,6 @@ def changed_ns(directory: Path) -> dict[str, int]:
             with contextlib.suppress(FileNotFoundError):
                 changed[entry.name] = entry.stat().st_mtime_ns
     return changed
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_whole(path)
-    except FileNotFoundError:
-        return b""
 
 
 # --- what a file holds --------------------------------------------------------------------------

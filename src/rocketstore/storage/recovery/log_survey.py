@@ -159,8 +159,8 @@ class _Chains:
     def is_bridged(self, start: int, stop: int) -> bool:
         """Whether a break is one inside a file, over which a broken record's header leads."""
         file = self._file_at(stop)
-        headers = Headers(partial(read_bytes, file), file.size)
-        return start >= file.base and headers.lead(file.base, start, stop)
+        headers = Headers(partial(read_bytes, file), file.base, file.size)
+        return start >= file.base and headers.lead(start, stop)
 
 
 # --- single records, and where recovery begins --------------------------------------------------

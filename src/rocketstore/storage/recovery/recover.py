@@ -44,7 +44,6 @@ from rocketstore.verification.log_rules import log_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import tzinfo
     from pathlib import Path
 
     from rocketstore.storage.checkpoint import KnownEnds
@@ -86,7 +85,6 @@ class RecoveryParts:
         checkpoint: Checkpoint | None = None,
         known_ends: KnownEnds | None = None,
         evidence: Evidence | None = None,
-        tz: tzinfo | None = None,
     ) -> None:
         self.layout, self.config, self.disk = layout, config, disk
         self.checkpoint = checkpoint or Checkpoint()
@@ -111,7 +109,6 @@ class RecoveryParts:
             disk=disk,
             clock=clock,
             is_enabled=config.message_index_enable,
-            tz=tz,
         )
         for part in (self.log, self.queues, self.index):
             drop_later(part.drop)

@@ -195,7 +195,7 @@ def test_a_failed_flush_raises_and_moves_nothing(tmp_path, disk):
 def test_zeroing_the_tail_keeps_the_size_and_the_bytes_before(tmp_path, disk):
     file = create(tmp_path, disk)
     append_bytes(file, b"x" * SIZE)
-    file.zero_tail(5000)
+    file.clear_tail(5000)
     assert file.path.read_bytes() == b"x" * 5000 + bytes(SIZE - 5000)
 
 

@@ -87,8 +87,8 @@ class _Evidence:
         if file is None or file != self._places.file_at(stop):
             return False
         with opened(self._places.location, file.path) as source:
-            headers = Headers(source.read, self._places.sizes.commit_log_file_bytes)
-            return headers.lead(file.base, start, stop)
+            size = self._places.sizes.commit_log_file_bytes
+            return Headers(source.read, file.base, size).lead(start, stop)
 
     def _keys(self, chain: Chain, times: list[list[int]], *, at_end: bool) -> KeyColumns:
         """Return what the judge needs of a chain, with store times at one end of the rows.
