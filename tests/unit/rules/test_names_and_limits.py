@@ -9,7 +9,7 @@ import pytest
 import rocketstore.native
 from rocketstore.format.properties import GIVE_BACK_ROOM, PROPERTIES_SIZE_MAX
 from rocketstore.pipeline.jobs.report.report_tables import VIEWS
-from rocketstore.rules.topics import PURPOSE_OF_NAME, PURPOSE_OF_PREFIX, is_reserved, purpose_of
+from rocketstore.rules.topics import is_reserved, purpose_of
 
 NATIVE = Path(rocketstore.native.__file__).parent
 
@@ -24,8 +24,15 @@ def test_what_is_compiled_leaves_to_the_writer_what_leaves_no_room_to_be_given_b
 @pytest.mark.parametrize(
     ("topic", "purpose"),
     [
-        *PURPOSE_OF_NAME.items(),
-        *((f"{start}x", purpose) for start, purpose in PURPOSE_OF_PREFIX.items()),
+        ("SCHEDULE_TOPIC_XXXX", "delay"),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", "transaction"),
+        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "transaction"),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", "transaction"),
+        ("%RETRY%billing", "retry"),
+        ("%DLQ%billing", "dead letter"),
+        *((name, "system") for name in ("TBW102", "BenchmarkTest", "SELF_TEST_TOPIC")),
+        *((name, "system") for name in ("OFFSET_MOVED_EVENT", "RMQ_SYS_TRACE_TOPIC")),
+        ("rmq_sys_wheel_timer", "system"),
         *((name, "normal") for name in ("orders", "%LMQ%a", "%retry%g", "tbw102", "RMQ_SYSTEM")),
     ],
 )
