@@ -104,17 +104,6 @@ class MessageStore(BaseStore):
     ) -> None:  # fmt: skip
         super().__init__(parts, *wrong, threads=threads)
         self.batch_topics = self.topics_of("batch")
-        self._filters: ConsumerFilters | None = None
-        if (extensions := parts.queues.make_extension) is not None:
-            from rocketstore.storage.queues.consumer_filters import ConsumerFilters  # noqa: PLC0415 - as above
-
-            error_percent = parts.config.max_error_rate_of_bloom_filter
-            expected = parts.config.expect_consumer_num_use_filter
-            self._filters = ConsumerFilters(
-                error_percent, expected, lambda: max(parts.clock(), self.last_store_timestamp_ms)
-            )
-            if parts.config.enable_calc_filter_bit_map:
-                extensions.filters = self._filters
         self._services.attach(self, (*SERVICES, *services))
         service = self.attached
         self.consumer_offsets: ConsumerOffsetTable = service["consumer_offsets"]
@@ -164,14 +153,15 @@ class MessageStore(BaseStore):
         ConfigError
             ``enableConsumeQueueExt`` is off: there is nowhere to keep a bit map.
         """
-        if self._filters is None:
+        extensions = self._parts.queues.make_extension
+        if extensions is None:
             raise ConfigError(
                 f"{self.layout.root} keeps no bit maps: enableConsumeQueueExt is off",
                 key="enableConsumeQueueExt",
                 hint="open it with StoreConfig(enable_consume_queue_ext=True, "
                 "enable_calc_filter_bit_map=True)",
             )
-        return self._filters
+        return extensions.filters
 
     def put_async(self, message: Message, queue_id: int = 0) -> Future[PutResult]:
         """Append a message and return a future of what `put` returns or raises.

@@ -111,6 +111,7 @@ class StoreParts:
             drop_later=self._to_drop.callback,
             kinds=self.kinds,
             after_crash=not self.was_clean,
+            filter_clock=lambda: max(self.clock(), self.log.last_store_timestamp_ms),
             readable_limit=lambda: self.log.readable_limit,
             checkpoint=read_checkpoint(layout.checkpoint),
             known_ends=read_known_ends(layout.root),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -79,13 +78,7 @@ def mark_crashed(root: Path) -> None:
 def of_java(tmp_path, monkeypatch):  # noqa: F811
     """Return the log of ``cqext``; each message has the bit map that Java's had."""
     bit_maps = golden_log(tmp_path)
-    make = QueueExtensions.__init__
-
-    def make_with_bit_maps(self, *arguments):
-        make(self, *arguments)
-        self.filters = SimpleNamespace(bit_map=lambda _topic, properties: bit_maps[properties])
-
-    monkeypatch.setattr(QueueExtensions, "__init__", make_with_bit_maps)
+    monkeypatch.setattr(QueueExtensions, "bit_map", lambda _, _topic, block: bit_maps[block])
     return tmp_path
 
 

@@ -38,6 +38,7 @@ from rocketstore.format.queue_extension import (
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
+from rocketstore.storage.queues.consumer_filters import ConsumerFilters
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
     from rocketstore.scan.queue_search import QueueSearch
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.queues.consumer_filters import ConsumerFilters
     from rocketstore.units import QueueKey
 
 DEFAULT_FILE_BYTES: Final = 48 * MiB
@@ -61,9 +61,13 @@ CHUNK_ENTRIES: Final = 8192
 _log: Final = get_logger(__name__)
 
 
-def extensions_of(directory: Path, config: StoreConfig, disk: Disk) -> QueueExtensions | None:
+def extensions_of(
+    directory: Path, config: StoreConfig, disk: Disk, filter_clock: Callable[[], int]
+) -> QueueExtensions | None:
     """Return what makes extensions of queues in `directory`, None where there are to be none."""
-    return QueueExtensions(directory, config, disk) if config.enable_consume_queue_ext else None
+    if not config.enable_consume_queue_ext:
+        return None
+    return QueueExtensions(directory, config, disk, filter_clock)
 
 
 class QueueExtension(UnitReader):
@@ -108,8 +112,7 @@ class QueueExtension(UnitReader):
                     return old.tags_code
                 if not may_replace():
                     return entry.tags_code
-            filters = self._shared.filters
-            bit_map = b"" if filters is None else filters.bit_map(self._key.topic, properties)
+            bit_map = self._shared.bit_map(self._key.topic, properties)
             unit = ExtensionUnit(entry.tags_code, store_timestamp_ms, bit_map)
             position = self._put(unit)
             self._end_of = max(self._end_of, queue_offset)
@@ -290,21 +293,32 @@ def _addresses(entries: EntryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]
 class QueueExtensions:
     """Makes the extension of each queue of a store, below ``consumequeue_ext``.
 
-    `filters` say which bit map a message of a topic has, by its properties as stored.
+    `filters` are those of consumer groups, of which `filter_clock` is the clock.
     """
 
-    def __init__(self, directory: Path, config: StoreConfig, disk: Disk) -> None:
+    def __init__(
+        self, directory: Path, config: StoreConfig, disk: Disk, filter_clock: Callable[[], int]
+    ) -> None:
         self.directory = directory
         self.disk = disk
         self.file_bytes = _file_bytes(directory, config)
         self.open_files = OpenFiles()
-        self.filters: ConsumerFilters | None = None
+        self.filters = ConsumerFilters(
+            config.max_error_rate_of_bloom_filter,
+            config.expect_consumer_num_use_filter,
+            filter_clock,
+        )
+        self._makes_bit_maps = config.enable_calc_filter_bit_map
         self._open: OrderedDict[QueueExtension, None] = OrderedDict()
         disk.make_directory(directory)
 
     def __call__(self, key: QueueKey, queue: QueueSearch) -> QueueExtension:
         """Return the extension of a queue."""
         return QueueExtension(key, queue, self)
+
+    def bit_map(self, topic: str, properties: bytes) -> bytes:
+        """Return the bit map of a message by its properties as stored, if one is to be kept."""
+        return self.filters.bit_map(topic, properties) if self._makes_bit_maps else b""
 
     def note_open(self, extension: QueueExtension) -> None:
         """Note that a file of an extension is mapped; that of another one may be let go."""

@@ -80,6 +80,7 @@ class RecoveryParts:
         drop_later: Callable[[Callable[[], None]], object],
         kinds: TopicKinds,
         after_crash: bool = True,
+        filter_clock: Callable[[], int] | None = None,
         readable_limit: Callable[[], int] = lambda: 0,
         forged: frozenset[int] = frozenset(),
         checkpoint: Checkpoint | None = None,
@@ -100,7 +101,9 @@ class RecoveryParts:
             sizes.consume_queue_file_bytes,
             disk=disk,
             log_min_offset=lambda: log.min_offset,
-            make_extension=extensions_of(layout.consume_queue_ext, config, disk),
+            make_extension=extensions_of(
+                layout.consume_queue_ext, config, disk, filter_clock or clock
+            ),
             kinds=kinds,
         )
         self.index = IndexService(
