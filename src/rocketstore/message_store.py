@@ -102,9 +102,8 @@ class MessageStore(BaseStore):
         self, parts: StoreParts, *wrong: object, threads: bool = True,
         services: Iterable[Maker] = (),
     ) -> None:  # fmt: skip
-        super().__init__(parts, *wrong, threads=threads)
+        super().__init__(parts, *wrong, threads=threads, services=(*SERVICES, *services))
         self.batch_topics = self.topics_of("batch")
-        self._services.attach(self, (*SERVICES, *services))
         service = self.attached
         self.consumer_offsets: ConsumerOffsetTable = service["consumer_offsets"]
         self.delays: DelayService | None = service.get("delays")
