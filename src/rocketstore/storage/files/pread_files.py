@@ -220,11 +220,6 @@ class PreadFiles:
             if offset < self.max_offset or not self.refresh():
                 return None
 
-    def slice(self, offset: int, size: int) -> bytes | None:
-        """Return `size` bytes at `offset`, or None where they are not all in one present file."""
-        read = self.read(offset, size)
-        return read if read is not None and len(read) == size else None
-
     def read(self, offset: int, size: int) -> bytes | None:
         """Return up to `size` bytes at `offset`, as far as one file goes; None without a file."""
         file = self.find(offset)

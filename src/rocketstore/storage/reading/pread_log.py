@@ -178,9 +178,9 @@ class PreadLog:
                 return at
             stop = file.range.stop
             following = first_from(self.files.files, stop)
-            head = self.files.slice(at, END_FILE_MIN_BLANK_SIZE)
+            head = self.files.read(at, END_FILE_MIN_BLANK_SIZE) or b""
             if following is None or following.base != stop:
                 return at
-            if head is None or head != encode_blank(stop - at):
+            if len(head) < END_FILE_MIN_BLANK_SIZE or head != encode_blank(stop - at):
                 return at
             at = stop

@@ -330,13 +330,13 @@ class _Recovery:
         store_time = functools.partial(store_time_of, self.parts.log)
         self.parts.index.truncate_to(physical_offset, now_ms=self.now_ms, store_time_of=store_time)
 
-    def _dispatch(self, start: int, limit: int) -> list[SteppedOver]:
+    def _dispatch(self, start: int, limit: int, *, force: bool = True) -> list[SteppedOver]:
         """Dispatch [start, limit) with checksums; return what could not be read."""
         dispatcher = self.parts.dispatcher
         dispatcher.stepped_over.clear()
         if start < limit:
             dispatcher.dispatch_range(
-                start, limit, force=True, check_crc=self.parts.config.check_crc_on_recover
+                start, limit, force=force, check_crc=self.parts.config.check_crc_on_recover
             )
         return list(dispatcher.stepped_over)
 
@@ -399,10 +399,8 @@ class _Recovery:
         clean = self.clean or parts.evidence is not None
 
         def dispatch(begin: int, stop: int) -> None:
-            begin, check_crc = max(begin, parts.log.min_offset), parts.config.check_crc_on_recover
-            if begin < stop:
-                parts.dispatcher.dispatch_range(begin, stop, force=False, check_crc=check_crc)
-                parts.dispatcher.stepped_over.clear()  # which was reported before
+            self._dispatch(max(begin, parts.log.min_offset), stop, force=False)
+            parts.dispatcher.stepped_over.clear()  # which was reported before
 
         for kind in parts.queues.kinds.on_disk():
             topics = parts.queues.kinds.of(kind.name)
