@@ -41,7 +41,9 @@ class AtOnce:
         call.answer(work())
         return LATER
 
-    def when_safe(self, result: PutResult, then: Callable[[PutResult], object]) -> None:
+    def when_safe(
+        self, _call: Call, result: PutResult, then: Callable[[PutResult], object]
+    ) -> None:
         self.pending.append((result, then))
 
 

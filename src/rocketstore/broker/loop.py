@@ -70,10 +70,21 @@ class Loop:
         future.add_done_callback(lambda done: self.post(lambda: call.answer(_found(done))))
         return LATER
 
-    def when_safe(self, result: PutResult, then: Callable[[PutResult], object]) -> None:
-        """Call `then` with the result of a put that did not wait, once its flush is over."""
+    def when_safe(self, call: Call, result: PutResult, then: Callable[[PutResult], object]) -> None:
+        """Call `then` with the result of a put that did not wait, once its flush is over.
+
+        Where that failed, the call is answered that the store takes no messages.
+        """
+
+        def go_on(done: Future[PutResult]) -> None:
+            error = done.exception()
+            if error is None:
+                then(done.result())
+            else:
+                call.answer(reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error), fields={}))
+
         future = self._puts.settled(result)
-        future.add_done_callback(lambda done: self.post(lambda: then(done.result())))
+        future.add_done_callback(lambda done: self.post(lambda: go_on(done)))
 
     def close(self) -> None:
         """Take no work any more."""

@@ -21,7 +21,7 @@ from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHead
 from rocketstore.broker.refused import SEE, Refused
 from rocketstore.broker.topics import OFFSET_MOVED, not_there
 from rocketstore.config import BrokerRole
-from rocketstore.errors import InvalidFilterError
+from rocketstore.errors import InvalidFilterError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import DELAY
@@ -233,6 +233,8 @@ class Pulling:
             answer = self._page(pull.header, self._checked(pull.header, pull.call))
         except Refused as refused:
             answer = reply(refused.code, refused.remark, fields={})
+        except RocketStoreError as error:  # it takes no reader now, say
+            answer = reply(ResponseCode.SYSTEM_ERROR, str(error), fields={})
         pull.call.answer(answer)
 
     def _note_arrival(self, arrival: Arrival) -> None:

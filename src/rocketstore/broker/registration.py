@@ -105,8 +105,8 @@ class Registration:
             answer = await self._client.ask(
                 address, request, timeout_ms=self._settings.register_broker_timeout_mills
             )
-        except RocketStoreError as error:
-            self._note(address, str(error))
+        except Exception as error:  # noqa: BLE001 - those who wait for it go on all the same
+            self._note(address, f"{type(error).__name__}: {error}")
             return
         is_known = answer.code == ResponseCode.SUCCESS
         self._note(address, None if is_known else f"code {answer.code}: {answer.remark}")

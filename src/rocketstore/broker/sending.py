@@ -257,7 +257,7 @@ class Sending:
         if not (result.is_stored and self._waits and sent.waits):
             return stored(sent.told_queue_id, result)
         self._loop.when_safe(
-            result, lambda safe: self._answer_late(call, stored(sent.told_queue_id, safe))
+            call, result, lambda safe: self._answer_late(call, stored(sent.told_queue_id, safe))
         )
         return LATER
 
