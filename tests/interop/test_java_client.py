@@ -13,6 +13,9 @@ from support.java_client import JavaClient, jars, require_java
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rocketstore.consuming.consumer import Consumer
+    from rocketstore.units import QueueKey
+
 pytestmark = [pytest.mark.java]
 
 
@@ -114,3 +117,29 @@ def test_group_goes_on_where_it_stopped(broker: Broker, client: JavaClient) -> N
     client.send("resumed", {"body": "3"})
     client.consume("resumed", "resuming")
     assert bodies(client.received("resuming", 1)) == ["3"]
+
+
+def test_group_has_members_here_and_there(broker: Broker, client: JavaClient) -> None:
+    sent = [f"{number}" for number in range(40)]
+    client.send("shared", *({"body": one} for one in sent))
+    client.consume("shared", "sharing")
+    before = client.received("sharing", 40)
+    assert len(before) == 40
+    with broker.store.consume("shared", "sharing") as consumer:
+        here: list[str] = []
+        # The client gives queues away when it is told; until then both may read the same.
+        assert broker.store.wait_until(lambda: 0 < len(shared(consumer)) < 4, timeout_s=60)
+        client.received("sharing", 1, timeout_s=2)
+        client.send("shared", *({"body": f"new {one}"} for one in sent))
+        there = client.received("sharing", 20)
+        while len(here) < 20 and (message := consumer.poll(timeout_s=60)) is not None:
+            if message.body.startswith(b"new"):  # and not what the client has yet to commit
+                here.append(message.body.decode())
+            message.ack()
+    assert sorted([*here, *(str(one["body"]) for one in there)]) == sorted(
+        f"new {one}" for one in sent
+    )
+
+
+def shared(consumer: Consumer) -> list[QueueKey]:
+    return [key for key in consumer.queues if key.topic == "shared"]

@@ -14,6 +14,7 @@ import msgspec
 
 from rocketstore.broker.bodies import decode_body, encode_body
 from rocketstore.broker.clients import Client, ConsumerGroup, Subscription
+from rocketstore.consuming import others
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rocketstore.broker.loop import Loop
     from rocketstore.broker.registration import Registration
     from rocketstore.broker.topics import Topics
+    from rocketstore.consuming.service import ConsumingService
     from rocketstore.remoting.requests import Peer
 
 SCAN_S: Final = 10.0
@@ -98,14 +100,16 @@ class ClientManage:
     """Takes heartbeats, and tells groups of changes."""
 
     def __init__(
-        self, topics: Topics, clients: Clients, loop: Loop, registration: Registration,
-        monotonic: Callable[[], int],
+        self, consuming: ConsumingService, topics: Topics, clients: Clients, loop: Loop,
+        registration: Registration, monotonic: Callable[[], int],
     ) -> None:  # fmt: skip
+        self._consuming = consuming
         self._monotonic = monotonic
         self._topics = topics
         self._clients = clients
         self._registration = registration
         loop.every(SCAN_S, self.scan)
+        consuming.members.watch(lambda group: loop.post(lambda: self._tell(group)))
 
     def rows(self) -> list[Row]:
         """Return what is served."""
@@ -147,9 +151,26 @@ class ClientManage:
         )
         if self._clients.add_consumer(name, client, group):
             self.notify(name)
+        else:
+            self._meet(name)
 
     def notify(self, group: str) -> None:
-        """Have all members of a group share its queues again."""
+        """Have all members of a group share its queues again, those in this process too."""
+        self._meet(group)
+        self._tell(group)
+
+    def _meet(self, name: str) -> None:
+        """Let the consumers of this process know the clients, and the queues that these know."""
+        group = self._clients.consumers.get(name)
+        if group is None or group.is_broadcast:
+            self._consuming.note_clients(name, others.NOBODY)
+            return
+        topics = (self._topics.get(topic) for topic in group.subscriptions)
+        counts = {one.topic_name: one.read_queue_nums for one in topics if one is not None}
+        ids = tuple(sorted(group.client_ids))
+        self._consuming.note_clients(name, others.Clients(ids, counts))
+
+    def _tell(self, group: str) -> None:
         settled = self._topics.group(group)
         if settled is None or settled.notify_consumer_ids_changed_enable:
             for client in self._clients.members(group):
@@ -170,10 +191,13 @@ class ClientManage:
     def members(self, header: GroupHeader, _call: Call) -> Command:
         """Say which clients a group has."""
         group = self._clients.consumers.get(header.consumer_group)
-        if group is None:
+        ids = [] if group is None else group.client_ids
+        if group is None or not group.is_broadcast:
+            ids += self._consuming.members.own(header.consumer_group)
+        if not ids:
             remark = f"no consumer for this group, {header.consumer_group}"
             return reply(ResponseCode.SYSTEM_ERROR, remark, fields={})
-        return answered(Header(), encode_body({"consumerIdList": group.client_ids}))
+        return answered(Header(), encode_body({"consumerIdList": ids}))
 
     def check(self, _header: Header, call: Call) -> Command:
         """Say whether a subscription can be served: one by tags can."""

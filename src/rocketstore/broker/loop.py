@@ -7,6 +7,7 @@ serves all that was given meanwhile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -44,7 +45,8 @@ class Loop:
         self._given.append(work)
         if not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._do_given)
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._do_given)
 
     def _do_given(self) -> None:
         self._is_woken = False  # what is given from now on wakes again

@@ -37,7 +37,9 @@ class BrokerTable(RequestTable):
     ) -> None:  # fmt: skip
         self.clients = clients = Clients()
         self.pulling = pulling = Pulling(store, settings, topics, clients, loop, monotonic)
-        manage = ClientManage(topics, clients, loop, registration, monotonic)
+        manage = ClientManage(
+            store.attached["consuming"], topics, clients, loop, registration, monotonic
+        )
         families = (
             Sending(store, settings, topics, loop, registration),
             pulling,

@@ -70,7 +70,7 @@ class Consumer:
         self._store = group.store
         self._offsets = offsets
         self._idle_timeout_s = idle_timeout_s
-        self._member = Member()
+        self._member = Member(group.all_members.next_id())
         # Without `close` too, as when a loop over an unnamed consumer ends. Before it joins, and
         # until it has left: an interrupt leaves nobody in the group who does not read.
         self._finalizer = weakref.finalize(self, group.abandon, self._member)

@@ -27,15 +27,16 @@ from rocketstore.events import get_logger
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.results import GetMessageStatus
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rocketstore.consuming.others import Clients, GroupMembers
     from rocketstore.consuming.window import Delivery
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
-    from rocketstore.units import QueueKey
 
 PAGE_MESSAGES: Final = 32
 """Messages read at once of a queue (DefaultMQPushConsumer.pullBatchSize)."""
@@ -62,7 +63,8 @@ class Subscription(msgspec.Struct, frozen=True):
 class Member:
     """One consumer, as its group knows it; queues stand in the order they are looked at next."""
 
-    def __init__(self) -> None:
+    def __init__(self, member_id: str) -> None:
+        self.id = member_id
         self.queues: deque[QueueKey] = deque()
         self.is_gone = False
 
@@ -76,11 +78,13 @@ class Group:
         subscription: Subscription,
         store: BaseStore,
         offsets: ConsumerOffsetTable,
+        members: GroupMembers,
     ) -> None:
         self.name = name
         self.subscription = subscription
         self.store = store
         self.is_ended = False
+        self.all_members = members
         self._offsets = offsets
         self._lock = threading.Lock()
         self._members: list[Member] = []
@@ -100,6 +104,7 @@ class Group:
         """Take in a consumer, and share the queues again."""
         with self._lock:
             self._members.append(member)
+            self._tell()
             self._share()
         self.store.look_again()
 
@@ -112,6 +117,16 @@ class Group:
     def abandon(self, member: Member) -> None:
         """Let a consumer go when somebody looks next; takes no lock, so that a collector may."""
         member.is_gone = True
+        self._tell()
+        self.share_again()
+
+    def _tell(self) -> None:
+        """Let clients of the group, if there are any, know who is here."""
+        ids = (member.id for member in tuple(self._members) if not member.is_gone)
+        self.all_members.note_own(self.name, tuple(ids))
+
+    def share_again(self) -> None:
+        """Have the queues shared again when somebody looks next; takes no lock."""
         self._queue_count = -1
         with contextlib.suppress(StoreClosedError):
             self.store.look_again()
@@ -129,17 +144,23 @@ class Group:
             for window in self._windows.values():
                 window.take_back(member)
             self._members.remove(member)
-        queues = [key for key in self.store.queues() if key.topic in self._topics]
-        for key in queues:
-            if key not in self._windows:
-                self._windows[key] = self._opened(key)
-        for index, member in enumerate(self._members):
-            shares = [
-                share_of([key for key in queues if key.topic == topic], index, len(self._members))
-                for topic in self._topics
-            ]
+        clients = self.all_members.clients(self.name)
+        ids = sorted((*clients.ids, *(member.id for member in self._members)))
+        topics = [self._queues_of(topic, clients) for topic in self._topics]
+        for member in self._members:
+            shares = [share_of(queues, ids.index(member.id), len(ids)) for queues in topics]
             member.queues = deque(itertools.chain.from_iterable(shares))
+        own = {key for member in self._members for key in member.queues}
+        for key in own - self._windows.keys():
+            self._windows[key] = self._opened(key)
+        for key in self._windows.keys() - own if clients.ids else ():
+            del self._windows[key]  # a client reads on from the offset
         self._queue_count = count
+
+    def _queues_of(self, topic: str, clients: Clients) -> list[QueueKey]:
+        """Return the queues of a topic, those included that clients know and got no message yet."""
+        known = {QueueKey(topic, one) for one in range(clients.queue_counts.get(topic, 0))}
+        return sorted(known.union(key for key in self.store.queues() if key.topic == topic))
 
     # --- offsets --------------------------------------------------------------------------------
 

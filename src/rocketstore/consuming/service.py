@@ -9,6 +9,7 @@ import msgspec
 
 from rocketstore.consuming.consumer import Consumer
 from rocketstore.consuming.group import Group, Subscription
+from rocketstore.consuming.others import Clients, GroupMembers
 from rocketstore.errors import ConfigError, InvalidNameError
 from rocketstore.format.refusals import check_topic
 from rocketstore.rules.topics import RETRY_PREFIX
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
 
 
 class ConsumingService(Service):
-    """Makes consumers and, when the store closes, ends them; `settings` are those of groups."""
+    """Makes consumers and, when the store closes, ends them.
+
+    Attributes
+    ----------
+    settings
+        Of every group.
+    members
+        Who is in every group.
+    """
 
     name = "consuming"
 
@@ -34,6 +43,7 @@ class ConsumingService(Service):
         self._store = store
         self._offsets: ConsumerOffsetTable = store.attached["consumer_offsets"]
         self.settings = SubscriptionGroups(store.layout, clock=store.clock, disk=store.disk)
+        self.members = GroupMembers()
         self._groups: dict[str, Group] = {}
         self._lock = threading.Lock()
 
@@ -70,7 +80,9 @@ class ConsumingService(Service):
     def _joinable(self, name: str, wanted: Subscription) -> Group:
         group = self._groups.get(name)
         if group is None or not group.has_members:
-            group = self._groups[name] = Group(name, wanted, self._store, self._offsets)
+            group = self._groups[name] = Group(
+                name, wanted, self._store, self._offsets, self.members
+            )
         elif group.subscription != wanted:
             # 4.9 takes it, and messages are lost (its clients' "subscription inconsistency").
             raise ConfigError(
@@ -84,6 +96,11 @@ class ConsumingService(Service):
     def metrics(self) -> Iterator[Metric]:
         """Yield how far the groups are behind, those that another process consumes for too."""
         return lag_metrics(self._store)
+
+    def note_clients(self, group: str, clients: Clients) -> None:
+        """Take note of the clients of a group, with whom its consumers here share the queues."""
+        if self.members.note_clients(group, clients) and (known := self._groups.get(group)):
+            known.share_again()
 
     def stop(self) -> None:
         """End all consumers; the offsets save themselves."""
