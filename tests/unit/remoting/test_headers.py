@@ -90,7 +90,7 @@ def test_what_4_9_tolerates_is_tolerated(text, code, language):
         b'{"code":4294967296}',
         b'{"extFields":[]}', b'{"extFields":{"a":"\xff"}}', b'{"extFields":{"a":"\\ud800"}}',
         b'{"remark":7}', b'{"code":1e400}', b'{"x":' + b"[" * 100_000,
-        b'{"extFields":{"a":' + b"[" * 5000 + b"]" * 5000 + b"}}", b"\xef\xbb\xbf{}",
+        b'{"extFields":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}", b"\xef\xbb\xbf{}",
     ],
     ids=lambda header: str(header[:30]),
 )  # fmt: skip
@@ -111,6 +111,7 @@ def test_what_is_no_json_header_is_a_format_error(header):
         (21, b"\xff\xff"),
         (28, b"\x7f\xff\xff\xff"),  # a value
         (28, b"\xff\xff\xff\xff"),
+        (len(BINARY) - 5, b"\x00\x00\x00\x02"),  # the last value, by one too many
         (23, b"\xff"),  # no UTF-8
     ],
 )
