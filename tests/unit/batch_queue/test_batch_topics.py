@@ -94,6 +94,8 @@ def test_a_message_by_itself_counts_one(root):
         )
         assert put(store, "a", "b").queue_offset == 3
         assert bodies(store.get(BATCHES, 0, 0)) == numbered(*"xyzab")
+        denied = Message(topic=BATCHES, properties={"INNER_NUM": "2"})
+        assert store.put(denied).status is ILLEGAL  # nor by the quick way
         assert [message.body for message in store.find(BATCHES, "k")] == [b"x"]
 
 

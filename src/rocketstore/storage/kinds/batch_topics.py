@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig, StoreSizes
+    from rocketstore.message import Message
     from rocketstore.native.log_end import QueueCounter
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.files.disk import Disk
@@ -129,6 +130,11 @@ class BatchTopics(BatchQueues):
         self._is_recovered = False
 
     # --- puts -----------------------------------------------------------------------------------
+
+    def is_by_itself(self, message: Message) -> bool:
+        """Whether a message says nothing of a batch; one that holds a batch is no plain put."""
+        properties = message.properties
+        return properties is None or (isinstance(properties, dict) and INNER_NUM not in properties)
 
     def numbering(
         self, counter: QueueCounter, record: Record, *, checks: bool

@@ -107,7 +107,7 @@ class StoreWriter:
     wake: Callable[[], object]
 
     def __post_init__(self) -> None:
-        config, log, clock = self.config, self._log, self.clock
+        config, log = self.config, self._log
         self.is_slave = config.broker_role is BrokerRole.SLAVE
         self._is_closed = False
         self._replica: Callable[[int, float], PutMessageStatus] | None = None
@@ -123,9 +123,19 @@ class StoreWriter:
         self._wakes &= not config.has_transient_pool  # then a commit wakes the flush
         self._born_hosts: dict[str, bytes] = {}
         self._is_immediate = not (self._syncs or self._needs_replica or self._wakes)
-        self.plain = plain = PlainPuts(
-            log.end,
-            counters=log.counters,
+        self.plain = plain = self._plain_puts(log.counters)
+        self._special = {kind.name: self._plain_puts(kind.counters) for kind in log.kinds.on_disk()}
+        if self.is_slave:
+            self._close_plain()
+        self.put_at_once: Callable[..., PutResult | None] = plain.put_message
+        self.put_prepared_at_once: Callable[..., PutResult | None] = plain.put_prepared
+        self.put_encoded_at_once: Callable[..., PutResult | None] = plain.put_encoded
+
+    def _plain_puts(self, counters: dict[tuple[str, int], QueueCounter]) -> PlainPuts:
+        clock = self.clock
+        return PlainPuts(
+            self._log.end,
+            counters=counters,
             born_hosts=self._born_hosts,
             flags=self.flags,
             statistics=self.statistics,
@@ -139,11 +149,10 @@ class StoreWriter:
             group=self.flusher.group if self._syncs and not self._needs_replica else None,
             timeout_s=self._timeout_s,
         )
-        if self.is_slave:
-            plain.is_open = False
-        self.put_at_once: Callable[..., PutResult | None] = plain.put_message
-        self.put_prepared_at_once: Callable[..., PutResult | None] = plain.put_prepared
-        self.put_encoded_at_once: Callable[..., PutResult | None] = plain.put_encoded
+
+    def _close_plain(self) -> None:
+        for puts in (self.plain, *self._special.values()):
+            puts.is_open = False
 
     def set_replica(self, wait: Callable[[int, float], PutMessageStatus]) -> None:
         """Have puts wait by `wait(offset, timeout_s)` until replicas have all before an offset."""
@@ -152,18 +161,24 @@ class StoreWriter:
     def stop(self) -> None:
         """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
         self._is_closed = True
-        self.plain.is_open = False
+        self._close_plain()
 
     def fail(self, _error: FlushFailedError) -> None:
         """Take no put any more; each gets the error of the flusher."""
-        self.plain.is_open = False
+        self._close_plain()
 
     # --- puts -----------------------------------------------------------------------------------
 
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
         """Store a message that `put_at_once` left; see `MessageStore.put`."""
+        topic = message.topic if isinstance(message, Message) else None
+        kind = self._log.kinds.get(topic) if isinstance(topic, str) else None
+        if kind is not None and kind.is_by_itself(message):
+            result = self._special[kind.name].put_message(message, queue_id)
+            if result is not None:
+                return cast("PutResult", result)
         try:
-            self._check_state(getattr(message, "topic", None))
+            self._check_state(topic)
             refuse_other_types(message)
             queue = self._queue_of(message.topic, queue_id)
             record, waits = record_of(message, self._born_host, alone=True)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from rocketstore.message import Message
     from rocketstore.native.log_end import QueueCounter, Record
     from rocketstore.native.row import PutEntry
     from rocketstore.scan.columns import RecordColumns
@@ -92,6 +93,10 @@ class TopicKind(ABC):
     def refusal(self, topic: str) -> str | None:
         """Return why nothing is put to a topic by this store; None where it is."""
         return None
+
+    def is_by_itself(self, message: Message) -> bool:
+        """Whether a message is put as to a plain topic, with a counter of this kind."""
+        return False
 
     def numbering(
         self,
