@@ -52,6 +52,7 @@ WRITES: dict[str, Callable[[dict[str, Any]], object]] = {
     "store.rollback": lambda s: s["store"].rollback(s["half"]),
     "store.end_transaction": lambda s: s["store"].end_transaction("g", 0, 0, commits=True),
     "store.flush": lambda s: s["store"].flush(),
+    "store.settle": lambda s: s["store"].settle(),
     "store.consume": lambda s: next(s["store"].consume(T, "g", idle_timeout_s=0.01)),
     "memory_topics.create": lambda s: s["memory_topics"].create("new"),
     "store.put_record memory": lambda s: s["store"].put_record(MEMORY, 0, record()),

@@ -59,6 +59,7 @@ CHANGES: Final[dict[str, Callable[[MessageStore], object]]] = {
         "t", 0, encode_client_batch([(0, b"x", b"")])
     ),
     "flush": lambda store: store.flush(),
+    "settle": lambda store: store.settle(),
     "add_listener": lambda store: store.add_listener(lambda _arrival: None),
     "remove_listener": lambda store: store.remove_listener(lambda _arrival: None),
     "delete_expired_files": lambda store: store.delete_expired_files(),

@@ -78,6 +78,8 @@ class DelayService(Service):
         """Deliver what is due and save what is to be saved; return the seconds until the next."""
         now_ms = self._clock()
         if self.delivery is None:
+            if self._log_end_at_start < 0:
+                self._log_end_at_start = self._store.settle()
             if not self._store.wait_dispatched(self._log_end_at_start, RETRY_MS / 1000):
                 return 0.0
             self._resume()
@@ -86,7 +88,7 @@ class DelayService(Service):
             pause_ms = self.delivery.run_once(now_ms)
         except BaseException:
             # A copy may be in the log of which nothing was noted: the log is asked again.
-            self.delivery, self._log_end_at_start = None, self._store.appended_physical_offset
+            self.delivery, self._log_end_at_start = None, -1
             raise
         self._save_in_time(now_ms)
         return pause_ms / 1000

@@ -368,6 +368,11 @@ class BaseStore(Reader):
         """Physical offset after the last record put, which a transient store pool may hold yet."""
         return self._parts.log.max_offset
 
+    def settle(self) -> int:
+        """Finish an append that an exception cut short; return where the log ends."""
+        with self._parts.log.held():
+            return self._parts.log.max_offset
+
     @property
     def flushed_physical_offset(self) -> int:
         """Physical offset up to which the CommitLog is known to be on the disk."""

@@ -76,9 +76,9 @@ class Ledger(Halves):
         """Pass over what has ended, and over the op messages that say so."""
         self._same.clear()  # what stands for what is known; nothing more is read in order
         while self.base in self._ended or self.base in self._moved:
-            self._ended.discard(self.base)
-            self._moved.pop(self.base, None)
-            self.base += 1
+            self.base += 1  # first: after an interrupt the one before it would be open again
+            self._ended.discard(self.base - 1)
+            self._moved.pop(self.base - 1, None)
         while self._ops.get(self.op_base, self.base) < self.base:
             del self._ops[self.op_base]
             self.op_base += 1

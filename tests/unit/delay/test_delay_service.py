@@ -51,11 +51,12 @@ def bodies(store, topic=TOPIC, queue_id=0):
     return [message.body for message in store.get(topic, queue_id, 0).messages]
 
 
-def test_a_turn_that_is_interrupted_anywhere_delivers_nothing_twice(store, clock):
-    interrupts, line, tried = InterruptAt("delay"), 0, []
+@pytest.mark.parametrize(("part", "step"), [("delay", 3), ("storage", 7)])
+def test_a_turn_that_is_interrupted_anywhere_delivers_nothing_twice(store, clock, part, step):
+    interrupts, line, tried = InterruptAt(part), 0, []
     is_interrupted = True
     while is_interrupted:
-        line += 3
+        line += step
         tried.append(b"%d" % line)
         put(store, tried[-1])
         clock.now_ms += 1000

@@ -23,9 +23,10 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.native.log_end import Record
 from rocketstore.rules.half_messages import TRANSACTION_GROUP as GROUP
 from rocketstore.transaction import ledger, transactions
-from rocketstore.transaction.ledger import open_transactions, read_ledger
+from rocketstore.transaction.ledger import Ledger, open_transactions, read_ledger
 from rocketstore.transaction.records import HALF, OP, op_record
 from rocketstore.units import QueueKey
+from support.interrupts import InterruptAt
 from support.memory import memory_directory
 from support.small_store import CONFIG, START_MS
 from support.transaction_stores import Killed, TransactionStores, all_of, ended
@@ -479,3 +480,16 @@ def test_an_op_message_counts_until_the_last_one_that_it_names_has_ended(tmp_pat
         assert store.rollback(halves[2]).status is EndStatus.ENDED_ALREADY
         assert store.rollback(halves[1]).status is EndStatus.ROLLED_BACK
     assert offsets() == [3, 2]
+
+
+def test_an_interrupt_of_advance_opens_nothing_again() -> None:
+    interrupts, line, is_interrupted = InterruptAt("transaction"), 0, True
+    while is_interrupted:
+        line += 1
+        ledger = Ledger(0, 0)
+        for offset in range(5):
+            ledger.end(offset)
+        is_interrupted = interrupts.run(line, ledger.advance)
+        assert not any(map(ledger.is_open, range(5))), interrupts.where
+        ledger.advance()
+        assert ledger.base == 5
