@@ -9,6 +9,7 @@ Law: a queue offset is never moved; the question is always what stands at this p
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -24,6 +25,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.scan import kernels
+from rocketstore.scan.queue_search import padded
 from rocketstore.verification import runs
 from rocketstore.verification.findings import Finding, Severity, finding
 from rocketstore.verification.unbacked import (
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.rules.expectation import ExpectedEntries
+    from rocketstore.scan.queue_search import Files
+    from rocketstore.units import QueueKey
     from rocketstore.verification.findings import LastWriter
     from rocketstore.verification.runs import Runs
     from rocketstore.verification.unbacked import LogBounds
@@ -186,8 +190,7 @@ def entries_at(offsets: Int64Array, read: ReadEntries) -> EntryArray:
 class QueueView:
     """A queue as its files and the records of the log show it.
 
-    `held` are the queue offsets that each file has room for, in order; `read` returns so many
-    entries from a queue offset, zeros where no file or byte is.
+    Its `files` should have `file_size` bytes each; where no file or byte is, entries are zeros.
 
     Attributes
     ----------
@@ -210,18 +213,17 @@ class QueueView:
         Whether records name it as their own queue, not only as an extra one.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        file_entries: int,
-        held: Sequence[tuple[int, int]],
-        read: ReadEntries,
-    ) -> None:
-        self.topic, self.queue_id = topic, queue_id
-        self.file_entries = max(1, file_entries)
+    def __init__(self, key: QueueKey, files: Files, file_size: int) -> None:
+        self.key = key
+        self.topic, self.queue_id = key
+        self.file_entries = max(1, file_size // ENTRY_SIZE_BYTES)
+        self._read: ReadEntries = functools.partial(padded, files)
+        # The queue offsets that each file has room for.
+        self._held = held = [
+            (file.base // ENTRY_SIZE_BYTES, -(-(file.base + file.size) // ENTRY_SIZE_BYTES))
+            for file in files.files
+        ]
         self.has_files = bool(held)
-        self._held, self._read = held, read
         self.first_offset = held[0][0] if held else 0
         self.end = self._end()
         self.record_count = 0

@@ -30,11 +30,9 @@ from rocketstore.config.files import observed_in
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.extension_units import UnitReader
-from rocketstore.scan.queue_search import padded
 from rocketstore.storage.audit.batch_audit import StoredQueues
 from rocketstore.storage.files.disk import Disk, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
@@ -256,16 +254,10 @@ class AuditedQueue(QueueView):
     """One queue with its files; `units` reads its tags where they stand in its extension."""
 
     def __init__(self, key: QueueKey, files: PreadFiles, units: UnitReader) -> None:
-        self.key = key
         self.files = files
         self._units = units
         self.part: QueuePart | None = None
-        held = [
-            (file.base // ENTRY_SIZE_BYTES, -(-file.range.stop // ENTRY_SIZE_BYTES))
-            for file in files.files
-        ]
-        read = functools.partial(padded, files)
-        super().__init__(*key, files.file_size // ENTRY_SIZE_BYTES, held, read)
+        super().__init__(key, files, files.file_size)
 
     def compare(self, expected: ExpectedEntries) -> QueuePart:
         """Compare what records call for with what stands there."""

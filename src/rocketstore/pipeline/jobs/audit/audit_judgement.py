@@ -6,19 +6,17 @@ By what the first pass (`audit_work`) has found of it, and by the shape of the l
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
-from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_SIZE_BYTES
+from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, row_of
 from rocketstore.pipeline.queues import StoredFiles
 from rocketstore.pipeline.stores import StoreFile
-from rocketstore.scan.queue_search import padded
 from rocketstore.units import QueueKey
 from rocketstore.verification import queue_rules, runs
 from rocketstore.verification.batch_entries import queue_bounds, queue_findings, stored_entries
@@ -215,12 +213,8 @@ def _view(
 ) -> QueueView:
     location, file_bytes = context.task.location, context.task.sizes.consume_queue_file_bytes
     while True:
-        held = [
-            (file.base // ENTRY_SIZE_BYTES, -(-file.stop // ENTRY_SIZE_BYTES)) for file in files
-        ]
         source = StoredFiles(location, files, spares_lost=True)
-        read = partial(padded, source)
-        view = QueueView(*key, file_bytes // ENTRY_SIZE_BYTES, held, read)
+        view = QueueView(key, source, file_bytes)
         view.conclude(parts, context.bounds)
         if not source.has_lost:
             return view
