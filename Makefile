@@ -40,4 +40,4 @@ bench-smoke: setup ## A short run of every benchmark scenario
 	.venv/bin/python bench/run --smoke
 
 clean: ## Remove what the commands above made
-	rm -rf .venv .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/java*/target
+	rm -rf .venv .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/*/target
