@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocketstore.broker.bodies import decode_body, encode_body, encode_queues
-from rocketstore.broker.topics import name_fault
+from rocketstore.broker.topics import count_fault, name_fault
 from rocketstore.format.metadata_json import SubscriptionGroup
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -107,7 +107,7 @@ class Admin:
     def settle_group(self, _header: Header, call: Call) -> Command:
         """Make a consumer group, or change it."""
         group = decode_body(call.command.body, SubscriptionGroup)
-        fault = name_fault(group.group_name)
+        fault = name_fault(group.group_name) or count_fault(group.retry_queue_nums)
         if fault is not None:
             return reply(ResponseCode.SYSTEM_ERROR, fault.replace("topic", "group"))
         self._topics.groups.settle(group)

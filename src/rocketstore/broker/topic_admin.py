@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.broker.topics import name_fault
+from rocketstore.broker.topics import count_fault, name_fault
 from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -51,6 +51,7 @@ class TopicAdmin:
         fault = name_fault(header.topic)
         if fault is None and self._topics.is_reserved(header.topic):
             fault = f"The topic[{header.topic}] is conflict with system topic."
+        fault = fault or count_fault(header.read_queue_nums, header.write_queue_nums)
         if fault is not None:
             return reply(ResponseCode.SYSTEM_ERROR, fault)
         self._topics.settle(

@@ -41,6 +41,9 @@ OFFSET_MOVED: Final = "OFFSET_MOVED_EVENT"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 DELAY_QUEUES: Final = 18
 
+MOST_QUEUES: Final = 65_536
+"""Of a topic, so that nobody has a broker count to two thousand millions; 4.9 has no limit."""
+
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 UNIT: Final = 1
 UNIT_SUB: Final = 2
@@ -88,6 +91,12 @@ def name_fault(topic: str) -> str | None:
         if len(topic) > TOPIC_SIZE_MAX
         else None
     )
+
+
+def count_fault(*counts: int) -> str | None:
+    """Return why a topic may not have so many queues."""
+    wrong = [count for count in counts if not 0 <= count <= MOST_QUEUES]
+    return f"{wrong[0]} queues are not 0 to {MOST_QUEUES}" if wrong else None
 
 
 def not_there(topic: str, blank: str = "") -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from rocketstore.broker.queue_locks import LOCK_LIFE_MS
 from rocketstore.format.metadata_json import SubscriptionGroupTable, TopicTable, decode_table
 from support.broker_desk import Peer
@@ -85,3 +87,13 @@ def test_lock_that_is_not_renewed_is_given_to_another(desk: Desk) -> None:
 def test_settings_are_told_as_a_file_has_them(desk: Desk) -> None:
     lines = desk.answer(26).body.decode().splitlines()
     assert {"brokerName=broker-a", "autoCreateTopicEnable=true", "retention=false"} <= set(lines)
+
+
+@pytest.mark.parametrize("count", [-1, 2**31 - 1])
+def test_more_queues_than_anybody_has_are_refused(desk: Desk, count: int) -> None:
+    header = {"topic": "many", "readQueueNums": 1, "writeQueueNums": count, "perm": 6}
+    assert desk.answer(17, header).code == 1
+    assert desk.topics.get("many") is None
+    body = b'{"groupName":"G","retryQueueNums":%d}' % count
+    assert desk.answer(200, None, body).code == 1
+    assert desk.groups.find("G") is None
