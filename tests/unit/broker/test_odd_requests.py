@@ -1,0 +1,51 @@
+"""Whatever a request says, it is answered, held or dropped; nothing of it is a surprise."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.remoting.fields import field_rows
+
+if TYPE_CHECKING:
+    from support.broker_desk import Desk
+
+TEXTS = [
+    "0", "1", "-1", "4", "2147483647", "-2147483648", "9223372036854775807", "true", "x", "",
+    "orders", "%RETRY%G", "TBW102", "a/b", "..", "\0", "é" * 5, "G", "SQL92", "||", "a || b",
+    "x" * 200, "KEYS\1k\2WAIT\1false", "DELAY\1x", "DELAY\0013", "TRAN_MSG\1true\2PGROUP\1P",
+    "INNER_MULTI_DISPATCH\1q", "\1\2\1", "A\1b\2\2",
+]  # fmt: skip
+USUAL = {"int": ["0"], "long": ["0"], "boolean": ["false"], "string": ["orders", "G", "TBW102"]}
+BODIES = [
+    b"", b"x", b"{}", b"[]", b"null", b"\xff\xfe", b"[" * 5000, b"\0" * 40,
+    b'{"mqSet":[{"brokerName":"b","queueId":0,"topic":"t"}]}',
+    b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[{"topic":"o"}]}]}',
+    b'{"groupName":"H"}', b'{"groupName":"a b"}', b'{"subscriptionData":{"topic":"t"}}',
+    bytes.fromhex("0000001e0000000000000000000000000000000000016100"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_odd_request_fails_by_itself_and_by_name(
+    desk: Desk, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(seed)
+    desk.send("orders")
+    rows = list(desk.table.rows.values())
+    for number in range(1000):
+        row = chance.choice(rows)
+        fields = {
+            one.name: chance.choice(TEXTS if chance.random() < 0.45 else USUAL[one.type])
+            for one in field_rows(row.header)
+            if chance.random() < 0.93
+        }
+        said = fields if chance.random() < 0.98 else None
+        desk.call(int(row.code), said, chance.choice(BODIES))
+        if number % 50 == 0:
+            desk.store.wait_dispatched()
+            desk.table.pulling.sweep()
+    assert [one for one in caplog.messages if "failed" in one] == []
+    assert desk.answer(30, {"topic": "orders", "queueId": 0}).code == 0
