@@ -25,10 +25,10 @@ class MadeOnce:
 
 def test_a_worker_unpickles_its_own_task_only(spark, tmp_path):
     def work(task):
-        yield pa.record_batch({"is_made": [task is None]})
+        yield pa.record_batch({"made": pa.array([task is None], pa.int32())})
 
     tasks = [MadeOnce(tmp_path / str(number)) for number in range(6)]
-    assert map_tasks(spark, tasks, work, "is_made BOOLEAN").count() == 6
+    assert map_tasks(spark, tasks, work, "made INT").count() == 6
     assert sorted(path.name for path in tmp_path.iterdir()) == list("012345")
 
 
