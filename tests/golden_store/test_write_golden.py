@@ -50,8 +50,9 @@ class Replay:
         config = msgspec.structs.replace(SMALL, enable_multi_dispatch=True, enable_lmq=True)
         if has_units := case == "cqext":
             config = msgspec.structs.replace(
-                config, enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=4096
-            )
+                config, enable_consume_queue_ext=True, enable_calc_filter_bit_map=True,
+                mapped_file_size_consume_queue_ext=4096,
+            )  # fmt: skip
         self.store = MessageStore.open(root, config, clock=self.clock, threads=False)
         if has_units:
             bit_maps = golden_bit_maps()

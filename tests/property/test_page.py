@@ -61,7 +61,7 @@ class Queue:
 
     def bytes_at(self, start: int, limit: int):
         part = self.entries[20 * (start - self.first) :][: 20 * limit]
-        return guarded(part), start, start + len(part) // 20, False
+        return guarded(part), 20 * start, len(part), None
 
 
 PARTS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig, StoreSizes
@@ -43,5 +42,4 @@ def load_parts(
         after_crash=False,
         kinds=TopicKinds(),
         checkpoint=read_checkpoint(layout.checkpoint),
-        tz=UTC,
     )
