@@ -297,14 +297,17 @@ class CommitLog:
         files (K-D5).
         """
         with self._committing:
-            before = self._committed_offset
-            with system_errors(f"cannot commit the CommitLog from offset {before} on"):
-                for file in self.files.ending_after(before):
-                    committed = file.commit(least_pages)
-                    self._committed_offset = file.base + committed
-                    if committed < file.size:
-                        break
+            self._commit(least_pages)  # a call: an interrupt in a loop here would keep the lock
         return self._committed_offset
+
+    def _commit(self, least_pages: int) -> None:
+        before = self._committed_offset
+        with system_errors(f"cannot commit the CommitLog from offset {before} on"):
+            for file in self.files.ending_after(before):
+                committed = file.commit(least_pages)
+                self._committed_offset = file.base + committed
+                if committed < file.size:
+                    break
 
     def settle(self) -> None:
         """Finish an append that an exception cut short; after this none is under way or begins."""
