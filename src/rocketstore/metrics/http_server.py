@@ -29,6 +29,7 @@ MOST_PEERS: Final = 64
 """Connections at once; each costs a descriptor."""
 
 _BACKLOG: Final = 16
+_TURNS_TO_ACCEPT: Final = 8  # of the loop; asyncio takes three or four
 
 _log: Final = get_logger(__name__)
 
@@ -77,11 +78,12 @@ class MetricsServer:
             await self._over.wait()
         finally:
             loop.remove_reader(self.listener)
-            for _ in range(3):  # who is being accepted is a peer by then
+            for _ in range(_TURNS_TO_ACCEPT):  # who is being accepted is a peer by then
                 await asyncio.sleep(0)
             for transport in self._peers:
                 transport.abort()
-            await asyncio.sleep(0)
+            for _ in range(_TURNS_TO_ACCEPT):
+                await asyncio.sleep(0)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peers, transport = self._peers, writer.transport

@@ -467,8 +467,13 @@ def test_they_are_served_again_after_an_error_of_their_loop(
     monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.0)
     fault = Fault("EpollSelector.select", 0, errno.ENOMEM, lasting=False)
     with open_served(root) as store, FailingCalls(root, fault, sockets=True) as calls:
+        # A connection that asyncio is just accepting when its loop fails is lost to both sides.
+        server: Any = store.metrics._server
+        while not calls.hits:
+            with contextlib.suppress(AttributeError, RuntimeError):  # between two loops
+                server._loop.call_soon_threadsafe(int)
         answer = ""
-        while not (calls.hits and answer):
+        while not answer:
             with contextlib.suppress(OSError):
                 answer = ask(store, "/metrics")
 
