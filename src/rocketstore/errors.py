@@ -267,7 +267,7 @@ class ResponseError(RemotingError):
     Attributes
     ----------
     code
-        Its `rocketstore.remoting.ResponseCode`, or a number that is none.
+        Its `rocketstore.remoting.ResponseCode`, or a number that it does not list.
     remark
         What it says of it.
     """

@@ -140,7 +140,7 @@ def encode_blank(remaining: int) -> bytes:
 
 
 def encode_stored(message: StoredMessage) -> bytes:
-    """Return the record of a stored message, its length made anew; `decode_record` reads it.
+    """Return the record of a stored message, its length computed again; `decode_record` reads it.
 
     Raises `FieldRangeError` where its topic is too long for a V1 record.
     """

@@ -215,7 +215,7 @@ class QueueSearch(ABC):
         return self.first_offset
 
     def _data_stop(self, file: Any) -> int:
-        """Return the position from which on a file is known to hold only zeros."""
+        """Return the position after which a file is known to hold only zeros."""
         stop: int = file.data_stop()
         return stop
 

@@ -141,7 +141,7 @@ class BatchTopics(BatchQueues):
     ) -> Callable[[], tuple[Record, Sequence[QueueCounter]]] | None:
         """Return what states a batch's first queue offset and count; None of a message by itself.
 
-        Raises `NotTakenError` for a batch that is none, or asks for what batches cannot have.
+        Raises `NotTakenError` for what is not a batch, or asks for what batches cannot have.
         """
         is_batch = record.sys_flag & INNER_BATCH
         if not is_batch and not (checks and INNER_NUM.encode() in record.properties):
