@@ -190,6 +190,8 @@ public final class Client {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(group + System.nanoTime());
+        // What it is consuming when it stops ends first, so that its offset is stored with the rest.
+        consumer.setAwaitTerminationMillisWhenShutdown(10_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMessageModel(MessageModel.valueOf(
             command.containsKey("model") ? command.getString("model") : "CLUSTERING"));
