@@ -14,9 +14,10 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.storage.audit.repair import rebuild_store
+from support.clock import Clock
 from support.power_cut import PowerCutError
 from support.shadow_disk import ShadowDisk
-from support.small_store import Clock, bodies
+from support.small_store import bodies
 
 if TYPE_CHECKING:
     from pathlib import Path

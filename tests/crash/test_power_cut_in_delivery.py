@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message
+from support.inside import services_of
 from support.power_cut_trial import BATCHES, Trial, batch_name, run_trials
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Deliveries(Trial):
         elif action < 0.8:
             delays.turn()
         elif action < 0.9:
-            store._services.flusher.flush()
+            services_of(store).flusher.flush()
         else:
             disk.write_back(self.chance)
         self.note_safe(store)

@@ -12,6 +12,7 @@ from rocketstore import CheckAnswer, EndStatus, Message, MessageStore
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
+from support.inside import services_of
 from support.power_cut_trial import BATCHES, Trial, batch_name, run_trials
 from support.transaction_stores import all_of
 
@@ -59,7 +60,7 @@ class Endings(Trial):
         elif action < 0.85:
             store.consumer_offsets.save()
         elif action < 0.9:
-            store._services.flusher.flush()
+            services_of(store).flusher.flush()
         else:
             disk.write_back(self.chance)
         self.note_safe(store)

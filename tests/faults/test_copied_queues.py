@@ -11,7 +11,8 @@ import pytest
 from rocketstore import Message, MessageStore, RecoveryPolicy, repair_store, verify_store
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.audit.repair import rebuild_store
-from support.small_store import CONFIG, START_MS, Clock, crashed
+from support.clock import START_MS, Clock
+from support.small_store import CONFIG, crashed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,6 +28,7 @@ from support.fault_workload import (
     step_of,
 )
 from support.faulty_disk import FaultyDisk, nth, once
+from support.inside import parts_of, services_of
 from support.power_cut import abandon
 from support.shadow_disk import ShadowDisk, Survival
 from support.store_oracle import check_agreement
@@ -131,7 +132,7 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_nothing_promised
     for step in range(1, STEPS + 1):
         witness.put(step)
         if step % 3:
-            store._services._catch_up()
+            services_of(store)._catch_up()
         witness.consume()
     if witness.failed_at is not None:
         assert store.flushed_physical_offset == witness.failed_at[1], "the flushed position moved"
@@ -221,7 +222,7 @@ def test_a_failed_sync_of_queues_or_index_stops_the_checkpoint_not_the_puts(
         acknowledged.update(labels_of(step) if step_of(RUN, 0, step).waits else ())
         worked = _flushes(store)
         failures += not worked
-        if store._parts.queues.is_flush_broken or store._parts.index.is_flush_broken:
+        if parts_of(store).queues.is_flush_broken or parts_of(store).index.is_flush_broken:
             assert not worked
             assert read_checkpoint(root / "checkpoint") == before
         before = read_checkpoint(root / "checkpoint")
@@ -242,7 +243,7 @@ def _flushes(store: MessageStore) -> bool:
     """Dispatch and flush as the background does; return whether that worked."""
     try:
         store.wait_dispatched()
-        return store._services.queue_flusher.flush_all()
+        return services_of(store).queue_flusher.flush_all()
     except (FlushFailedError, OSError):
         return False
 

@@ -52,6 +52,7 @@ from support.fault_workload import (
     small_files,
     step_of,
 )
+from support.inside import parts_of
 from support.power_cut import abandon
 from support.store_oracle import check_agreement
 
@@ -198,7 +199,7 @@ class Life:
         if self.store is not None:
             # The thread of retention tries again in its next round, whatever it was.
             with contextlib.suppress(Exception):
-                self.store._parts.retention.run_once()
+                parts_of(self.store).retention.run_once()
 
     def close(self) -> None:
         if self.store is not None:

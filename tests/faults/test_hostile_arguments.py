@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from rocketstore import Message, MessageStore, RocketStoreError, verify_store
-from support.small_store import CONFIG, Clock
+from support.clock import Clock
+from support.small_store import CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

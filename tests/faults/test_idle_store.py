@@ -12,7 +12,9 @@ from rocketstore import Message, MessageStore
 from rocketstore.config import FlushDiskType
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.running_flags import RunningFlag
-from support.configured_store import Clock, open_small
+from support.clock import Clock
+from support.configured_store import open_small
+from support.inside import parts_of, services_of
 from support.patience import PATIENCE_S
 
 WAKE_UPS_PER_S = 20
@@ -90,7 +92,7 @@ def test_every_kind_of_put_wakes_dispatch_that_sleeps(
 
 def wait_until_asleep(store: MessageStore) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while store._parts.log._ring is None:
+    while parts_of(store).log._ring is None:
         assert time.monotonic() < deadline, "dispatch does not go to sleep"
         time.sleep(0.0005)
 
@@ -135,7 +137,7 @@ def test_puts_are_refused_after_the_death_of_a_thread_and_say_why(
         raise SystemExit("from the depth")
 
     with open_small(tmp_path, Clock(), threads=True) as store:
-        services = store._services
+        services = services_of(store)
         service = next(
             one for one in (services._queue_flush, *services._watchers) if one.name == name
         )

@@ -34,6 +34,7 @@ from rocketstore.storage.files import mapped_file
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.results import PutMessageStatus, PutResult
+from support.inside import parts_of
 from support.interrupts import InterruptAt
 from support.store_oracle import LogContent, check_queues, read_log, read_queues
 
@@ -313,7 +314,7 @@ def test_an_interrupted_retention_deletes_files_as_a_whole(tmp_path: Path) -> No
     ) as store:
         run = Run(store)
         settle_in(run)
-        retention = store._parts.retention
+        retention = parts_of(store).retention
         for lines in itertools.count(1, 2):
             for _ in range(12):  # four files
                 run.put_large()

@@ -15,7 +15,7 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
-from support.small_store import Clock
+from support.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,8 @@ from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
-from support.small_store import Clock, bodies
+from support.clock import Clock
+from support.small_store import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,8 @@ from rocketstore import Message, MessageStore, repair_store, verify_store
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.storage.audit.repair import rebuild_store
-from support.small_store import CONFIG, LOG_FILE_BYTES, START_MS, Clock, crashed
+from support.clock import START_MS, Clock
+from support.small_store import CONFIG, LOG_FILE_BYTES, crashed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore
-from support.configured_store import START_MS, open_small
+from support.clock import START_MS
+from support.configured_store import open_small
+from support.inside import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +41,7 @@ def in_the_midst_of_deletion(file: MappedFile) -> None:
 @pytest.mark.parametrize("key", ["all", "größe"], ids=["ascii", "not-ascii"])
 def test_find_passes_over_an_index_file_that_goes_away(store: MessageStore, key: str) -> None:
     before = store.find(TOPIC, key, max_messages=COUNT)
-    in_the_midst_of_deletion(store._parts.index.files[0].file)
+    in_the_midst_of_deletion(parts_of(store).index.files[0].file)
     after = store.find(TOPIC, key, max_messages=COUNT)
     assert after == before[: len(after)]
     assert len(after) < COUNT
@@ -48,7 +50,7 @@ def test_find_passes_over_an_index_file_that_goes_away(store: MessageStore, key:
 
 
 def test_all_questions_bear_a_log_file_that_goes_away(store: MessageStore) -> None:
-    log = store._parts.log.files.files[0]
+    log = parts_of(store).log.files.files[0]
     count = sum(m.physical_offset >= log.size for m in store.find(TOPIC, "all", max_messages=COUNT))
     in_the_midst_of_deletion(log)
     assert store.at_physical_offset(0) is None
@@ -62,7 +64,7 @@ def test_all_questions_bear_a_log_file_that_goes_away(store: MessageStore) -> No
 
 
 def test_all_questions_bear_a_queue_file_that_goes_away(store: MessageStore) -> None:
-    queue = store._parts.queues.all()[0]
+    queue = parts_of(store).queues.all()[0]
     in_the_midst_of_deletion(queue.files.files[0])
     assert store.max_offset(TOPIC, 0) == COUNT
     store.min_offset(TOPIC, 0)

@@ -17,7 +17,8 @@ from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.threads import ServiceThread
-from support.configured_store import Clock, open_small
+from support.clock import Clock
+from support.configured_store import open_small
 from support.patience import PATIENCE_S
 
 """Nothing waits so long unless it waits for ever."""

@@ -15,9 +15,9 @@ from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import RocketStoreError, StoreReadOnlyError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.native.log_end import Record
+from support.clock import START_MS
 from support.forked import files_of, in_child
 from support.memory import memory_directory
-from support.small_store import START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

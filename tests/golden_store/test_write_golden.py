@@ -22,9 +22,10 @@ from rocketstore.message_store import MessageStore
 from rocketstore.native.log_end import Record
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.results import PutResult
+from support.clock import Clock
 from support.extended_store import golden_bit_maps
 from support.golden_stores import golden_store
-from support.log_parts import SettableClock
+from support.inside import parts_of
 
 LOG_FILE_BYTES = 65_536
 SMALL = StoreConfig(
@@ -45,7 +46,7 @@ class Replay:
         self.messages = [
             golden_message(golden, record["phy"]) for record in records if record["type"] == "msg"
         ]
-        self.clock = SettableClock(0)
+        self.clock = Clock(0)
         # Of no effect on what names no further queues.
         config = msgspec.structs.replace(SMALL, enable_multi_dispatch=True, enable_lmq=True)
         if has_units := case == "cqext":
@@ -56,7 +57,7 @@ class Replay:
         self.store = MessageStore.open(root, config, clock=self.clock, threads=False)
         if has_units:
             bit_maps = golden_bit_maps()
-            extensions: Any = self.store._parts.queues.make_extension
+            extensions: Any = parts_of(self.store).queues.make_extension
             extensions.filters = SimpleNamespace(
                 bit_map=lambda _topic, properties: bit_maps[properties]
             )
@@ -77,7 +78,7 @@ class Replay:
         self.clock.now_ms = message.store_timestamp_ms
         # A 4.9 store takes its host from each message, ours from its settings.
         host = encode_host(message.store_host)
-        self.store._parts.log.end.store_host = host
+        parts_of(self.store).log.end.store_host = host
         self.store._writer._host_bits = host_flags(b"", host)
         self.store._writer._born_hosts.clear()
 

@@ -12,13 +12,12 @@ import pytest
 from rocketstore import repair_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.message_store import MessageStore
+from support.clock import START_MS, Clock
 from support.java_store import JavaStore, message_json, require_java
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
     QUEUE_FILE_BYTES,
-    START_MS,
-    Clock,
     build_store,
     crashed,
     log_path,

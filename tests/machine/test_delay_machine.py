@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from rocketstore import Message, MessageStore, PutMessageStatus, PutResult
-from support.configured_store import START_MS, Clock, small_config
+from support.clock import START_MS, Clock
+from support.configured_store import small_config
 from support.fault_settings import machine_example_count
 from support.memory import MEMORY
 

@@ -34,6 +34,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
 from rocketstore.format.properties import INNER_MULTI_DISPATCH
 from rocketstore.rules.extra_queues import offset_in
+from support.inside import parts_of
 from support.power_cut import abandon
 
 LOG_FILE_BYTES = 4096
@@ -191,7 +192,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.store is not None)
     @rule()
     def let_the_oldest_file_expire(self) -> None:
-        parts, now_ms = self.store._parts, self.clock()
+        parts, now_ms = parts_of(self.store), self.clock()
         if len(parts.log.files.files) < 2:
             return
         assert parts.log.files.remove_first(force_after_ms=0, now_ms=now_ms)

@@ -7,7 +7,8 @@ from pyarrow import parquet
 
 from rocketstore import pipeline
 from rocketstore.errors import ConfigError
-from support.small_store import Clock, build_store
+from support.clock import Clock
+from support.small_store import build_store
 
 pytestmark = [pytest.mark.spark]
 

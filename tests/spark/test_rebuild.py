@@ -8,10 +8,11 @@ import pytest
 
 from rocketstore import StoreConfig, pipeline
 from rocketstore.cli.application import run
+from support.clock import Clock
 from support.golden_stores import golden_store
 from support.rebuild_oracle import dispatched, tree
 from support.rebuild_runs import rebuilt_here
-from support.small_store import Clock, build_store, copy_store, overwrite
+from support.small_store import build_store, copy_store, overwrite
 
 pytestmark = [pytest.mark.spark]
 

@@ -16,8 +16,9 @@ import pytest
 from rocketstore import pipeline
 from rocketstore.errors import StoreDamagedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
+from support.clock import Clock
 from support.rebuild_oracle import tree
-from support.small_store import Clock, build_store
+from support.small_store import build_store
 
 pytestmark = [pytest.mark.spark]
 

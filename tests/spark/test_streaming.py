@@ -9,7 +9,8 @@ import urllib.parse
 import pyarrow.parquet as pq
 import pytest
 
-from support.small_store import Clock, log_path, messages, open_store, put_all
+from support.clock import Clock
+from support.small_store import log_path, messages, open_store, put_all
 from support.spark_session import run_to_its_end
 
 pytestmark = [pytest.mark.spark]

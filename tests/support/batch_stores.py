@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rocketstore import Message, MessageStore, StoreConfig
-from support.small_store import Clock
+from support.clock import Clock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from rocketstore.remoting.command import Command
 from rocketstore.remoting.limits import Totals
 from rocketstore.remoting.requests import LATER, Call, Later
 from rocketstore.tables.topic_settings import TopicSettings
-from support.small_store import Clock
+from support.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,23 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rocketstore import MessageStore, StoreConfig
+from support.clock import Clock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LOG_FILE_BYTES = 64 * 1024
 QUEUE_FILE_BYTES = 2000
-START_MS = 1_600_000_000_000
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self, now_ms: int = START_MS) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def small_config(**settings: Any) -> StoreConfig:

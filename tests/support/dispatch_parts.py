@@ -13,22 +13,13 @@ from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
+from support.clock import Clock
 from support.mapped_bytes import append_bytes
 from support.synthetic_log import blank_bytes, record_bytes
 
 LOG_FILE_BYTES = 4096
 QUEUE_FILE_BYTES = 100
 INDEX_LAYOUT = IndexLayout(5, 8)
-
-
-class SettableClock:
-    """A clock that a test moves."""
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 @dataclass
@@ -42,7 +33,7 @@ class DispatchParts:
     index_layout: IndexLayout = INDEX_LAYOUT
     index_enabled: bool = True
     writer_limit: int | None = None
-    clock: SettableClock = field(default_factory=SettableClock)
+    clock: Clock = field(default_factory=Clock)
     offsets: dict[tuple[bytes, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

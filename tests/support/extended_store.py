@@ -10,8 +10,9 @@ import msgspec
 from rocketstore import MessageStore
 from rocketstore.format.queue_extension import ExtensionUnit
 from rocketstore.storage.read_only import ReadOnlyStore
+from support.clock import Clock
 from support.golden_stores import golden_store
-from support.small_store import CONFIG, Clock
+from support.small_store import CONFIG
 
 if TYPE_CHECKING:
     from pathlib import Path

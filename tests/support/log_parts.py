@@ -16,18 +16,9 @@ from rocketstore.storage.log.flush import CommitLogFlusher
 from rocketstore.storage.log.writer import StoreWriter
 from rocketstore.storage.running_flags import RunningFlags
 from rocketstore.storage.statistics import StoreStatistics
+from support.clock import Clock
 
 LOG_FILE_BYTES = 4096
-
-
-class SettableClock:
-    """A clock that a test moves."""
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 @dataclass
@@ -37,7 +28,7 @@ class LogParts:
     root: Path
     config: StoreConfig = field(default_factory=StoreConfig)
     disk: Disk = field(default_factory=Disk)
-    clock: SettableClock = field(default_factory=SettableClock)
+    clock: Clock = field(default_factory=Clock)
     log_file_bytes: int = LOG_FILE_BYTES
 
     def __post_init__(self) -> None:

@@ -36,6 +36,7 @@ from support.fault_workload import (
     small_files,
     step_of,
 )
+from support.inside import parts_of, services_of
 from support.shadow_disk import ShadowDisk
 from support.store_oracle import EXT_FILE_BYTES, LogContent, check_agreement
 
@@ -180,7 +181,7 @@ class Trial:
             self._end_well(root)
         finally:  # a trial that fails leaves its last store open
             if self.last_store is not None:
-                self.last_store._parts.lock.release()
+                parts_of(self.last_store).lock.release()
 
     # --- a life ---------------------------------------------------------------------------------
 
@@ -220,8 +221,8 @@ class Trial:
             pass
         if store is not None:
             self._forget_what_is_in_memory_only(store)
-            end = store._parts.log.max_offset
-            flushed = store._parts.log.flushed_offset
+            end = parts_of(store).log.max_offset
+            flushed = parts_of(store).log.flushed_offset
             self.promises.promise_before(flushed)
             self.promises.lost.append(ByteRange(flushed, max(end, flushed) + LOG_FILE_BYTES))
             abandon(store)
@@ -249,7 +250,7 @@ class Trial:
         )
         self.last_store = store
         # Pauses are counted by this clock too, or no flush of queues would be a thorough one.
-        services = store._services
+        services = services_of(store)
         services.flusher.monotonic = services.queue_flusher.monotonic = lambda: self.now_ms
         services.queue_flusher._last_thorough_ms = self.now_ms
         try:
@@ -305,7 +306,7 @@ class Trial:
 
     def _consume(self, store: MessageStore) -> None:
         if self.chance.random() < 0.5:
-            while store._parts.dispatcher.run_once():
+            while parts_of(store).dispatcher.run_once():
                 pass
         self._look_around(store)
 
@@ -329,12 +330,12 @@ class Trial:
                 assert seen.get(label) == place, f"{label}: {seen.get(label)}, was at {place}"
 
     def _flush_by_the_clock(self, store: MessageStore) -> None:
-        services = store._services
+        services = services_of(store)
         if self.is_sync:
             services.flusher.flush()
         else:
             services.flusher.flush(services.flusher.least_pages(self.now_ms))
-        while self.chance.random() < 0.7 and store._parts.dispatcher.run_once():
+        while self.chance.random() < 0.7 and parts_of(store).dispatcher.run_once():
             pass
         services.queue_flusher.run_once()
 
@@ -430,7 +431,7 @@ class LogBytes:
 
 def abandon(store: MessageStore) -> None:
     """Drop a store as the death of its process does: nothing is written, nothing is synced."""
-    parts = store._parts
+    parts = parts_of(store)
     for part in (parts.log.files, parts.queues, parts.index):
         part.drop()
     parts.lock.release()

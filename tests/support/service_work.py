@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rocketstore import FlushDiskType, Message, MessageStore, RocketStoreError
 from rocketstore.transaction.records import EndStatus
-from support.configured_store import Clock, small_config
+from support.clock import Clock
+from support.configured_store import small_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

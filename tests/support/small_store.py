@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.format.file_name import file_name
+from support.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 LOG_FILE_BYTES = 16_384
 QUEUE_FILE_BYTES = 2_000
-START_MS = 1_700_000_000_000
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=LOG_FILE_BYTES,
@@ -25,16 +25,6 @@ CONFIG = StoreConfig(
     max_index_num=400,
     retention=False,
 )
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self, now_ms: int = START_MS) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def messages(count: int, *, first: int = 0, body_size: int = 200) -> list[Message]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rocketstore import MessageStore
 from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.records import HALF, OP
-from support.small_store import CONFIG, Clock
+from support.clock import Clock
+from support.small_store import CONFIG
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,10 @@ from rocketstore import CheckAnswer, Message, PutMessageStatus
 from rocketstore.storage.queues.consumer_filters import ConsumerFilters
 from rocketstore.storage.retention import newest_store_time
 from rocketstore.units import monotonic_ms
+from support.clock import Clock
 from support.clock_jumps import HOUR_MS, ahead, either_way
-from support.configured_store import Clock, open_small
+from support.configured_store import open_small
+from support.inside import parts_of, services_of
 
 AGE_MS = 72 * HOUR_MS
 
@@ -45,7 +47,7 @@ def put_while_ahead(store, clock, jump_ms):
 
 
 def test_pauses_of_an_open_store_are_counted_by_no_clock_that_is_set(store):
-    services, parts = store._services, store._parts
+    services, parts = services_of(store), parts_of(store)
     waiting = (services.flusher, services.queue_flusher, services.dispatch, parts.retention,
                parts.log)  # fmt: skip
     assert {one.monotonic for one in waiting} == {monotonic_ms}
@@ -54,10 +56,10 @@ def test_pauses_of_an_open_store_are_counted_by_no_clock_that_is_set(store):
 
 @either_way
 def test_the_append_lock_does_not_look_held_for_longer_than_it_is(store, clock, jump_ms):
-    store._parts.log.end.locked_since_ms = monotonic_ms()
+    parts_of(store).log.end.locked_since_ms = monotonic_ms()
     clock.now_ms += jump_ms
     assert store.put(Message(topic="orders", body=b"x")).status is PutMessageStatus.PUT_OK
-    store._parts.log.end.locked_since_ms = monotonic_ms() - 2_000
+    parts_of(store).log.end.locked_since_ms = monotonic_ms() - 2_000
     refused = store.put(Message(topic="orders", body=b"x"))
     assert refused.status is PutMessageStatus.OS_PAGECACHE_BUSY
 
@@ -66,7 +68,7 @@ def test_the_append_lock_does_not_look_held_for_longer_than_it_is(store, clock, 
 def test_dispatch_that_fails_stops_puts_after_a_while_and_not_at_once_or_never(
     store, clock, jump_ms
 ):
-    services = store._services
+    services = services_of(store)
     services.dispatch._note_failure(OSError("no"))
     clock.now_ms += jump_ms
     services.watch_dispatch()
@@ -75,7 +77,7 @@ def test_dispatch_that_fails_stops_puts_after_a_while_and_not_at_once_or_never(
 
 @either_way
 def test_rates_and_the_time_since_the_start_go_on(store, clock, jump_ms):
-    statistics, count = store._services.statistics, Clock()
+    statistics, count = services_of(store).statistics, Clock()
     statistics._monotonic = count
     statistics._started_ms = count()
     for _ in range(12):
@@ -91,7 +93,7 @@ def test_rates_and_the_time_since_the_start_go_on(store, clock, jump_ms):
 @either_way
 def test_a_file_that_is_read_is_not_deleted_for_a_jump(store, clock, jump_ms):
     fill_files(store, 3)
-    first = store._parts.log.files.files[0]
+    first = parts_of(store).log.files.files[0]
     view = memoryview(first.mapping)[:10]
     clock.now_ms += AGE_MS + HOUR_MS
     assert not log_files_deleted(store)
@@ -104,20 +106,20 @@ def test_a_file_that_is_read_is_not_deleted_for_a_jump(store, clock, jump_ms):
 
 
 def fill_files(store, count):
-    files = store._parts.log.files
+    files = parts_of(store).log.files
     while len(files.files) < count:
         put(store, bytes(4_000))
     store.flush()
 
 
 def log_files_deleted(store):
-    gone = store._parts.retention.run_once()
+    gone = parts_of(store).retention.run_once()
     return [one for one in gone if one.path.parent.name == "commitlog"]
 
 
 def written(store, clock, *ages_ms):
     """Let the files of the log be written last so long ago, as a file system says it."""
-    for file, age_ms in zip(store._parts.log.files.files, ages_ms, strict=False):
+    for file, age_ms in zip(parts_of(store).log.files.files, ages_ms, strict=False):
         when_ns = (clock.now_ms - age_ms) * 1_000_000
         os.utime(file.path, ns=(when_ns, when_ns))
 
@@ -127,7 +129,7 @@ def test_files_whose_store_times_are_ahead_go_when_they_are_old(store, clock, ju
     put_while_ahead(store, clock, jump_ms)
     fill_files(store, 4)
     written(store, clock, 0, 0, 0, 0)
-    for file in store._parts.log.files.files[:3]:
+    for file in parts_of(store).log.files.files[:3]:
         assert newest_store_time(file, clock.now_ms) == clock.now_ms
     assert not log_files_deleted(store)
     began_ms = clock.now_ms

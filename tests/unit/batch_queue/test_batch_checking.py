@@ -22,9 +22,10 @@ from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.units import QueueKey
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
+from support.clock import START_MS
+from support.inside import parts_of
 from support.memory import memory_directory
 from support.rebuild_runs import rebuilt_here
-from support.small_store import START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -244,7 +245,7 @@ def test_queues_that_a_broker_of_4_made_of_a_batch_topic_are_found_and_moved_awa
 def test_records_that_no_queue_has_are_counted_and_stay_so_after_a_repair(root):
     """As those that a program put there which knew no kinds, or one whose header lies."""
     with open_batches(root) as store:
-        counter = store._parts.log.counter(QueueKey(BATCHES, 0))
+        counter = parts_of(store).log.counter(QueueKey(BATCHES, 0))
         counter.next_offset = 3
         store.put(Message(topic=BATCHES, body=b"hidden"))
         store.put(Message(topic=BATCHES, body=b"hidden too"))

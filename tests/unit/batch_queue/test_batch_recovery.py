@@ -26,10 +26,11 @@ from rocketstore.units import MiB, QueueKey
 from rocketstore.verification.batch_entries import inner_place
 from support.audit_runs import audited
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
+from support.clock import START_MS, Clock
+from support.inside import parts_of
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
-from support.small_store import START_MS, Clock
 from support.vectors import vector
 
 if TYPE_CHECKING:
@@ -387,7 +388,7 @@ def test_retention_follows_the_log(root):
     with open_batches(root, clock=clock, **settings) as store:
         store.delete_expired_files()
         for _ in range(5):
-            store._parts.retention.run_once()
+            parts_of(store).retention.run_once()
         first = store.min_offset(BATCHES, 0)
         assert 30 < first < 100
         assert everything(store) == expected[first:]

@@ -24,8 +24,8 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.properties import encode_properties
 from rocketstore.units import QueueKey
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, numbered, open_batches, put
+from support.clock import Clock
 from support.memory import memory_directory
-from support.small_store import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,6 +10,7 @@ import pytest
 from rocketstore import Message
 from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
 from support.broker_desk import Desk, Peer
+from support.inside import parts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +129,7 @@ def test_closed_connection_takes_its_pulls_along(orders: Desk) -> None:
 
 
 def test_nothing_listens_to_dispatch_while_nothing_is_held(orders: Desk) -> None:
-    board = orders.store._parts.dispatcher.board
+    board = parts_of(orders.store).dispatcher.board
     assert board.listeners == ()
     assert pull(orders, queueOffset=2, suspendTimeoutMillis=0) is None
     assert len(board.listeners) == 1

@@ -16,7 +16,7 @@ from rocketstore.remoting.command import Command, reply
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.topic_settings import TopicSettings
-from support.small_store import Clock
+from support.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

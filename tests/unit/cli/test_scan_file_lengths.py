@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore.format.file_name import file_name
-from support.small_store import LOG_FILE_BYTES, Clock, build_store
+from support.clock import Clock
+from support.small_store import LOG_FILE_BYTES, build_store
 from unit.cli.test_reading_commands import run
 
 if TYPE_CHECKING:

@@ -10,16 +10,10 @@ import pytest
 from rocketstore.cli.application import run
 from rocketstore.cli.scrub import ColdCheck
 from rocketstore.config import StoreConfig
+from support.clock import Clock
 from support.golden import golden_case
 from support.memory import memory_directory
-from support.small_store import (
-    LOG_FILE_BYTES,
-    Clock,
-    build_store,
-    log_path,
-    open_store,
-    overwrite,
-)
+from support.small_store import LOG_FILE_BYTES, build_store, log_path, open_store, overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore import Message
 from rocketstore.cli.application import run
+from support.clock import START_MS
 from support.golden_stores import golden_store
-from support.small_store import START_MS
 from support.transaction_stores import Killed, TransactionStores
 
 if TYPE_CHECKING:

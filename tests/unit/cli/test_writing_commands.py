@@ -12,7 +12,8 @@ import pytest
 from rocketstore import Message, MessageStore
 from rocketstore.cli.application import app, run
 from rocketstore.storage.threads import ServiceThread
-from support.configured_store import Clock, open_small
+from support.clock import Clock
+from support.configured_store import open_small
 
 OF_STORAGE = {
     "rocketstore-dispatch", "rocketstore-flush", "rocketstore-preallocate",

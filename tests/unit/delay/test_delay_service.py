@@ -12,8 +12,10 @@ from rocketstore.format.host import encode_host
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.native.log_end import Record
 from rocketstore.storage.running_flags import RunningFlag
-from support.configured_store import START_MS, Clock, open_small, small_config
+from support.clock import START_MS, Clock
+from support.configured_store import open_small, small_config
 from support.failing_disk import FailingDisk
+from support.inside import parts_of
 from support.interrupts import InterruptAt
 from support.said import capture_logs
 
@@ -305,7 +307,7 @@ def test_a_message_whose_file_retention_deleted_is_passed_over(store, clock):
     for _ in range(40):
         store.put(Message(topic="other", body=b"x" * 4000))
     put(store, b"kept", level=2)
-    assert store._parts.log.files.remove_first(force_after_ms=0, now_ms=clock.now_ms)
+    assert parts_of(store).log.files.remove_first(force_after_ms=0, now_ms=clock.now_ms)
     clock.now_ms += 60_000
     with capture_logs() as said:
         turns(store)

@@ -25,9 +25,9 @@ from rocketstore.storage.kinds import memory_log, memory_topics
 from rocketstore.storage.kinds.memory_log import ENTRY_OVERHEAD_BYTES
 from rocketstore.storage.results import FIRST_IN_MEMORY
 from rocketstore.storage.running_flags import RunningFlag
+from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.memory import memory_directory
-from support.small_store import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,6 +28,7 @@ from rocketstore.metrics import http_server
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.statistics import BUCKET_NAMES, PUT_LIMITS_S
 from support.failing_calls import FailingCalls, Fault
+from support.inside import parts_of
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.repository import ROOT
@@ -165,7 +166,7 @@ def test_a_pool_s_free_buffers_and_what_a_kill_would_take_are_metrics(root: Path
         assert not [key for key, _ in scrape(store) if key.startswith(name(""))]
     with open_served(root, transient_store_pool_enable=True, transient_store_pool_size=3) as store:
         assert scrape(store)[name("free_buffers"), ""] == 3
-        with store._parts.log._committing:  # nothing is committed meanwhile
+        with parts_of(store).log._committing:  # nothing is committed meanwhile
             end = sum(store.put(ORDER).size for _ in range(2))
             found = scrape(store)
             assert found[name("uncommitted_bytes"), ""] == end

@@ -11,7 +11,9 @@ from rocketstore.native.log_end import QueueCounter
 from rocketstore.storage.observation import NO_POOL, Size
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.units import GiB, KiB, QueueKey
-from support.configured_store import Clock, open_small
+from support.clock import Clock
+from support.configured_store import open_small
+from support.inside import parts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,10 +46,10 @@ def test_the_keys_are_those_of_4_9(tmp_path: Path) -> None:
         assert [words[0], words[1], words[4], words[5]] == ["Total", ":", "Free", ":"]
         assert words[3].endswith("iB,")
         assert words[7].endswith("iB.")
-        store._parts.log.monotonic = clock
-        store._parts.log.end.locked_since_ms = clock.now_ms - 70  # a put that takes long
+        parts_of(store).log.monotonic = clock
+        parts_of(store).log.end.locked_since_ms = clock.now_ms - 70  # a put that takes long
         assert store.runtime_info()["pageCacheLockTimeMills"] == "70"
-        store._parts.log.end.locked_since_ms = 0
+        parts_of(store).log.end.locked_since_ms = 0
         assert store.runtime_info()["pageCacheLockTimeMills"] == "0"
         store.flush()
         info = store.runtime_info()

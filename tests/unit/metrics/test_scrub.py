@@ -23,14 +23,15 @@ from rocketstore.verification.damage_map import (
     decode_damage_map,
     encode_damage_map,
 )
+from support.clock import Clock
 from support.failing_disk import FailingDisk
+from support.inside import parts_of
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.said import capture_logs
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
-    Clock,
     build_store,
     log_path,
     messages,
@@ -123,7 +124,7 @@ def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(store: tuple[Path, lis
     root, _ = store
     with open_store(root, Clock()) as opened:
         scrubber = scrubber_of(opened)
-        cold = len(opened._parts.log.files.files) - 1
+        cold = len(parts_of(opened).log.files.files) - 1
         assert len(scrubber.cold_files) == cold
         turns = 0
         while not scrubber.map.passes:
@@ -154,7 +155,7 @@ def test_what_retention_takes_meanwhile_ends_its_check_and_leaves_the_map(
         scrubber.turn(WHOLE)
         assert scrubber.map.damage
         scrubber.turn(1)
-        files = opened._parts.log.files
+        files = parts_of(opened).log.files
         assert files.remove_first(force_after_ms=0, now_ms=0) is not None
         scrubber.turn(WHOLE)
         scrubber.turn(WHOLE)

@@ -10,7 +10,8 @@ from rocketstore.cli.application import run
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
 from support.audit_runs import audited
-from support.configured_store import START_MS, Clock, open_small, small_config
+from support.clock import START_MS, Clock
+from support.configured_store import open_small, small_config
 from support.pipeline_tables import read_table
 
 ON = {"enable_multi_dispatch": True, "enable_lmq": True}

@@ -7,7 +7,8 @@ import pytest
 from rocketstore import Message, repair_store, verify_store
 from support import replicas
 from support.audit_runs import audited
-from support.configured_store import LOG_FILE_BYTES, START_MS, open_small, small_config
+from support.clock import START_MS
+from support.configured_store import LOG_FILE_BYTES, open_small, small_config
 from support.said import capture_logs
 from support.synthetic_log import SyntheticLog
 

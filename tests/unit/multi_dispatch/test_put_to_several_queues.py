@@ -8,9 +8,11 @@ from rocketstore import EndStatus, HalfMessage, Message, PutMessageStatus, Refus
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.transaction.records import HALF
-from support.configured_store import Clock, open_small
+from support.clock import Clock
+from support.configured_store import open_small
 from support.dispatch_counts import counts_of
 from support.failing_disk import FailingDisk
+from support.inside import parts_of
 
 TOPIC = "orders"
 ON = {"enable_multi_dispatch": True, "enable_lmq": True}
@@ -118,7 +120,7 @@ def test_numbers_have_no_gap_and_none_twice_when_many_put_at_once(tmp_path):
             places = [entry.physical_offset for _, entry in store.queue_entries(*key)]
             assert places == sorted(set(places))
             assert places[0] >= 0
-        assert counts_of(store._parts.dispatcher).entries_refused == 0
+        assert counts_of(parts_of(store).dispatcher).entries_refused == 0
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -6,7 +6,8 @@ import pytest
 
 from rocketstore import Message, RefusedMessageError
 from rocketstore.cli.application import run
-from support.configured_store import Clock, open_small
+from support.clock import Clock
+from support.configured_store import open_small
 from support.store_oracle import check_queues, read_log, read_queues
 
 LOG_FILE_BYTES = 64 * 1024

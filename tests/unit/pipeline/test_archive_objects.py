@@ -14,11 +14,12 @@ from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 from support.archiving import archived, assert_covers, rows, state
 from support.audit_runs import audited
+from support.clock import Clock
 from support.golden_stores import golden_store
 from support.rebuild_runs import rebuilt_here
 from support.restoring import restored
 from support.s3_server import ACCESS_KEY, CREDENTIALS, SECRET_KEY
-from support.small_store import Clock, build_store, messages, open_store, overwrite, put_all
+from support.small_store import build_store, messages, open_store, overwrite, put_all
 
 GOLDEN = ("basic", "batch", "delay", "ipv6", "transactions")
 

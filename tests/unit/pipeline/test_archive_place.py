@@ -14,9 +14,10 @@ from rocketstore.pipeline.jobs.archive.archive_place import IDENTITY
 from rocketstore.pipeline.jobs.archive.archive_table import KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
 from support.archiving import archived, assert_covers, log_bytes, state
+from support.clock import Clock
 from support.memory import memory_directory
 from support.restoring import restored
-from support.small_store import Clock, build_store, messages, open_store, put_all
+from support.small_store import build_store, messages, open_store, put_all
 
 NAMES = (
     *("with blank", " lead", "trail ", "a%20b", "a%2Fb", "100%", "%E5%BA%93", "ha#sh", "que?ry"),

@@ -25,12 +25,12 @@ from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.units import MiB
 from support.archiving import archived, assert_covers, rows, state
+from support.clock import Clock
 from support.golden_stores import LOGS, golden_store
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
 from support.small_store import (
     LOG_FILE_BYTES,
-    Clock,
     build_store,
     crashed,
     messages,

@@ -26,11 +26,11 @@ from rocketstore.storage.files import lock
 from rocketstore.units import MiB
 from rocketstore.verification import index_rules
 from support.audit_runs import audited, keys, kinds
+from support.clock import Clock
 from support.golden_stores import STORES, golden_store
 from support.small_store import (
     LOG_FILE_BYTES,
     QUEUE_FILE_BYTES,
-    Clock,
     build_store,
     crashed,
     log_path,

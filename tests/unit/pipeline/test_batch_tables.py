@@ -19,9 +19,10 @@ from rocketstore.pipeline import inner_messages
 from rocketstore.pipeline.columns import TABLES
 from support.audit_runs import audited
 from support.batch_stores import BATCHES, PLAIN, open_batches, put
+from support.clock import START_MS, Clock
+from support.inside import parts_of
 from support.memory import memory_directory
 from support.pipeline_tables import ARROW_TYPES, read_table
-from support.small_store import START_MS, Clock
 from support.stream_run import StreamRun, flat
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def root() -> Iterator[Path]:
         with open_batches(directory, clock=clock, **retention) as store:
             store.delete_expired_files()
             for _ in range(5):
-                store._parts.retention.run_once()
+                parts_of(store).retention.run_once()
         (directory / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": OFFSETS}))
         yield directory
 

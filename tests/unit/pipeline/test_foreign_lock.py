@@ -17,8 +17,9 @@ from rocketstore.pipeline.sink.sink_commit import check_target
 from rocketstore.storage.files import lock
 from rocketstore.storage.files.lock import UNKNOWN_WRITER, writer_pid
 from support.audit_runs import audited
+from support.clock import Clock
 from support.sink_parts import sink_options
-from support.small_store import CONFIG, Clock, messages, open_store, put_all
+from support.small_store import CONFIG, messages, open_store, put_all
 
 WHO = "a process in another container or on another host"
 

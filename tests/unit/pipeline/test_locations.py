@@ -17,10 +17,11 @@ from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 from rocketstore.pipeline.stores import find_stores
 from support.archiving import archived, log_bytes
 from support.audit_runs import audited
+from support.clock import Clock
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
 from support.restoring import restored
-from support.small_store import Clock, build_store
+from support.small_store import build_store
 from support.stream_run import StreamRun
 
 FORMS = {

@@ -16,8 +16,9 @@ import pytest
 from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.errors import StoreLockedError
 from support.audit_runs import audited
+from support.clock import START_MS, Clock
 from support.rebuild_runs import rebuilt_here
-from support.small_store import CONFIG, START_MS, Clock, bodies, build_store, messages, put_all
+from support.small_store import CONFIG, bodies, build_store, messages, put_all
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000

@@ -10,12 +10,11 @@ from rocketstore import verify_store
 from rocketstore.format.file_name import file_name
 from rocketstore.units import MiB
 from support.audit_runs import audited, keys
+from support.clock import START_MS, Clock
 from support.rebuild_runs import rebuilt_here
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
-    START_MS,
-    Clock,
     build_store,
     messages,
     open_store,

@@ -10,17 +10,9 @@ from rocketstore import Message
 from rocketstore.errors import StoreError
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.units import QueueKey
+from support.clock import START_MS, Clock
 from support.pipeline_tables import read_table
-from support.small_store import (
-    LOG_FILE_BYTES,
-    START_MS,
-    Clock,
-    log_path,
-    open_store,
-    overwrite,
-    put_all,
-    read_log,
-)
+from support.small_store import LOG_FILE_BYTES, log_path, open_store, overwrite, put_all, read_log
 from support.stream_run import StreamRun, flat, places_of
 
 BEFORE, AFTER = 150, 60

@@ -10,18 +10,12 @@ from rocketstore.pipeline.files import files_at, joined, last_name
 from rocketstore.pipeline.options import parse_options
 from rocketstore.units import MiB
 from support.audit_runs import audited, keys
+from support.clock import Clock
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
 from support.report_run import make_report, tables_of
 from support.s3_server import SECRET_KEY, running_s3
-from support.small_store import (
-    Clock,
-    build_store,
-    messages,
-    open_store,
-    overwrite,
-    put_all,
-)
+from support.small_store import build_store, messages, open_store, overwrite, put_all
 from support.stream_run import StreamRun, flat, places_of
 
 GOLDEN = ("basic", "batch", "ipv6", "delay", "transactions", "multidispatch")

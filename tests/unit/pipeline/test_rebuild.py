@@ -13,14 +13,13 @@ from rocketstore.format.file_name import file_name
 from rocketstore.format.index_file import index_file_name
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.units import MiB
+from support.clock import START_MS, Clock
 from support.golden_stores import LOGS, golden_store
 from support.rebuild_oracle import dispatched, tree
 from support.rebuild_runs import rebuilt_here as rebuilt
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
-    START_MS,
-    Clock,
     bodies,
     build_store,
     copy_store,

@@ -18,9 +18,10 @@ from rocketstore import verify_store
 from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.storage.files.disk import Disk
+from support.clock import START_MS, Clock
 from support.rebuild_oracle import tree
 from support.rebuild_runs import RowsHere, rebuilt_here
-from support.small_store import CONFIG, START_MS, Clock, bodies, build_store, open_store
+from support.small_store import CONFIG, bodies, build_store, open_store
 
 NAMES = ("consumequeue", "index")
 

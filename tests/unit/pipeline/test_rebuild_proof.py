@@ -10,8 +10,9 @@ import pytest
 from rocketstore.errors import StoreLockedError
 from rocketstore.pipeline.jobs.audit.audit_job import REASONS, prove_rebuild
 from support.audit_runs import kinds, proved
+from support.clock import Clock
 from support.golden_stores import STORES, golden_store
-from support.small_store import Clock, build_store, open_store, overwrite
+from support.small_store import build_store, open_store, overwrite
 
 EXPLAINED = {
     "cqext": {"extension"},

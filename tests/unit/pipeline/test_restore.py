@@ -34,6 +34,7 @@ from rocketstore.pipeline.jobs.restore.restore_job import lay_out
 from rocketstore.pipeline.jobs.restore.restore_task import LogFileTask, Selection
 from rocketstore.units import MiB
 from support.archiving import archived, log_bytes, rows, sent
+from support.clock import START_MS, Clock
 from support.golden import CRASH_CASES, golden_case
 from support.golden_stores import LOGS, golden_store
 from support.memory import memory_directory
@@ -41,8 +42,6 @@ from support.pipeline_tables import read_table
 from support.restoring import restored
 from support.small_store import (
     LOG_FILE_BYTES,
-    START_MS,
-    Clock,
     bodies,
     build_store,
     messages,

@@ -45,6 +45,7 @@ from rocketstore.pipeline.sink.sink_writer import (
     staging_root,
 )
 from rocketstore.storage.files.disk import Disk
+from support.clock import Clock
 from support.sink_parts import (
     CONFIG,
     check_whole,
@@ -53,7 +54,6 @@ from support.sink_parts import (
     stage,
     stored_numbers,
 )
-from support.small_store import Clock
 
 
 def commit(root, tasks, batch_id=0, *, streaming=True, disk=None, clock=None, **given):

@@ -21,6 +21,7 @@ from rocketstore.pipeline.sink.sink_commit import (
 from rocketstore.pipeline.sink.sink_writer import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.store import BaseStore
+from support.clock import Clock
 from support.memory import memory_directory
 from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
@@ -34,7 +35,6 @@ from support.sink_parts import (
     stored_messages,
     stored_numbers,
 )
-from support.small_store import Clock
 
 TASKS = (rows(45), rows(3, 45), [], rows(52, 48))
 """Several chunks and CommitLog files."""

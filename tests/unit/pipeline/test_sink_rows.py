@@ -18,8 +18,8 @@ from rocketstore.pipeline.sink.sink_writer import (
     new_job,
     parse_sink_options,
 )
+from support.clock import Clock
 from support.sink_parts import CONFIG, sink_options, stage
-from support.small_store import Clock
 
 TYPES = {
     "topic": pa.string(),

@@ -16,12 +16,12 @@ from rocketstore.pipeline import files, planning
 from rocketstore.pipeline.streaming import live_feeds
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, BatchLimits
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
+from support.clock import Clock
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
-    Clock,
     build_store,
     messages,
     open_store,

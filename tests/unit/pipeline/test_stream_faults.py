@@ -15,11 +15,11 @@ from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline import files
 from rocketstore.pipeline.streaming import live_feeds
 from rocketstore.units import QueueKey
+from support.clock import Clock
 from support.golden_stores import LOGS, golden_store
 from support.pipeline_tables import read_table
 from support.small_store import (
     LOG_FILE_BYTES,
-    Clock,
     build_store,
     crashed,
     log_path,

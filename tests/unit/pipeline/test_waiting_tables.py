@@ -22,10 +22,11 @@ from rocketstore.rules.half_messages import TRANSACTION_GROUP as GROUP
 from rocketstore.rules.topics import HALF_TOPIC, OP_TOPIC
 from rocketstore.transaction.ledger import endings_of, read_ledger
 from rocketstore.transaction.records import times_checked
+from support.clock import Clock
 from support.extended_store import open_extended, units_of
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
-from support.small_store import CONFIG, Clock, open_store, overwrite
+from support.small_store import CONFIG, open_store, overwrite
 
 DELAYS, CONSUMERS = "config/delayOffset.json", "config/consumerOffset.json"
 BORN_MS = 1_700_000_000_000

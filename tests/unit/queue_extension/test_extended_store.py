@@ -17,6 +17,7 @@ from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.queues.queue_extension import QueueExtensions
 from rocketstore.storage.read_only import ReadOnlyStore
+from support.clock import START_MS, Clock
 from support.extended_store import (
     EXT_FILE_BYTES,
     EXTENDED,
@@ -28,9 +29,10 @@ from support.extended_store import (
     units_on_disk,
 )
 from support.golden_stores import golden_store
+from support.inside import parts_of
 from support.memory import tmp_path  # noqa: F401 - a directory in memory
 from support.rebuild_runs import rebuilt_here
-from support.small_store import CONFIG, START_MS, Clock
+from support.small_store import CONFIG
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,7 +194,7 @@ def test_a_lost_unit_s_address_is_given_to_no_other(tmp_path):  # noqa: F811
         for path in (tmp_path / DIRECTORY / "orders" / "0").iterdir():
             path.unlink()
         queue = store._queues.get(("orders", 0))
-        queue.extension = store._parts.queues.make_extension(queue.key, queue)
+        queue.extension = parts_of(store).queues.make_extension(queue.key, queue)
         put(store, range(30, 40))
         assert units_of(store, "orders") == [None] * 30 + expected_units(range(30, 40))
         assert tagged(store, "orders", 0, "Tag0") == list(range(0, 40, 3))
@@ -284,7 +286,7 @@ def test_files_of_expired_units_go_with_the_queue_s(tmp_path):  # noqa: F811
         store.wait_dispatched()
         clock.now_ms += 100 * 3_600_000
         store.delete_expired_files()
-        retention = store._parts.retention
+        retention = parts_of(store).retention
         deleted = [one.path for _ in range(9) for one in retention.run_once()]
         first = store.min_offset("orders", 0)
         assert first > 100

@@ -7,6 +7,7 @@ import pytest
 from rocketstore import EndStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import StoreError, StoreFullError
+from support.inside import parts_of, services_of
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -133,7 +134,7 @@ def test_a_slave_whose_disk_hung_goes_on_where_it_was(tmp_path, monkeypatch):
     with open_master(tmp_path / "master") as master:
         put_many(master, 50)
         with open_slave(tmp_path / "slave", address_of(master), **sync) as slave:
-            flusher = slave._services.flusher
+            flusher = services_of(slave).flusher
             hung = [True] * 3
 
             def wait_flushed(offset, timeout_s, really=flusher.wait_flushed):
@@ -160,7 +161,7 @@ def test_a_slave_waits_for_its_flush_as_long_as_the_setting_says(
             return False
 
         with monkeypatch.context() as patched:
-            patched.setattr(slave._services.flusher, "wait_flushed", wait_flushed)
+            patched.setattr(services_of(slave).flusher, "wait_flushed", wait_flushed)
             with pytest.raises(StoreError, match=f"after {seconds} s the log is flushed only up"):
                 slave.replicated_log.wait_flushed()
         assert set(waits) == {seconds}
@@ -171,7 +172,7 @@ def test_a_slave_whose_disk_is_full_follows_when_there_is_room_again(tmp_path, m
         put_many(master, 100)
         slave = open_slave(tmp_path / "slave", "127.0.0.1:1")
         full = [True] * 3
-        take = slave._parts.preallocator.take
+        take = parts_of(slave).preallocator.take
 
         def take_or_not(base, *, ahead=True):
             if full:
@@ -179,7 +180,7 @@ def test_a_slave_whose_disk_is_full_follows_when_there_is_room_again(tmp_path, m
                 raise StoreFullError("no room")
             return take(base, ahead=ahead)
 
-        monkeypatch.setattr(slave._parts.preallocator, "take", take_or_not)
+        monkeypatch.setattr(parts_of(slave).preallocator, "take", take_or_not)
         host, port = master.replication.address
         slave.replication._address = (host, port)
         with slave:
@@ -192,7 +193,7 @@ def test_what_is_said_of_the_slaves_counts_for_more_than_the_flush(
     tmp_path, monkeypatch, replicated
 ):
     with open_master(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as master:
-        monkeypatch.setattr(master._services.flusher, "wait_flushed", lambda *_: False)
+        monkeypatch.setattr(services_of(master).flusher, "wait_flushed", lambda *_: False)
         master.replicated_log.set_replica(lambda *_: PutMessageStatus[replicated])
         status = master.put(Message(topic="orders", body=b"late")).status
     assert status.name == ("FLUSH_DISK_TIMEOUT" if replicated == "PUT_OK" else replicated)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rocketstore import InvalidFilterError, Message, MessageStore, RefusedMessageError
-from support.small_store import Clock, open_store
+from support.clock import Clock
+from support.small_store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,9 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.record import encode_blank
 from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
-from support.configured_store import LOG_FILE_BYTES, START_MS, open_small
+from support.clock import START_MS
+from support.configured_store import LOG_FILE_BYTES, open_small
+from support.inside import parts_of
 from support.mapped_bytes import bytes_at
 
 OK = PutMessageStatus.PUT_OK
@@ -225,7 +227,7 @@ class LateLock:
 def nearly_full_log(store, monkeypatch):
     """Return a log whose last file is full by the time that the next put has its turn."""
     store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 3000)))
-    log = store._parts.log
+    log = parts_of(store).log
     own_lock = log.lock
 
     def roll():
@@ -260,7 +262,7 @@ def test_a_message_goes_into_the_file_that_is_last_when_its_turn_comes(store, mo
 def test_room_is_judged_when_the_lock_is_held(store, monkeypatch, count):
     """Whoever had the lock before may have taken the room, or made the next file."""
     store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 3000)))
-    log = store._parts.log
+    log = parts_of(store).log
     own_lock = log.lock
 
     def put_first(size):

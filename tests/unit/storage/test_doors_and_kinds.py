@@ -31,10 +31,10 @@ from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.store import BaseStore
 from rocketstore.units import QueueKey
 from support.audit_runs import audited
+from support.clock import START_MS, Clock
 from support.memory import memory_directory
 from support.rebuild_runs import rebuilt_here
 from support.sink_parts import CONFIG, rows, sink_options, stage
-from support.small_store import START_MS, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,6 +10,7 @@ from rocketstore import Message, MessageStore, StoreClosedError, StoreLockedErro
 from rocketstore.storage.checkpoint import read_checkpoint
 from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
+from support.inside import parts_of, services_of
 from support.patience import PATIENCE_S
 from support.preallocation import wait_idle
 
@@ -88,16 +89,16 @@ def test_abort_stays_when_not_everything_could_be_dispatched(tmp_path):
 def test_files_made_ahead_are_gone_after_close(tmp_path):
     with open_small(tmp_path / "store", threads=True) as store:
         put(store)
-        store._parts.preallocator.request(0)
-        wait_idle(store._parts.preallocator, PATIENCE_S)
+        parts_of(store).preallocator.request(0)
+        wait_idle(parts_of(store).preallocator, PATIENCE_S)
         assert len(list(store.layout.commit_log_directories[0].iterdir())) == 3
     assert len(list(store.layout.commit_log_directories[0].iterdir())) == 1
 
 
 def test_the_next_files_are_made_once_the_last_one_is_half_full(tmp_path):
     def count(store):
-        store._services.make_ahead()
-        assert wait_idle(store._parts.preallocator, PATIENCE_S)
+        services_of(store).make_ahead()
+        assert wait_idle(parts_of(store).preallocator, PATIENCE_S)
         return len(list(store.layout.commit_log_directories[0].iterdir()))
 
     with open_small(tmp_path / "store", threads=True) as store:

@@ -26,8 +26,10 @@ from rocketstore.native.log_end import Record
 from rocketstore.rules.waiting import delayed
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.units import QueueKey
-from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small
+from support.clock import START_MS, Clock
+from support.configured_store import LOG_FILE_BYTES, open_small
 from support.failing_disk import FailingDisk
+from support.inside import parts_of, services_of
 from support.log_parts import LogParts
 from support.mapped_bytes import bytes_at
 from support.said import capture_logs
@@ -515,7 +517,7 @@ def test_a_put_that_does_not_wait_for_the_flush_wakes_it(tmp_path, monkeypatch):
     with open_small(tmp_path / "store", flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
         woken = []
         flushed = store.put(Message(topic=TOPIC, body=b"x")).size
-        monkeypatch.setattr(store._services.flusher, "wake", lambda: woken.append(None))
+        monkeypatch.setattr(services_of(store).flusher, "wake", lambda: woken.append(None))
         assert store.put(Message(topic=TOPIC, body=b"x", wait_flush=False)).status is OK
         assert len(woken) == 1
         assert store.flushed_physical_offset == flushed
@@ -601,8 +603,8 @@ def test_a_put_of_more_than_half_a_second_is_logged(store, monkeypatch):
 def test_a_lock_held_for_a_second_is_a_busy_page_cache_and_for_hours_a_moved_clock(
     store, clock, held_ms, busy
 ):
-    store._parts.log.monotonic = clock
-    store._parts.log.end.locked_since_ms = clock.now_ms
+    parts_of(store).log.monotonic = clock
+    parts_of(store).log.end.locked_since_ms = clock.now_ms
     clock.now_ms += held_ms
     result = store.put(Message(topic=TOPIC, body=b"x"))
     assert result.status is (PutMessageStatus.OS_PAGECACHE_BUSY if busy else OK)
@@ -632,7 +634,7 @@ def test_while_the_disk_lets_one_put_wait_others_are_told_that_the_page_cache_is
     disk = StalledDisk()
     message = Message(topic=TOPIC, body=b"x")
     with open_small(tmp_path / "store", clock, disk=disk) as store, ThreadPoolExecutor(1) as pool:
-        store._parts.log.monotonic = clock
+        parts_of(store).log.monotonic = clock
         try:
             first = (
                 pool.submit(store.put_batch, [message])
@@ -700,13 +702,13 @@ def fail_for_want_of_a_file(store, disk, _clock):
 
 def fail_at_the_clock(store, _disk, clock):
     clock.fails = True
-    log = store._parts.log
+    log = parts_of(store).log
     with pytest.raises(ZeroDivisionError):
         log.append(log.counter(QueueKey(TOPIC, 0)), [Record(b"x", b"", log.end.store_host)])
 
 
 def fail_at_further_queues(store, _disk, _clock):
-    log = store._parts.log
+    log = parts_of(store).log
     with pytest.raises(ZeroDivisionError):
         log.append(
             log.counter(QueueKey(TOPIC, 0)), [Record(b"x", b"", log.end.store_host)],
@@ -723,8 +725,8 @@ def test_the_lock_is_free_after_any_failure(tmp_path, disk, fail):
     with open_small(tmp_path / "store", clock, disk=disk) as store:
         store.put(Message(topic=TOPIC, body=bytes(100)))
         fail(store, disk, clock)
-        assert store._parts.log.end.locked_since_ms == 0
-        assert not store._parts.log.lock.locked()
+        assert parts_of(store).log.end.locked_since_ms == 0
+        assert not parts_of(store).log.lock.locked()
         clock.now_ms += 10_000  # which would be long for one who holds the lock
         result = store.put(Message(topic=TOPIC, body=b"after"))
         assert (result.status, result.queue_offset) == (OK, 1)

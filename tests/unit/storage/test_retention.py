@@ -21,8 +21,10 @@ from rocketstore.storage.retention import (
     newest_store_time,
 )
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
-from support.configured_store import Clock, open_small
+from support.clock import Clock
+from support.configured_store import open_small
 from support.dispatch_parts import DispatchParts
+from support.inside import parts_of
 from support.said import capture_logs
 
 FOUR_O_CLOCK = 1_700_020_800_000
@@ -360,8 +362,8 @@ def test_the_hour_is_that_of_the_machine_s_own_zone(tmp_path, monkeypatch, now_m
                 store.wait_dispatched()
                 store.flush()
                 clock.now_ms = now_ms
-                store._parts.retention.used_ratio = lambda _path: 0.1
-                store._parts.retention.run_once()
+                parts_of(store).retention.used_ratio = lambda _path: 0.1
+                parts_of(store).retention.run_once()
                 assert (store.min_physical_offset > 0) is is_their_hour
         finally:
             patch.undo()
@@ -413,7 +415,7 @@ def test_what_a_reader_took_stays_as_it_was_when_the_files_go(tmp_path):
         before = [bytes(view) for view in views]
         clock.now_ms += 100 * HOUR_MS
         store.delete_expired_files()
-        store._parts.retention.run_once()
+        parts_of(store).retention.run_once()
         assert store.min_physical_offset > 0
         assert not (tmp_path / "store" / "commitlog" / f"{0:020d}").exists()
         assert [bytes(view) for view in views] == before

@@ -11,8 +11,10 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.retention import HOUR_MS, Retention
 from rocketstore.storage.running_flags import RunningFlags
 from rocketstore.storage.threads import Periodic, StopSign
+from support.clock import Clock
 from support.configured_store import open_small
-from support.dispatch_parts import DispatchParts, SettableClock
+from support.dispatch_parts import DispatchParts
+from support.inside import services_of
 
 TURNS = 3
 
@@ -31,7 +33,7 @@ class Waits(StopSign):
 
 def waits_of(store: MessageStore, name: str) -> list[float]:
     """Run a service's turns on this thread; return how long it waited before each."""
-    services = store._services
+    services = services_of(store)
     (service,) = (one for one in (services._queue_flush, *services._watchers) if one.name == name)
     service.stopping = waits = Waits()
     service._do_turns()
@@ -81,7 +83,7 @@ def test_a_turn_that_fails_is_not_the_last():
 
 
 def test_pauses_between_deletions_are_those_of_the_settings(tmp_path):
-    old_ms = SettableClock().now_ms - 100 * HOUR_MS
+    old_ms = Clock().now_ms - 100 * HOUR_MS
     parts = DispatchParts(tmp_path)
     for topic in (b"One", b"Two"):
         parts.append(22, topic=topic, body=b"x" * 290, store_timestamp=old_ms)

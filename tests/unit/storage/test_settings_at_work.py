@@ -18,7 +18,9 @@ from rocketstore import (
     verify_store,
 )
 from rocketstore.config import load_config
-from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
+from support.clock import START_MS, Clock
+from support.configured_store import LOG_FILE_BYTES, open_small, small_config
+from support.inside import parts_of, services_of
 from support.preallocation import wait_idle
 from support.synthetic_log import record_bytes
 
@@ -64,9 +66,9 @@ def test_the_limits_of_a_page_are_settings(tmp_path):
 def test_the_next_file_of_a_warmed_log_has_all_its_pages(tmp_path):
     with open_small(tmp_path / "store", warm_mapped_file_enable=True, threads=True) as store:
         store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 4000)))
-        store._services.make_ahead()
-        assert wait_idle(store._parts.preallocator, 30)
-        ahead = next(iter(store._parts.preallocator._ready.values()))
+        services_of(store).make_ahead()
+        assert wait_idle(parts_of(store).preallocator, 30)
+        ahead = next(iter(parts_of(store).preallocator._ready.values()))
         assert ahead.is_mapped
 
 
@@ -139,8 +141,8 @@ def test_the_page_cache_is_busy_after_a_second_or_as_long_as_the_setting_says(
     with open_small(tmp_path / "store", clock, **settings) as store:
         outcomes = []
         for held_ms in (limit_ms, limit_ms + 1):
-            store._parts.log.monotonic = clock
-            store._parts.log.end.locked_since_ms = clock.now_ms - held_ms
+            parts_of(store).log.monotonic = clock
+            parts_of(store).log.end.locked_since_ms = clock.now_ms - held_ms
             outcomes.append(store.put(Message(topic=TOPIC)).status)
         assert outcomes == [PutMessageStatus.PUT_OK, PutMessageStatus.OS_PAGECACHE_BUSY]
 

@@ -14,6 +14,7 @@ from rocketstore import ConfigError, Message, MessageStore, StoreConfig
 from rocketstore.config import load_config
 from rocketstore.config.files import SMALL
 from rocketstore.units import MiB
+from support.inside import parts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def test_later_opens_need_not_know_that_a_store_is_small(tmp_path: Path, first: 
     with MessageStore.open(tmp_path) as store:
         store.put(ONE, 7)
         store.wait_dispatched()
-        sizes = store._parts.sizes
+        sizes = parts_of(store).sizes
     assert sizes == SMALL
     assert disk_bytes(tmp_path) < 5_000_000
     with MessageStore.open(tmp_path, read_only=True) as store:
@@ -79,7 +80,7 @@ def test_later_opens_need_not_know_that_a_store_is_small(tmp_path: Path, first: 
 def test_a_store_of_other_sizes_is_not_opened_as_a_small_one(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path, StoreConfig.small(mapped_file_size_commit_log=MiB)) as store:
         store.put(ONE)
-        assert store._parts.sizes.commit_log_file_bytes == MiB
+        assert parts_of(store).sizes.commit_log_file_bytes == MiB
     with pytest.raises(ConfigError, match=r"mappedFileSizeCommitLog is 4263936, but .* 1048576"):
         MessageStore.open(tmp_path, StoreConfig.small())
 
@@ -101,7 +102,7 @@ def test_a_program_s_store_deletes_nothing_unless_told(tmp_path: Path) -> None:
         times[0] += year_ms
         with pytest.raises(ConfigError, match="retention is off"):
             store.delete_expired_files()
-        assert store._parts.retention.run_once() == []
+        assert parts_of(store).retention.run_once() == []
         assert store.min_physical_offset == 0
 
 

@@ -9,7 +9,8 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from rocketstore.storage.statistics import BUCKET_NAMES, PutTotals, StoreStatistics
 from rocketstore.units import QueueKey
-from support.log_parts import LogParts, SettableClock
+from support.clock import Clock
+from support.log_parts import LogParts
 from support.said import capture_logs
 
 QUEUE = QueueKey("orders", 0)
@@ -31,8 +32,8 @@ def totals() -> Totals:
 
 
 @pytest.fixture
-def clock() -> SettableClock:
-    return SettableClock()
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture

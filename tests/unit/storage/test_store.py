@@ -23,8 +23,9 @@ from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus, PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.services import DISPATCH_ERROR_AFTER_MS
+from support.clock import Clock
 from support.failing_disk import FailingDisk
-from support.log_parts import SettableClock
+from support.inside import parts_of, services_of
 from support.preallocation import wait_idle
 
 SMALL = StoreConfig(
@@ -76,8 +77,8 @@ def test_the_mark_of_a_writer_is_there_while_it_works_and_gone_after_an_orderly_
 def test_files_made_ahead_are_gone_after_an_orderly_end(tmp_path):
     with MessageStore.open(tmp_path, SMALL) as store:
         store.put(MESSAGE)
-        store._parts.preallocator.request(0)
-        wait_idle(store._parts.preallocator, 10)
+        parts_of(store).preallocator.request(0)
+        wait_idle(parts_of(store).preallocator, 10)
         assert len(list((tmp_path / "commitlog").iterdir())) == 3
     assert len(list((tmp_path / "commitlog").iterdir())) == 1
 
@@ -112,7 +113,7 @@ def test_a_store_left_open_is_recovered_with_everything(tmp_path):
     for number in range(300):
         store.put(MESSAGE, number % 3)
     end = store.max_physical_offset
-    store._parts.lock.release()  # as the system does for a process that dies
+    parts_of(store).lock.release()  # as the system does for a process that dies
     with MessageStore.open(tmp_path, SMALL) as again:
         assert not again.recovery.was_clean
         assert again.max_physical_offset == end
@@ -123,11 +124,11 @@ def test_what_a_dead_writer_left_in_the_page_cache_is_synced_before_it_is_read(t
     store = MessageStore.open(tmp_path, SMALL, threads=False)
     for _ in range(200):
         store.put(MESSAGE)
-    store._parts.lock.release()
+    parts_of(store).lock.release()
     disk = RecordingDisk()
     with MessageStore.open(tmp_path, SYNC, disk=disk, threads=False) as again:
         synced = disk.synced_names()
-        files = [file.path.name for file in again._parts.log.files.files]
+        files = [file.path.name for file in parts_of(again).log.files.files]
         assert set(files) <= set(synced)
         assert len(files) > 1
         assert again.flushed_physical_offset == again.max_physical_offset
@@ -137,10 +138,10 @@ def test_without_sync_flush_the_first_flush_covers_what_a_dead_writer_left(tmp_p
     store = MessageStore.open(tmp_path, SMALL, threads=False)
     for _ in range(200):
         store.put(MESSAGE)
-    store._parts.lock.release()
+    parts_of(store).lock.release()
     disk = RecordingDisk()
     with MessageStore.open(tmp_path, SMALL, disk=disk, threads=False) as again:
-        parts = again._parts
+        parts = parts_of(again)
         files = {file.path.name for file in parts.log.files.files}
         assert len(files) > 1
         assert not files & set(disk.synced_names())
@@ -291,7 +292,7 @@ def test_a_listener_hears_of_every_message_until_it_is_taken_away(tmp_path):
 
 def test_a_flush_puts_log_queues_index_and_checkpoint_on_the_disk(tmp_path):
     disk = RecordingDisk()
-    clock = SettableClock()
+    clock = Clock()
     with MessageStore.open(tmp_path, SMALL, disk=disk, clock=clock, threads=False) as store:
         store.put(MESSAGE)
         disk.synced_names()
@@ -300,7 +301,7 @@ def test_a_flush_puts_log_queues_index_and_checkpoint_on_the_disk(tmp_path):
         assert synced.count("00000000000000000000") == 2  # log and queue
         assert "checkpoint" in synced
         assert any(name.startswith("20") for name in synced)
-        assert store._parts.checkpoint.times == (clock.now_ms,) * 3
+        assert parts_of(store).checkpoint.times == (clock.now_ms,) * 3
 
 
 def test_a_failed_sync_at_the_end_is_raised_and_leaves_the_mark(tmp_path):
@@ -331,10 +332,10 @@ def test_an_error_inside_the_block_is_not_hidden_by_one_of_the_end(tmp_path):
 
 
 def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path, monkeypatch):
-    clock = SettableClock()
+    clock = Clock()
     monkeypatch.setattr(services_module, "monotonic_ms", clock)
     with MessageStore.open(tmp_path, SMALL, threads=False) as store:
-        services = store._services
+        services = services_of(store)
         services.dispatch.health = DispatchHealth(3, OSError("no"), clock.now_ms)
         services.watch_dispatch()
         assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK

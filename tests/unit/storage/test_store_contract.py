@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
-from support.configured_store import START_MS, Clock, open_small
+from support.clock import START_MS, Clock
+from support.configured_store import open_small
 
 TOPICS = ("a", "b")
 KINDS = ("writing", "writing again", "read only", "read only beside the writer")

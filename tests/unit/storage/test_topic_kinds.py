@@ -16,9 +16,10 @@ from rocketstore.cli.application import run
 from rocketstore.config import BrokerRole
 from rocketstore.errors import StoreClosedError
 from rocketstore.storage.store import BaseStore
+from support.clock import START_MS, Clock
 from support.faulty_disk import FaultyDisk
+from support.inside import parts_of
 from support.memory import memory_directory
-from support.small_store import START_MS, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,7 +199,7 @@ def test_whatever_fails_while_a_topic_becomes_one_the_store_opens_and_loses_noth
 def test_a_kind_is_not_changed_while_the_store_closes(root: Path) -> None:
     store = open_store(root)
     topics = store.batch_topics
-    store._parts.log.settle()  # a closing store got that far
+    parts_of(store).log.settle()  # a closing store got that far
     with pytest.raises(StoreClosedError):
         topics.create("t")
     store.close()

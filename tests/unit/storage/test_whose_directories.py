@@ -18,7 +18,8 @@ from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.layout import StoreLayout
-from support.small_store import CONFIG, START_MS, Clock
+from support.clock import START_MS, Clock
+from support.small_store import CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,8 +26,9 @@ from rocketstore.transaction.records import (
     check_step,
 )
 from rocketstore.units import QueueKey
+from support.clock import START_MS
 from support.memory import memory_directory
-from support.small_store import CONFIG, START_MS
+from support.small_store import CONFIG
 from support.transaction_stores import Killed, TransactionStores, all_of, ended, halves
 
 if TYPE_CHECKING:

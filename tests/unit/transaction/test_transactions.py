@@ -26,9 +26,10 @@ from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import Ledger, open_transactions, read_ledger
 from rocketstore.transaction.records import HALF, OP, op_record
 from rocketstore.units import QueueKey
+from support.clock import START_MS
 from support.interrupts import InterruptAt
 from support.memory import memory_directory
-from support.small_store import CONFIG, START_MS
+from support.small_store import CONFIG
 from support.transaction_stores import Killed, TransactionStores, all_of, ended
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from rocketstore import repair_store, verify_store
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
-from support.small_store import START_MS, Clock, messages, put_all
+from support.clock import START_MS, Clock
+from support.small_store import messages, put_all
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,8 +25,9 @@ from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import ByteRange, QueueKey
+from support.clock import Clock
 from support.dispatch_counts import counts_of, dispatch_counted
-from support.dispatch_parts import DispatchParts, SettableClock
+from support.dispatch_parts import DispatchParts
 from support.golden_stores import golden_store
 from support.index_answers import find
 from support.oracle.codecs import decode_item
@@ -54,9 +55,7 @@ def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name,
     table = ConsumeQueueTable(
         tmp_path / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
     )
-    index = IndexService(
-        tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=SettableClock()
-    )
+    index = IndexService(tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=Clock())
     dispatcher = Dispatcher(
         log, table, index, readable_limit=lambda: end,
         delays_ms=parse_delay_levels(StoreConfig().message_delay_level),
@@ -91,7 +90,7 @@ def test_an_expired_log_without_queues_gives_javas_fillers(tmp_path):
         tmp_path / "index",
         IndexLayout(500, 2000),
         disk=disk,
-        clock=SettableClock(),
+        clock=Clock(),
         is_enabled=False,
     )
     end = max(batch.end_of_data for f in log.files for batch in scan_window(f.array, base=f.base))

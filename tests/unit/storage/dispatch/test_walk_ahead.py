@@ -17,10 +17,12 @@ from rocketstore.scan.columns import StopReason, new_columns
 from rocketstore.storage.dispatch import dispatcher as dispatching
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.units import MiB
+from support.clock import Clock
 from support.configured_store import open_small
 from support.dispatch_counts import counts_of, dispatch_counted
 from support.dispatch_parts import DispatchParts
-from support.small_store import CONFIG, LOG_FILE_BYTES, Clock, build_store, crashed
+from support.inside import parts_of
+from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, crashed
 
 COUNT = 150
 BATCH_RECORDS = 4
@@ -66,7 +68,7 @@ def test_a_damaged_store_is_recovered_to_the_same_bytes_with_and_without(
         root = tmp_path / "copy"
         shutil.copytree(original, root)
         store = MessageStore.open(root, CONFIG, clock=Clock(now_ms), policy=policy, threads=False)
-        report, counts = store.recovery, counts_of(store._parts.dispatcher)
+        report, counts = store.recovery, counts_of(parts_of(store).dispatcher)
         store.close()
         recovered[walks_ahead] = (report, counts, tree(root))
         shutil.rmtree(root)

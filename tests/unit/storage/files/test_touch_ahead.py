@@ -28,8 +28,9 @@ from rocketstore.storage.files.mapped_file import MappedFile, advise
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.units import QueueKey
+from support.clock import Clock
 from support.failing_disk import FailingDisk
-from support.log_parts import LogParts, SettableClock
+from support.log_parts import LogParts
 from support.mapped_bytes import append_bytes, resident_bytes
 from support.patience import PATIENCE_S
 
@@ -53,7 +54,7 @@ class RecordingTouch(TouchAhead):
         self.ended += 1
 
 
-def log_with(directory: Path, touch: TouchAhead, clock: SettableClock) -> CommitLog:
+def log_with(directory: Path, touch: TouchAhead, clock: Clock) -> CommitLog:
     disk = Disk()
     files = MappedFileQueue(directory, FILE_BYTES, disk=disk)
     return CommitLog(
@@ -72,7 +73,7 @@ def append(log: CommitLog) -> int:
 
 
 def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_path):
-    touch, clock = RecordingTouch(), SettableClock()
+    touch, clock = RecordingTouch(), Clock()
     log = log_with(tmp_path, touch, clock)
     for _ in range(10):
         append(log)
@@ -86,7 +87,7 @@ def test_a_fast_writer_has_the_next_windows_touched_whenever_it_enters_one(tmp_p
 
 @pytest.mark.parametrize(("filled_ms", "windows"), [(0, 8), (19, 8), (20, 2), (999, 2), (1000, 0)])
 def test_the_faster_the_writer_the_longer_its_lead(tmp_path, filled_ms, windows):
-    touch, clock = RecordingTouch(), SettableClock()
+    touch, clock = RecordingTouch(), Clock()
     log = log_with(tmp_path, touch, clock)
     for _ in range(3):
         append(log)
@@ -160,7 +161,7 @@ def test_no_stretch_of_bytes_no_pages():
 
 def test_a_file_that_is_full_is_let_go(tmp_path):
     touch = RecordingTouch()
-    log = log_with(tmp_path, touch, SettableClock())
+    log = log_with(tmp_path, touch, Clock())
     for _ in range(15):
         append(log)
     assert touch.ended == 0
@@ -169,7 +170,7 @@ def test_a_file_that_is_full_is_let_go(tmp_path):
 
 
 def test_a_slow_writer_is_left_alone(tmp_path):
-    touch, clock = RecordingTouch(), SettableClock()
+    touch, clock = RecordingTouch(), Clock()
     log = log_with(tmp_path, touch, clock)
     for _ in range(30):
         append(log)
@@ -178,7 +179,7 @@ def test_a_slow_writer_is_left_alone(tmp_path):
 
 
 def test_windows_change_nothing_in_what_is_written(tmp_path):
-    clock = SettableClock()
+    clock = Clock()
     plain = log_with(tmp_path / "a", RecordingTouch(), clock)
     plain.touch_ahead = None
     touched = log_with(tmp_path / "b", TouchAhead(), clock)

@@ -19,7 +19,8 @@ from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.index.pread_index import PreadIndex
-from support.dispatch_parts import INDEX_LAYOUT, DispatchParts, SettableClock
+from support.clock import Clock
+from support.dispatch_parts import INDEX_LAYOUT, DispatchParts
 from support.golden_stores import golden_store
 from support.index_answers import candidates
 from support.index_answers import find as find_in
@@ -31,7 +32,7 @@ TOPIC = "TopicTest"
 
 
 def open_index(root, layout=LAYOUT, **options):
-    given = {"disk": Disk(), "clock": SettableClock(), "tz": UTC} | options
+    given = {"disk": Disk(), "clock": Clock(), "tz": UTC} | options
     index = IndexService(root / "index", layout, **given)
     problems = index.load()
     return index, problems
@@ -229,7 +230,7 @@ def test_messages_without_keys_make_no_index_file(parts):
 
 def test_names_rise_whatever_the_clock_says(tmp_path):
     """K-I4: two files within a millisecond, or a clock set back."""
-    clock = SettableClock()
+    clock = Clock()
     index, _ = open_index(tmp_path, clock=clock)
     for step in (0, 0, -5000, 7):
         clock.now_ms += step
@@ -262,7 +263,7 @@ def test_a_file_whose_making_was_interrupted_is_gone_after_the_next_roll(
     tmp_path, monkeypatch, place, later_ms
 ):
     """Also within the millisecond that named it."""
-    clock = SettableClock()
+    clock = Clock()
     index, _ = open_index(tmp_path, clock=clock)
     index.roll()
     put(index, "k", 0, 1_700_000_000_000)

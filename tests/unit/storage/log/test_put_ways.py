@@ -30,7 +30,9 @@ from rocketstore.storage.log import commit_log, prepared, writer
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.units import QueueKey
-from support.configured_store import LOG_FILE_BYTES, Clock, open_small
+from support.clock import Clock
+from support.configured_store import LOG_FILE_BYTES, open_small
+from support.inside import parts_of
 from support.leaks import assert_keeps_nothing
 from support.mapped_bytes import bytes_at
 from support.memory import memory_directory
@@ -204,7 +206,7 @@ def outcome(store, call):
 
 
 def picture(store):
-    log = store._parts.log
+    log = parts_of(store).log
     return (
         [file.read_at(0, file.size) for file in log.files.files],
         [file.write_position for file in log.files.files],
@@ -250,7 +252,7 @@ def store(tmp_path):
 @pytest.fixture
 def appends(store, monkeypatch):
     """Count the puts that were looked at closer, and appended."""
-    log, counted = store._parts.log, []
+    log, counted = parts_of(store).log, []
     append = log.append
     monkeypatch.setattr(log, "append", lambda *a: counted.append(a) or append(*a))
     return counted
@@ -331,7 +333,7 @@ def test_bodies_get_the_checksum_of_zlib(tmp_path, size):
         for result in (store.put(message), store.put_batch([message])):
             offset = result.physical_offset
             record = decode_record(
-                bytes_at(store._parts.log.files, offset, result.size), 0, base=offset
+                bytes_at(parts_of(store).log.files, offset, result.size), 0, base=offset
             )
             assert record.body_crc == zlib.crc32(body) & 0x7FFFFFFF
 
@@ -390,7 +392,7 @@ def test_odd_calls_are_errors_of_python(store):
 
 @needs_compiled
 def test_objects_of_the_log_refuse_what_is_none_of_theirs(store):
-    log = store._parts.log
+    log = parts_of(store).log
     end, counter = log.end, log.counter(QueueKey("orders", 0))
     file = log.files.last()
     for wrong in (
@@ -484,7 +486,7 @@ def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
             thread.join()
     finally:
         sys.setswitchinterval(interval)
-    log = store._parts.log
+    log = parts_of(store).log
     places = {}
     for file in log.files.files:
         position = 0
@@ -516,7 +518,7 @@ def test_no_batch_is_left_to_the_checks_because_it_enters_a_window(tmp_path, mon
     with MessageStore.open(tmp_path / "store", config) as store:
         assert store.put(PLAIN).status is OK
         appended = []
-        monkeypatch.setattr(store._parts.log, "append", appended.append)
+        monkeypatch.setattr(parts_of(store).log, "append", appended.append)
         for _ in range(2):
             store.put_batch([message] * 4)
             store.put_client_batch("orders", 0, batch, born_host=PLAIN.born_host)
@@ -530,7 +532,7 @@ def test_a_put_that_is_done_at_once_has_the_next_windows_touched(tmp_path, monke
     message = msgspec.structs.replace(PLAIN, body=bytes(TOUCH_BYTES // 5))
     with MessageStore.open(tmp_path / "store", config, clock=Clock()) as store:
         asked = []
-        touch = store._parts.touch_ahead
+        touch = parts_of(store).touch_ahead
         monkeypatch.setattr(touch, "request", lambda _file, start, _stop: asked.append(start))
         for _ in range(12):
             assert store.put(message).status is OK
@@ -540,7 +542,7 @@ def test_a_put_that_is_done_at_once_has_the_next_windows_touched(tmp_path, monke
 @needs_compiled
 def test_an_interrupt_after_a_put_is_stored_does_not_keep_dispatch_asleep(store):
     first = store.put(PLAIN).queue_offset
-    end, calls = store._parts.log.end, []
+    end, calls = parts_of(store).log.end, []
 
     def interrupted():
         calls.append(end.position)

@@ -10,12 +10,11 @@ import pytest
 
 from rocketstore import repair_store
 from rocketstore.config import StoreConfig
+from support.clock import START_MS, Clock
 from support.golden import CRASH_CASES, golden_case
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
-    START_MS,
-    Clock,
     build_store,
     copy_store,
     crashed,

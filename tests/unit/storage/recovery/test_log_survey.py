@@ -10,7 +10,8 @@ import pytest
 
 from rocketstore.storage.files.pread_files import PreadFiles, ReadLogFile
 from rocketstore.storage.recovery.log_survey import survey_log
-from support.small_store import LOG_FILE_BYTES, START_MS, Clock, build_store, overwrite, read_log
+from support.clock import START_MS, Clock
+from support.small_store import LOG_FILE_BYTES, build_store, overwrite, read_log
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,13 +12,14 @@ from rocketstore import Message, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.message_store import MessageStore
+from support.clock import Clock
 from support.dying_disk import DyingDisk, KilledError
+from support.inside import parts_of
 from support.said import capture_logs
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
     QUEUE_FILE_BYTES,
-    Clock,
     bodies,
     build_store,
     copy_store,
@@ -258,7 +259,7 @@ def earlier_longer_log(tmp_path: Path, *, later_body_size: int) -> tuple[Path, i
         put_all(store, messages(50), second_clock)
         second_clock.now_ms += 60_000
         put_all(store, messages(20, first=50, body_size=later_body_size), second_clock)
-        end = store._parts.log.max_offset
+        end = parts_of(store).log.max_offset
     for path in sorted((long_root / "commitlog").iterdir()):
         base = int(path.name)
         target = root / "commitlog" / path.name

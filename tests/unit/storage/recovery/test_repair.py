@@ -12,13 +12,12 @@ import pytest
 from rocketstore import repair_store, verify_store
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreLockedError
 from rocketstore.verification.findings import Severity
+from support.clock import START_MS, Clock
 from support.dying_disk import DyingDisk, KilledError
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
     QUEUE_FILE_BYTES,
-    START_MS,
-    Clock,
     bodies,
     build_store,
     crashed,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import repair_store
-from support.small_store import CONFIG, LOG_FILE_BYTES, Clock, build_store, crashed, log_path
+from support.clock import Clock
+from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, crashed, log_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,8 +27,10 @@ from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.transient_pool import committer as committer_module
 from rocketstore.storage.transient_pool import pool as pool_module
 from rocketstore.storage.transient_pool.pool import PooledFile
-from support.configured_store import LOG_FILE_BYTES, START_MS, Clock, open_small, small_config
+from support.clock import START_MS, Clock
+from support.configured_store import LOG_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
+from support.inside import parts_of, services_of
 from support.pooled_store import BODY, fill_file, in_files, open_pooled
 from support.replicas import wait_until
 from support.said import capture_logs
@@ -111,7 +113,7 @@ def test_nobody_sees_what_is_not_committed(tmp_path):
         first, second = put(store, b"first"), put(store, b"second")
         end = second.physical_offset + second.size
         assert (first.queue_offset, second.queue_offset) == (0, 1)
-        while store._parts.dispatcher.run_once():
+        while parts_of(store).dispatcher.run_once():
             pass
         assert not any(in_files(store))
         assert store.dispatched_physical_offset == store.max_physical_offset == 0
@@ -129,7 +131,7 @@ def test_nobody_sees_what_is_not_committed(tmp_path):
             assert reader.max_physical_offset == 0
 
         store.transient_pool.commit()
-        while store._parts.dispatcher.run_once():
+        while parts_of(store).dispatcher.run_once():
             pass
         assert b"first" in in_files(store)
         assert store.dispatched_physical_offset == store.max_physical_offset == end
@@ -146,7 +148,7 @@ def test_a_commit_has_whole_records_only(tmp_path):
     with open_pooled(tmp_path) as store:
         put(store, b"first")
         end = store.appended_physical_offset
-        store._parts.log.end.file.array[end : end + 100] = 7  # a put that is under way
+        parts_of(store).log.end.file.array[end : end + 100] = 7  # a put that is under way
         store.transient_pool.commit()
         assert not any(in_files(store)[end:])
 
@@ -158,7 +160,7 @@ def test_who_asks_for_a_message_by_its_offset_gets_it_from_the_pool(tmp_path):
         assert store.by_id(second.message_id).body == b"second"
         assert store.at_physical_offset(second.physical_offset + second.size) is None
         third = put(store, b"third")
-        store._parts.disk.is_full = True
+        parts_of(store).disk.is_full = True
         assert store.at_physical_offset(third.physical_offset).body == b"third"
 
 
@@ -207,7 +209,7 @@ def test_a_flush_commits_and_syncs_everything(tmp_path):
         assert store.flushed_physical_offset == store.max_physical_offset == end
         assert ("fdatasync", f"{0:020d}") in disk.calls
         put(store)
-        store._services.flusher.flush()  # by the clock: it syncs what is committed
+        services_of(store).flusher.flush()  # by the clock: it syncs what is committed
         assert store.flushed_physical_offset == end
 
 
@@ -284,13 +286,13 @@ def test_the_files_are_those_of_a_store_without_a_pool(tmp_path):
 def test_a_full_file_is_committed_to_its_end_before_its_buffer_is_another_s(tmp_path):
     with open_pooled(tmp_path, transient_store_pool_size=1) as store:
         first = fill_file(store, lambda: put(store))
-        second = store._parts.log.files.last()
+        second = parts_of(store).log.files.last()
         assert not isinstance(second, PooledFile)
         assert in_files(store)[LOG_FILE_BYTES:].count(BODY) == 1, "as without a pool"
         assert store.max_physical_offset == LOG_FILE_BYTES, "no hole may be before that"
         assert store.transient_pool.pool.free_count == 1
         fill_file(store, lambda: put(store))
-        third = store._parts.log.files.last()
+        third = parts_of(store).log.files.last()
         assert isinstance(third, PooledFile)
         assert store.max_physical_offset <= 2 * LOG_FILE_BYTES
         store.wait_dispatched()
@@ -302,7 +304,7 @@ def test_nothing_is_written_through_a_mapping_before_all_before_it_is_committed(
     disk = FailingDisk()
     with open_pooled(tmp_path, transient_store_pool_size=1, disk=disk) as store:
         put(store)
-        store._parts.preallocator._ready[LOG_FILE_BYTES] = ahead = file_at(store, LOG_FILE_BYTES)
+        parts_of(store).preallocator._ready[LOG_FILE_BYTES] = ahead = file_at(store, LOG_FILE_BYTES)
         disk.is_full = True
         result = None
         while result is None or result.is_stored:
@@ -311,15 +313,15 @@ def test_nothing_is_written_through_a_mapping_before_all_before_it_is_committed(
         assert "no room" in result.detail
         assert not ahead.array.any()
         assert store.appended_physical_offset == LOG_FILE_BYTES, "its BLANK is there"
-        store._services.flusher.flush()
-        while store._parts.dispatcher.run_once():
+        services_of(store).flusher.flush()
+        while parts_of(store).dispatcher.run_once():
             pass
         assert store.max_physical_offset == store.flushed_physical_offset == 0
         assert store.dispatched_physical_offset == 0
         disk.is_full = False
         store.flush()
         put(store)
-        assert store._parts.log.files.last() is ahead
+        assert parts_of(store).log.files.last() is ahead
         assert ahead.array.any()
         store.wait_dispatched()
     assert verify_store(tmp_path).findings == []
@@ -327,14 +329,14 @@ def test_nothing_is_written_through_a_mapping_before_all_before_it_is_committed(
 
 def file_at(store: MessageStore, base: int) -> MappedFile:
     """Return a file that was made ahead while no buffer was free."""
-    return store._parts.preallocator._make(base)
+    return parts_of(store).preallocator._make(base)
 
 
 def test_flush_and_dispatch_stop_where_the_commit_stopped(tmp_path):
     with open_pooled(tmp_path) as store:
         fill_file(store, lambda: put(store))
-        store._services.flusher.flush()
-        while store._parts.dispatcher.run_once():
+        services_of(store).flusher.flush()
+        while parts_of(store).dispatcher.run_once():
             pass
         assert store.max_physical_offset == store.flushed_physical_offset == 0
         assert store.dispatched_physical_offset == 0
@@ -361,7 +363,7 @@ def test_a_file_that_was_there_is_written_through_its_mapping_and_the_next_one_i
         put(store, b"through the mapping")
         assert b"through the mapping" in in_files(store)
         fill_file(store, lambda: put(store))
-        assert isinstance(store._parts.log.files.last(), PooledFile)
+        assert isinstance(parts_of(store).log.files.last(), PooledFile)
         store.wait_dispatched()
         assert bodies(store)[:2] == [b"before", b"through the mapping"]
 
@@ -369,7 +371,7 @@ def test_a_file_that_was_there_is_written_through_its_mapping_and_the_next_one_i
 def test_files_are_made_ahead_with_buffers(tmp_path):
     with open_pooled(tmp_path, threads=True) as store:
         fill_file(store, lambda: put(store))
-        ready = store._parts.preallocator._ready
+        ready = parts_of(store).preallocator._ready
         ahead = (2 * LOG_FILE_BYTES, 3 * LOG_FILE_BYTES)
         wait_until(lambda: all(base in ready for base in ahead), "two files ahead")
         assert all(isinstance(ready[base], PooledFile) for base in ahead)
@@ -411,7 +413,7 @@ def test_what_a_kill_takes_is_what_was_not_committed(tmp_path):
 def test_a_put_that_comes_to_the_lock_of_a_closing_store_is_refused(tmp_path):
     with open_pooled(tmp_path) as store:
         put(store)
-        store._parts.log.settle()
+        parts_of(store).log.settle()
         store._writer.plain.is_open = False
         result = store.put(Message(topic=TOPIC, body=b"late"))
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -448,7 +450,7 @@ def test_a_store_that_cannot_commit_is_closed_by_another_call(tmp_path):
     store = open_pooled(tmp_path, disk=disk, threads=True, commit_interval_commit_log=3_600_000)
     store.wait_dispatched()
     disk.is_full = True
-    store._parts.disk.is_full = False
+    parts_of(store).disk.is_full = False
     put(store, b"kept")
     disk.is_full = True
     with pytest.raises(StoreFullError):
@@ -576,7 +578,7 @@ class Ticking(Clock):
 @pytest.mark.parametrize("timed", [True, False])
 def test_a_commit_wakes_the_flush_unless_that_goes_by_the_clock_only(tmp_path, timed):
     with open_pooled(tmp_path, flush_commit_log_timed=timed) as store:
-        group = store._services.flusher.group
+        group = services_of(store).flusher.group
         put(store)
         assert not group.rest(0.0), "a put alone wakes nobody"
         store.transient_pool.commit()

@@ -1,0 +1,15 @@
+"""The clock of a test: it stands still until the test moves it."""
+
+from __future__ import annotations
+
+START_MS = 1_700_000_000_000
+
+
+class Clock:
+    """A clock that a test moves, in milliseconds."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
