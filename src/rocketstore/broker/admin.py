@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocketstore.broker.bodies import decode_body, encode_body, encode_queues
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.topics import count_fault, name_fault
 from rocketstore.format.metadata_json import SubscriptionGroup
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import Call, Later, Row
@@ -67,22 +68,22 @@ class Admin:
     def rows(self) -> list[Row]:
         """Return what is served."""
         return [
-            Row(RequestCode.GET_ALL_TOPIC_CONFIG, Header, None, self._aside(self.all_topics)),
-            Row(RequestCode.GET_BROKER_CONFIG, Header, VersionReply, self._aside(self.config)),
-            Row(RequestCode.GET_BROKER_RUNTIME_INFO, Header, None, self._aside(self.runtime)),
+            Row(BrokerRequest.GET_ALL_TOPIC_CONFIG, Header, None, self._aside(self.all_topics)),
+            Row(BrokerRequest.GET_BROKER_CONFIG, Header, VersionReply, self._aside(self.config)),
+            Row(BrokerRequest.GET_BROKER_RUNTIME_INFO, Header, None, self._aside(self.runtime)),
             Row(
-                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Header, None, self.settle_group
+                BrokerRequest.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Header, None, self.settle_group
             ),
             Row(
-                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Header, None,
+                BrokerRequest.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Header, None,
                 self._aside(self.all_groups),
             ),
             Row(
-                RequestCode.GET_TOPIC_STATS_INFO, TopicNameHeader, None,
+                BrokerRequest.GET_TOPIC_STATS_INFO, TopicNameHeader, None,
                 self._aside(self.topic_stats),
             ),
             Row(
-                RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, None,
+                BrokerRequest.GET_CONSUME_STATS, ConsumeStatsHeader, None,
                 self._aside(self.consume_stats),
             ),
         ]  # fmt: skip

@@ -14,8 +14,9 @@ import msgspec
 
 from rocketstore.broker.bodies import decode_body, encode_body
 from rocketstore.broker.clients import Client, ConsumerGroup, Subscription
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.consuming import others
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import LATER, Call, Later, Row, answered, request
@@ -114,10 +115,10 @@ class ClientManage:
     def rows(self) -> list[Row]:
         """Return what is served."""
         return [
-            Row(RequestCode.HEART_BEAT, Header, None, self.heartbeat),
-            Row(RequestCode.UNREGISTER_CLIENT, UnregisterHeader, None, self.unregister),
-            Row(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, None, self.members),
-            Row(RequestCode.CHECK_CLIENT_CONFIG, Header, None, self.check),
+            Row(BrokerRequest.HEART_BEAT, Header, None, self.heartbeat),
+            Row(BrokerRequest.UNREGISTER_CLIENT, UnregisterHeader, None, self.unregister),
+            Row(BrokerRequest.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, None, self.members),
+            Row(BrokerRequest.CHECK_CLIENT_CONFIG, Header, None, self.check),
         ]
 
     def heartbeat(self, _header: Header, call: Call) -> Later:
@@ -175,7 +176,7 @@ class ClientManage:
         if settled is None or settled.notify_consumer_ids_changed_enable:
             for client in self._clients.members(group):
                 notice = request(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader(consumer_group=group)
+                    BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader(consumer_group=group)
                 )
                 client.peer.tell(notice)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.refused import SEE, Refused
 from rocketstore.broker.sending import retry_limit
 from rocketstore.consuming.giving_back import given_back
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.remoting.requests import LATER, Call, Later, Row
@@ -54,7 +55,7 @@ class GivingBack:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
-        return [Row(RequestCode.CONSUMER_SEND_MSG_BACK, GiveBackHeader, None, self.give_back)]
+        return [Row(BrokerRequest.CONSUMER_SEND_MSG_BACK, GiveBackHeader, None, self.give_back)]
 
     def give_back(self, header: GiveBackHeader, call: Call) -> Later:
         """Put a copy; answered once the name servers know a topic that is new."""
@@ -69,7 +70,7 @@ class GivingBack:
         group = self._topics.group(header.group)
         if group is None:
             remark = f"subscription group not exist, {header.group} {SEE}"
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not self._settings.broker_permission & PERM_WRITE:
             remark = f"the broker[{self._settings.broker_ip1}] sending message is forbidden"
             raise Refused(ResponseCode.NO_PERMISSION, remark)

@@ -12,6 +12,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.broker.codes import BrokerAnswer
 from rocketstore.errors import FormatError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.remoting.codes import ResponseCode
@@ -83,7 +84,7 @@ class Loop:
             if error is None:
                 then(done.result())
             else:
-                call.answer(reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error), fields={}))
+                call.answer(reply(BrokerAnswer.SERVICE_NOT_AVAILABLE, str(error), fields={}))
 
         future = self._puts.settled(result)
         future.add_done_callback(lambda done: self.post(lambda: go_on(done)))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketstore.broker.client_manage import GroupHeader
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.consuming.first_offset import is_consumed_from_the_beginning
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.remoting.requests import Call, Row, answered
@@ -69,12 +70,14 @@ class Offsets:
     def rows(self) -> list[Row]:
         """Return what is served."""
         return [
-            Row(RequestCode.QUERY_CONSUMER_OFFSET, GroupQueueHeader, OffsetReply, self.query),
-            Row(RequestCode.UPDATE_CONSUMER_OFFSET, CommitHeader, None, self.commit),
-            Row(RequestCode.GET_MAX_OFFSET, QueueHeader, OffsetReply, self.maximum),
-            Row(RequestCode.GET_MIN_OFFSET, QueueHeader, OffsetReply, self.minimum),
-            Row(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, TimeHeader, OffsetReply, self.search),
-            Row(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, TimestampReply, self.earliest),
+            Row(BrokerRequest.QUERY_CONSUMER_OFFSET, GroupQueueHeader, OffsetReply, self.query),
+            Row(BrokerRequest.UPDATE_CONSUMER_OFFSET, CommitHeader, None, self.commit),
+            Row(BrokerRequest.GET_MAX_OFFSET, QueueHeader, OffsetReply, self.maximum),
+            Row(BrokerRequest.GET_MIN_OFFSET, QueueHeader, OffsetReply, self.minimum),
+            Row(BrokerRequest.SEARCH_OFFSET_BY_TIMESTAMP, TimeHeader, OffsetReply, self.search),
+            Row(
+                BrokerRequest.GET_EARLIEST_MSG_STORETIME, QueueHeader, TimestampReply, self.earliest
+            ),
         ]
 
     def query(self, header: GroupQueueHeader, _call: Call) -> Command:

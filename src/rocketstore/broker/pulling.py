@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from rocketstore.broker.bodies import encode_body
 from rocketstore.broker.clients import Subscription
+from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.held_pulls import SWEEP_S, HeldPull, HeldPulls
 from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
 from rocketstore.broker.refused import SEE, Refused
@@ -26,7 +27,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import DELAY
 from rocketstore.message import Message
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import LATER, Call, Later, Row
 from rocketstore.storage.reading.pages import parse_tags
@@ -47,13 +48,13 @@ if TYPE_CHECKING:
 
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
-    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
-    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-    GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.NO_MATCHED_MESSAGE: BrokerAnswer.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: BrokerAnswer.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: BrokerAnswer.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: BrokerAnswer.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: BrokerAnswer.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: BrokerAnswer.PULL_OFFSET_MOVED,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE: BrokerAnswer.PULL_OFFSET_MOVED,
 }
 _log: Final = get_logger(__name__)
 
@@ -79,7 +80,7 @@ class Pulling:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
-        return [Row(RequestCode.PULL_MESSAGE, PullHeader, PullReply, self.pull)]
+        return [Row(BrokerRequest.PULL_MESSAGE, PullHeader, PullReply, self.pull)]
 
     def pull(self, header: PullHeader, call: Call) -> Command | Later:
         """Answer a pull, or hold it."""
@@ -92,7 +93,7 @@ class Pulling:
             self._offsets.set(
                 header.topic, header.consumer_group, header.queue_id, header.commit_offset
             )
-        if answer.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & WAITS:
+        if answer.code == BrokerAnswer.PULL_NOT_FOUND and header.sys_flag & WAITS:
             return self._hold(header, call, wanted)
         return answer
 
@@ -106,8 +107,8 @@ class Pulling:
             status = GetMessageStatus.NO_MESSAGE_IN_QUEUE
         code = _CODES[status]
         if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE and header.queue_offset == 0:
-            code = ResponseCode.PULL_NOT_FOUND
-        if code == ResponseCode.PULL_OFFSET_MOVED and self._keeps_offsets:
+            code = BrokerAnswer.PULL_NOT_FOUND
+        if code == BrokerAnswer.PULL_OFFSET_MOVED and self._keeps_offsets:
             self._note_moved(header, page.next_offset)
         return reply(
             code, status.value,
@@ -152,7 +153,7 @@ class Pulling:
         group = self._topics.group(group_name)
         if group is None:
             remark = f"subscription group [{group_name}] does not exist, {SEE}"
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.consume_enable:
             remark = f"subscription group no permission, {group_name}"
             raise Refused(ResponseCode.NO_PERMISSION, remark)
@@ -188,22 +189,22 @@ class Pulling:
                 parse_tags(wanted.sub_string if wanted.is_by_tags else None)
             except InvalidFilterError as error:
                 remark = "parse the consumer's subscription failed"
-                raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
+                raise Refused(BrokerAnswer.SUBSCRIPTION_PARSE_FAILED, remark) from error
             return wanted
         group = self._clients.consumers.get(header.consumer_group)
         if group is None:
             remark = f"the consumer's group info not exist{SEE}"
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+            raise Refused(BrokerAnswer.SUBSCRIPTION_NOT_EXIST, remark)
         if not broadcasts and group.is_broadcast:
             remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
             raise Refused(ResponseCode.NO_PERMISSION, remark)
         known = group.subscriptions.get(header.topic)
         if known is None:
             remark = f"the consumer's subscription not exist{SEE}"
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+            raise Refused(BrokerAnswer.SUBSCRIPTION_NOT_EXIST, remark)
         if known.sub_version < header.sub_version:
             remark = "the consumer's subscription not latest"
-            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+            raise Refused(BrokerAnswer.SUBSCRIPTION_NOT_LATEST, remark)
         return known
 
     # --- held -----------------------------------------------------------------------------------

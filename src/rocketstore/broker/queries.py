@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.format.record import encode_stored
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.remoting.requests import Call, Later, Row
@@ -58,8 +59,8 @@ class Queries:
     def rows(self) -> list[Row]:
         """Return what is served."""
         return [
-            Row(RequestCode.QUERY_MESSAGE, QueryHeader, QueryReply, self.query),
-            Row(RequestCode.VIEW_MESSAGE_BY_ID, ViewHeader, None, self.view),
+            Row(BrokerRequest.QUERY_MESSAGE, QueryHeader, QueryReply, self.query),
+            Row(BrokerRequest.VIEW_MESSAGE_BY_ID, ViewHeader, None, self.view),
         ]
 
     def query(self, header: QueryHeader, call: Call) -> Later:

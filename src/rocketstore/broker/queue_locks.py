@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from rocketstore.broker.bodies import decode_body, encode_body
-from rocketstore.remoting.codes import RequestCode
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import Call, Row
@@ -55,8 +55,8 @@ class QueueLocks:
     def rows(self) -> list[Row]:
         """Return what is served."""
         return [
-            Row(RequestCode.LOCK_BATCH_MQ, Header, None, self.lock),
-            Row(RequestCode.UNLOCK_BATCH_MQ, Header, None, self.unlock),
+            Row(BrokerRequest.LOCK_BATCH_MQ, Header, None, self.lock),
+            Row(BrokerRequest.UNLOCK_BATCH_MQ, Header, None, self.unlock),
         ]
 
     def lock(self, _header: Header, call: Call) -> Command:

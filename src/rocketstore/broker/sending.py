@@ -16,6 +16,7 @@ import random
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.refused import Refused
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import name_fault, not_there, topic_text
@@ -23,7 +24,7 @@ from rocketstore.errors import FlushFailedError, RefusedMessageError
 from rocketstore.format.properties import DELAY, decode_properties, encode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_MASK, Message
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import LATER, Call, Later, Row
 from rocketstore.rules.topics import RETRY_PREFIX
@@ -70,9 +71,9 @@ FAILURES: Final = {
     PutMessageStatus.CREATE_MAPEDFILE_FAILED: (
         ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken.",
     ),
-    PutMessageStatus.MESSAGE_ILLEGAL: (ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL),
-    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: (ResponseCode.MESSAGE_ILLEGAL, _ILLEGAL),
-    PutMessageStatus.SERVICE_NOT_AVAILABLE: (ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE),
+    PutMessageStatus.MESSAGE_ILLEGAL: (BrokerAnswer.MESSAGE_ILLEGAL, _ILLEGAL),
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: (BrokerAnswer.MESSAGE_ILLEGAL, _ILLEGAL),
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: (BrokerAnswer.SERVICE_NOT_AVAILABLE, _UNAVAILABLE),
     PutMessageStatus.OS_PAGECACHE_BUSY: (
         ResponseCode.SYSTEM_ERROR, "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
     ),
@@ -85,9 +86,9 @@ FAILURES: Final = {
 
 STORED: Final = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
-    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: BrokerAnswer.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: BrokerAnswer.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: BrokerAnswer.SLAVE_NOT_AVAILABLE,
 }
 """Code of what is in the log."""
 
@@ -147,9 +148,9 @@ class Sending:
     def rows(self) -> list[Row]:
         """Return what is served."""
         return [
-            Row(RequestCode.SEND_MESSAGE, SendHeader, SendReply, self.send),
-            Row(RequestCode.SEND_MESSAGE_V2, SendHeaderV2, SendReply, self.send),
-            Row(RequestCode.SEND_BATCH_MESSAGE, SendHeaderV2, SendReply, self.send),
+            Row(BrokerRequest.SEND_MESSAGE, SendHeader, SendReply, self.send),
+            Row(BrokerRequest.SEND_MESSAGE_V2, SendHeaderV2, SendReply, self.send),
+            Row(BrokerRequest.SEND_BATCH_MESSAGE, SendHeaderV2, SendReply, self.send),
         ]
 
     def send(self, header: AnySend, call: Call) -> Command | Later | None:
@@ -231,7 +232,7 @@ class Sending:
         group = self._topics.group(name)
         if group is None:
             remark = f"subscription group not exist, {name}"
-            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         limit = retry_limit(group, header.max_reconsume_times, call)
         if (header.reconsume_times or 0) < limit:
             return sent
@@ -250,10 +251,10 @@ class Sending:
             result = put(header, call, sent)
         except RefusedMessageError as error:
             # Compatible: a batch that is cut off is an exception in 4.9.
-            code = ResponseCode.SYSTEM_ERROR if header.batch else ResponseCode.MESSAGE_ILLEGAL
+            code = ResponseCode.SYSTEM_ERROR if header.batch else BrokerAnswer.MESSAGE_ILLEGAL
             return reply(code, str(error))
         except FlushFailedError as error:
-            return reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+            return reply(BrokerAnswer.SERVICE_NOT_AVAILABLE, str(error))
         if not (result.is_stored and self._waits and sent.waits):
             return stored(sent.told_queue_id, result)
         self._loop.when_safe(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.topics import count_fault, name_fault
 from rocketstore.format.metadata_json import TopicConfig
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32
 from rocketstore.remoting.requests import LATER, Call, Later, Row
@@ -44,7 +45,7 @@ class TopicAdmin:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
-        return [Row(RequestCode.UPDATE_AND_CREATE_TOPIC, TopicHeader, None, self.settle)]
+        return [Row(BrokerRequest.UPDATE_AND_CREATE_TOPIC, TopicHeader, None, self.settle)]
 
     def settle(self, header: TopicHeader, call: Call) -> Command | Later:
         """Make a topic or change it, and tell the name servers."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.sending import FAILURES
 from rocketstore.config import BrokerRole
 from rocketstore.events import get_logger
 from rocketstore.format.record import encode_stored
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.remoting.requests import Call, Later, Row, request
@@ -77,13 +78,13 @@ class TransactionEnds:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
-        return [Row(RequestCode.END_TRANSACTION, EndHeader, None, self.end)]
+        return [Row(BrokerRequest.END_TRANSACTION, EndHeader, None, self.end)]
 
     def end(self, header: EndHeader, call: Call) -> Command | Later | None:
         """Commit or roll back; a producer that does not know yet gets no answer."""
         if self._store.config.broker_role is BrokerRole.SLAVE:
             remark = "Message store is slave mode, so end transaction is forbidden. "
-            return reply(ResponseCode.SLAVE_NOT_AVAILABLE, remark)
+            return reply(BrokerAnswer.SLAVE_NOT_AVAILABLE, remark)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
         return self._loop.aside(call, lambda: self._ended(header))
@@ -115,5 +116,5 @@ class TransactionEnds:
             msg_id=key, transaction_id=key, offset_msg_id=half.message_id,
         )  # fmt: skip
         client.peer.tell(
-            request(RequestCode.CHECK_TRANSACTION_STATE, question, encode_stored(half))
+            request(BrokerRequest.CHECK_TRANSACTION_STATE, question, encode_stored(half))
         )

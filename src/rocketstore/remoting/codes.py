@@ -1,5 +1,7 @@
 """The numbers of the protocol: requests, replies, languages.
 
+Those that only brokers serve and say are in `rocketstore.broker.codes`.
+
 How derived: RequestCode, ResponseCode and LanguageCode of 4.9.8; remoting specification, sections 6
 and 8, and the tables of requests.
 """
@@ -10,32 +12,8 @@ import enum
 
 
 class RequestCode(enum.IntEnum):
-    """What a request asks for, by the names of 4.9; those that somebody here serves."""
+    """What a request asks for, by the names of 4.9; what name servers serve."""
 
-    SEND_MESSAGE = 10
-    PULL_MESSAGE = 11
-    QUERY_MESSAGE = 12
-    QUERY_CONSUMER_OFFSET = 14
-    UPDATE_CONSUMER_OFFSET = 15
-    UPDATE_AND_CREATE_TOPIC = 17
-    GET_ALL_TOPIC_CONFIG = 21
-    GET_BROKER_CONFIG = 26
-    GET_BROKER_RUNTIME_INFO = 28
-    SEARCH_OFFSET_BY_TIMESTAMP = 29
-    GET_MAX_OFFSET = 30
-    GET_MIN_OFFSET = 31
-    GET_EARLIEST_MSG_STORETIME = 32
-    VIEW_MESSAGE_BY_ID = 33
-    HEART_BEAT = 34
-    UNREGISTER_CLIENT = 35
-    CONSUMER_SEND_MSG_BACK = 36
-    END_TRANSACTION = 37
-    GET_CONSUMER_LIST_BY_GROUP = 38
-    CHECK_TRANSACTION_STATE = 39
-    NOTIFY_CONSUMER_IDS_CHANGED = 40
-    LOCK_BATCH_MQ = 41
-    UNLOCK_BATCH_MQ = 42
-    CHECK_CLIENT_CONFIG = 46
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102
@@ -43,49 +21,31 @@ class RequestCode(enum.IntEnum):
     UNREGISTER_BROKER = 104
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
-    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
-    GET_TOPIC_STATS_INFO = 202
     WIPE_WRITE_PERM_OF_BROKER = 205
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
-    GET_CONSUME_STATS = 208
     DELETE_TOPIC_IN_NAMESRV = 216
     GET_KVLIST_BY_NAMESPACE = 219
     GET_TOPICS_BY_CLUSTER = 224
     GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
-    SEND_MESSAGE_V2 = 310
     GET_UNIT_TOPIC_LIST = 311
     GET_HAS_UNIT_SUB_TOPIC_LIST = 312
     GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
     UPDATE_NAMESRV_CONFIG = 318
     GET_NAMESRV_CONFIG = 319
-    SEND_BATCH_MESSAGE = 320
     QUERY_DATA_VERSION = 322
     ADD_WRITE_PERM_OF_BROKER = 327
 
 
 class ResponseCode(enum.IntEnum):
-    """What became of a request; those that somebody here says."""
+    """What became of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
     SYSTEM_BUSY = 2
     REQUEST_CODE_NOT_SUPPORTED = 3
-    FLUSH_DISK_TIMEOUT = 10
-    SLAVE_NOT_AVAILABLE = 11
-    FLUSH_SLAVE_TIMEOUT = 12
-    MESSAGE_ILLEGAL = 13
-    SERVICE_NOT_AVAILABLE = 14
     NO_PERMISSION = 16
     TOPIC_NOT_EXIST = 17
-    PULL_NOT_FOUND = 19
-    PULL_RETRY_IMMEDIATELY = 20
-    PULL_OFFSET_MOVED = 21
     QUERY_NOT_FOUND = 22
-    SUBSCRIPTION_PARSE_FAILED = 23
-    SUBSCRIPTION_NOT_EXIST = 24
-    SUBSCRIPTION_NOT_LATEST = 25
-    SUBSCRIPTION_GROUP_NOT_EXIST = 26
 
 
 class Language(enum.IntEnum):

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from rocketstore.errors import FieldRangeError, FormatError, ResponseError
 from rocketstore.events import get_logger
-from rocketstore.remoting.codes import RequestCode, ResponseCode
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, decode_fields, encode_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from enum import IntEnum
 
     from rocketstore.remoting.fields import AnyHeader
     from rocketstore.remoting.limits import Totals
@@ -72,7 +73,7 @@ class Row(NamedTuple):
     `handle` returns the reply, None for none, or `LATER`.
     """
 
-    code: RequestCode
+    code: IntEnum
     header: type[Header]
     reply: type[Header] | None
     handle: Callable[[Any, Call], Command | Later | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.nameserver.requests import NameServer
 from rocketstore.remoting.codes import RequestCode
 from support.page_tables import table_with, tables
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from support.broker_desk import Desk
 
 PAGE = "reference/requests.md"
-TOLD = {RequestCode.CHECK_TRANSACTION_STATE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+TOLD = {BrokerRequest.CHECK_TRANSACTION_STATE, BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED}
 """What a broker sends."""
 
 
@@ -24,7 +25,7 @@ def test_the_page_has_every_request_of_a_broker_with_its_fields(desk: Desk) -> N
         (str(int(code)), f"`{row.code.name}`", cells(row.header), cells(row.reply))
         for code, row in sorted(rows.items())
     ]
-    assert rows.keys() | NameServer().requests.rows.keys() | TOLD == set(RequestCode)
+    assert rows.keys() | NameServer().requests.rows.keys() | TOLD == {*RequestCode, *BrokerRequest}
 
 
 def test_what_is_to_come_is_not_there_yet(desk: Desk) -> None:
