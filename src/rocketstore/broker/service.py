@@ -11,15 +11,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.broker.loop import Loop
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.table import BrokerTable
-from rocketstore.broker.topics import Topics, first_topics
+from rocketstore.broker.topic_admin import TopicHeader
+from rocketstore.broker.topics import READ_WRITE, Topics, first_topics
+from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
 from rocketstore.nameserver.service import serving
 from rocketstore.remoting.client import RemotingClient
+from rocketstore.remoting.codes import RequestCode
+from rocketstore.remoting.fields import Header
+from rocketstore.remoting.requests import reply_header, request
 from rocketstore.remoting.server import RemotingServer, new_event_loop
 from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import ServiceThread
@@ -29,9 +34,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.errors import RocketStoreError
     from rocketstore.message_store import MessageStore
 
 _log: Final = get_logger(__name__)
+
+
+class _Running(NamedTuple):
+    """What a broker has while it runs."""
+
+    loop: asyncio.AbstractEventLoop
+    stopped: asyncio.Event
+    client: RemotingClient
 
 
 class BrokerService(Service):
@@ -53,7 +67,7 @@ class BrokerService(Service):
         )
         self._started = threading.Event()
         self._failure: BaseException | None = None
-        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._running: _Running | None = None
         self.name_server = settings.namesrv_addr
         self.address = settings.address
 
@@ -79,11 +93,40 @@ class BrokerService(Service):
         """Answer what is held, leave the name servers, and end the thread."""
         self._thread.stop()
 
+    def forget(self, _error: RocketStoreError) -> None:
+        """Take note, in a forked process, that the thread is not there."""
+        self._running = None
+
     def _wake(self) -> None:
-        if self._running is not None:
-            loop, stopped = self._running
+        running = self._running
+        if running is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(stopped.set)
+                running.loop.call_soon_threadsafe(running.stopped.set)
+
+    def make_topic(self, topic: str, queue_count: int = 4) -> None:
+        """Make a topic, or change how many queues it has, and tell the name servers.
+
+        Clients that look for it from now on find it: one that consumes what nobody has sent yet
+        would look again after half a minute.
+
+        Raises
+        ------
+        ResponseError
+            No topic may have this name, or so many queues.
+        RemotingError
+            The broker is not running.
+        """
+        running = self._running
+        if running is None:
+            raise RemotingError(f"broker {self.settings.broker_name} is not running")
+        header = TopicHeader(
+            topic=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=READ_WRITE
+        )
+        wanted = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        asked = asyncio.run_coroutine_threadsafe(
+            running.client.ask(self.settings.address, wanted), running.loop
+        )
+        reply_header(asked.result(), Header)
 
     def runtime_info(self) -> Mapping[str, object]:
         """Return what a broker tells of itself."""
@@ -100,16 +143,17 @@ class BrokerService(Service):
             if self._started.is_set():
                 raise
         finally:
+            self._running = None
             self._started.set()
 
     async def _serve(self) -> None:
         stopped = asyncio.Event()
-        self._running = asyncio.get_running_loop(), stopped
         async with contextlib.AsyncExitStack() as stack:
             name_servers = self.settings.name_servers or [await self._own_name_server(stack)]
             self.name_server = ";".join(name_servers)
             client = await stack.enter_async_context(RemotingClient())
             await self._open(stack, client, name_servers)
+            self._running = _Running(asyncio.get_running_loop(), stopped, client)
             self._started.set()
             if not self._thread.stopping.is_set():
                 await stopped.wait()

@@ -40,7 +40,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     namesrv_addr
         Name servers, ``host:port;host:port``; unset, one runs inside the broker.
     namesrv_port
-        Where that one listens; ours.
+        Where that one listens, with 0 too; ours.
     broker_permission
         Bits of a topic's permission that the broker grants: 4 reading, 2 writing.
     default_topic_queue_nums
@@ -80,6 +80,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     start_accept_send_request_time_stamp: int = 0
 
     def __post_init__(self) -> None:
+        if not self.listen_port:
+            msgspec.structs.force_setattr(self, "listen_port", free_port())
         if not self.broker_name:
             name = "".join(one if one.isalnum() else "-" for one in socket.gethostname())
             msgspec.structs.force_setattr(self, "broker_name", name or "DEFAULT_BROKER")
@@ -119,6 +121,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
             return msgspec.convert(own, cls, strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"broker.conf: {error}", hint="see docs/guide/broker.md") from error
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at: clients, records and name servers are told of it."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 BROKER_KEYS: Final = frozenset(BrokerSettings.__struct_encode_fields__)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from rocketstore.broker.service import BrokerService
-from rocketstore.broker.settings import LOOPBACK, BrokerSettings
+from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import StoreConfig
 from rocketstore.errors import RemotingError
 from rocketstore.message_store import MessageStore
@@ -56,7 +55,9 @@ class Broker:
     ) -> None:
         self._path = None if path is None else Path(path)
         self._config = StoreConfig.small() if config is None else config
-        self._wanted = {"broker_name": "broker-a", **settings}
+        self._wanted = {
+            "broker_name": "broker-a", "listen_port": 0, "namesrv_port": 0, **settings,
+        }  # fmt: skip
         self._temporary: Path | None = None
 
     def __enter__(self) -> Self:
@@ -77,13 +78,16 @@ class Broker:
         raise AssertionError("the last try returns or raises")
 
     def _open(self, path: Path) -> None:
-        ports = {"listen_port": free_port(), "namesrv_port": free_port()}
-        settings = BrokerSettings(**{**ports, **self._wanted})
+        settings = BrokerSettings(**self._wanted)
         config = msgspec.structs.replace(self._config, store_host=settings.address)
         make = BrokerService.with_settings(settings)
         self.store = MessageStore.open(path, config, services=[make])
-        service: BrokerService = self.store.attached[BrokerService.name]
-        self.address, self.name_server = settings.address, service.name_server
+        self._service: BrokerService = self.store.attached[BrokerService.name]
+        self.address, self.name_server = settings.address, self._service.name_server
+
+    def make_topic(self, topic: str, queue_count: int = 4) -> None:
+        """Make a topic, which the next client that looks for it finds; see `BrokerService`."""
+        self._service.make_topic(topic, queue_count)
 
     def __exit__(
         self,
@@ -103,11 +107,3 @@ class Broker:
     def _remove(self) -> None:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -11,8 +11,8 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.broker.service import BrokerService
-from rocketstore.broker.settings import BrokerSettings
-from rocketstore.broker.testing import Broker, free_port
+from rocketstore.broker.settings import BrokerSettings, free_port
+from rocketstore.broker.testing import Broker
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import ConfigError, RemotingError
 from support.broker_desk import SEND

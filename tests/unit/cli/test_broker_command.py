@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rocketstore import MessageStore
-from rocketstore.broker.testing import free_port
 from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S
@@ -33,7 +32,7 @@ mappedFileSizeCommitLog = 1048576
 @contextmanager
 def served(*arguments: object) -> Iterator[list[str]]:
     """Run the command; the value is the words of the line that says where it listens."""
-    ports = [f"--set={key}={free_port()}" for key in ("listenPort", "namesrvPort")]
+    ports = [f"--set={key}=0" for key in ("listenPort", "namesrvPort")]
     command = [sys.executable, "-m", "rocketstore", "serve", "broker", *map(str, arguments), *ports]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:

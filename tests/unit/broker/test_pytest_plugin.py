@@ -1,0 +1,87 @@
+"""The fixtures that a user's suite gets from the plugin, in a run of pytest of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.broker.testing import Broker
+from rocketstore.errors import RemotingError, ResponseError
+from rocketstore.units import MiB
+from support.broker_desk import SEND
+from support.broker_wire import Wire
+from support.patience import PATIENCE_S
+from support.repository import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUITE = """\
+import sys
+
+known = {}
+
+
+def test_before_anybody_asks_no_broker_is_imported():
+    assert "rocketstore.broker.pytest_plugin" in sys.modules
+    assert {"numpy", "msgspec", "rocketstore.message_store"} & set(sys.modules) == set()
+
+
+def test_first(rocketmq_broker, rocketmq_broker_session):
+    known.update(own=rocketmq_broker, shared=rocketmq_broker_session)
+    assert rocketmq_broker.name_server != rocketmq_broker_session.name_server
+    assert rocketmq_broker_session.store.topics() == []
+    rocketmq_broker_session.make_topic("orders")
+
+
+def test_second(rocketmq_broker, rocketmq_broker_session):
+    assert known["own"] is not rocketmq_broker
+    assert known["own"].store.is_closed
+    assert known["shared"] is rocketmq_broker_session
+    assert not rocketmq_broker_session.store.is_closed
+"""
+
+
+def test_a_suite_gets_a_broker_of_its_own_and_one_for_all(tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    plugin = project["entry-points"]["pytest11"]["rocketstore"]
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", "."],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "",
+             "ROCKETSTORE_KERNELS": "off"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+def test_a_broker_for_a_test_is_ready_within_a_second_and_takes_few_megabytes() -> None:
+    """Of processor time: what a machine with other load gives is not the broker's."""
+    began = time.process_time()
+    with Broker() as broker, Wire(broker.address) as wire:
+        assert time.process_time() - began < 1
+        assert {wire.ask(310, SEND, b"x" * 100).code for _ in range(100)} == {0}
+        broker.store.wait_dispatched()
+        root = broker.store.layout.root
+        taken = sum(path.stat().st_blocks * 512 for path in root.rglob("*") if path.is_file())
+        assert taken < 5 * MiB
+    assert not root.exists()
+
+
+def test_a_topic_is_found_by_the_client_that_looks_next() -> None:
+    with Broker() as broker, Wire(broker.name_server) as names:
+        assert names.ask(105, {"topic": "orders"}).code == 17
+        broker.make_topic("orders", queue_count=2)
+        route = names.ask(105, {"topic": "orders"})
+        assert (route.code, b'"readQueueNums":2' in route.body) == (0, True)
+        with pytest.raises(ResponseError, match="conflict with system topic"):
+            broker.make_topic("TBW102")
+    with pytest.raises(RemotingError, match="is not running"):
+        broker.make_topic("orders")
