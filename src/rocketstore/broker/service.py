@@ -13,6 +13,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.loop import Loop
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.table import BrokerTable
@@ -22,7 +23,6 @@ from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
 from rocketstore.nameserver.service import serving
 from rocketstore.remoting.client import RemotingClient
-from rocketstore.remoting.codes import RequestCode
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import reply_header, request
 from rocketstore.remoting.server import RemotingServer, new_event_loop
@@ -122,7 +122,7 @@ class BrokerService(Service):
         header = TopicHeader(
             topic=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=READ_WRITE
         )
-        wanted = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        wanted = request(BrokerRequest.UPDATE_AND_CREATE_TOPIC, header)
         asked = asyncio.run_coroutine_threadsafe(
             running.client.ask(self.settings.address, wanted), running.loop
         )
