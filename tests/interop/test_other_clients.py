@@ -1,49 +1,104 @@
-"""Unchanged clients of PyPI (over C++) and npm against a broker of ours."""
+"""Unchanged clients of PyPI (over C++), npm and Go against a broker of ours."""
 
 from __future__ import annotations
 
-import json
-import subprocess
+import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
+from rocketstore import StoreConfig
 from rocketstore.broker.testing import Broker
 from support.broker_wire import Wire
-from support.other_clients import INTEROP, node_client, python_client, required
-from support.patience import START_S
+from support.other_clients import OtherClient, go_client, node_client, python_client
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
-RECEIVED = [["fail", 0, "a"], ["fail", 1, "a"], ["one", 0, "a"], ["two", 0, "a"]]
-
-
-def lines(broker: Broker, command: list[str], script: str, *more: object) -> list[object]:
-    """Run a script with the broker's name server; return the JSON lines that it printed."""
-    words = [*command, str(INTEROP / script), broker.name_server, *map(str, more)]
-    done = subprocess.run(words, check=False, timeout=START_S, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+TOPIC = "orders"
+QUEUES = 4
+OK = {python_client: 0, node_client: "SEND_OK", go_client: 0}
+"""How each says that a message was sent."""
 
 
-def bodies(broker: Broker, topic: str) -> list[bytes]:
-    queues = [key for key in broker.store.queues() if key.topic == topic]
+@pytest.fixture(scope="module", params=OK, ids=lambda client: client.__name__.split("_")[0])
+def kind(request: pytest.FixtureRequest) -> Callable[[], list[str]]:
+    client: Callable[[], list[str]] = request.param
+    return client
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    # The pause before the second try is the third level.
+    with Broker(config=StoreConfig.small(message_delay_level="1s 1s 1s")) as broker:
+        with Wire(broker.address) as wire:  # not every client makes topics
+            fields = {"topic": TOPIC, "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6}
+            assert wire.ask(17, fields).code == 0
+        yield broker
+
+
+@pytest.fixture
+def client(kind: Callable[[], list[str]], broker: Broker) -> Iterator[OtherClient]:
+    with OtherClient(kind, broker.name_server) as client:
+        yield client
+
+
+def bodies(broker: Broker) -> list[bytes]:
+    queues = [key for key in broker.store.queues() if key.topic == TOPIC]
     return sorted(one.body for key in queues for one in broker.store.get(*key, 0).messages)
 
 
-def test_python_client_sends_and_consumes_and_tries_again(tmp_path: Path) -> None:
-    command = required(python_client)
-    with Broker() as broker:
-        sent, received = lines(broker, command, "pyclient/client.py", tmp_path)
-        assert (sent, received) == ([0, 0, 0], RECEIVED)
-        assert bodies(broker, "python") == [b"fail", b"one", b"two"]
+def test_client_sends_and_consumes_and_tries_again(
+    kind: Callable[[], list[str]], broker: Broker, client: OtherClient
+) -> None:
+    assert client.send(TOPIC, "one", "two", "fail") == [OK[kind]] * 3
+    client.consume(TOPIC, "first")
+    found = sorted(one[:3] for one in client.received(4))
+    assert found == [["fail", 0, "a"], ["fail", 1, "a"], ["one", 0, "a"], ["two", 0, "a"]]
+    assert bodies(broker) == [b"fail", b"one", b"two"]
 
 
-def test_node_client_sends_and_consumes_and_tries_again() -> None:
-    command = required(node_client)
-    with Broker() as broker:
-        with Wire(broker.address) as wire:  # it makes no topics
-            fields = {"topic": "node", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
-            assert wire.ask(17, fields).code == 0
-        sent, received = lines(broker, command, "nodeclient/client.js")
-        assert (sent, received) == (["SEND_OK"] * 3, RECEIVED)
-        assert bodies(broker, "node") == [b"fail", b"one", b"two"]
+def test_group_shares_its_queues_with_who_joins_and_takes_those_of_who_leaves(
+    client: OtherClient,
+) -> None:
+    rounds = Rounds(client)
+    client.consume(TOPIC, "first")
+    rounds.until_readers_are(first=4)
+    client.consume(TOPIC, "second")
+    rounds.until_readers_are(first=2, second=2)
+    client.close("second")
+    rounds.until_readers_are(first=4)
+
+
+class Rounds:
+    """Messages sent in rounds, some to each queue, until the group has shared its queues."""
+
+    def __init__(self, client: OtherClient) -> None:
+        self._client = client
+        self._sent = 0
+
+    def until_readers_are(self, **counts: int) -> None:
+        """Send rounds until each queue has one reader, and each reader so many queues."""
+        readers: set[tuple[int, str]] = set()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            readers = self._round()
+            if len({queue for queue, _ in readers}) == len(readers) == QUEUES:
+                shares = Counter(name for _, name in readers)
+                if shares == counts:
+                    return
+        pytest.fail(f"the queues have the readers {sorted(readers)}, and not {counts}")
+
+    def _round(self) -> set[tuple[int, str]]:
+        """Send a round, wait until all of it came; return the readers of each queue."""
+        missing = {f"{self._sent + number}" for number in range(4 * QUEUES)}
+        self._sent += len(missing)
+        self._client.send(TOPIC, *missing)
+        readers = set()
+        while missing:  # what is received twice makes the round one without a single reader
+            [(body, _, _, queue, name)] = self._client.received(1)
+            missing.discard(body)
+            readers.add((queue, name))
+        return readers

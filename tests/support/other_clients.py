@@ -1,6 +1,9 @@
-"""Clients of RocketMQ that neither Java wrote nor we: installed once, each in a place of its own.
+"""Clients of RocketMQ in other languages than Java: installed once, each in a place of its own.
 
-Where one cannot be installed the calling test is skipped with that reason, except in CI.
+Each has a driver in ``tests/interop`` that answers lines of JSON: ``send`` with a topic and bodies,
+``consume`` with a topic and the name of a consumer, ``received``, ``close`` with the name of a
+consumer, ``exit``. Where one cannot be installed the calling test is skipped with that reason,
+except in CI.
 """
 
 from __future__ import annotations
@@ -10,16 +13,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from support.patience import START_S
+from support.line_process import LineProcess
+from support.patience import PATIENCE_S, START_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 INTEROP = Path(__file__).resolve().parents[1] / "interop"
 
@@ -28,8 +33,51 @@ class InstallationError(Exception):
     """There is no such tool here, or the client could not be fetched."""
 
 
+class OtherClient:
+    """A producer and consumers of one group in one process; a context manager."""
+
+    def __init__(self, client: Callable[[], list[str]], name_server: str) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix="rocketstore-client-")  # for its logs
+        quiet = {"HOME": self._home.name, "ROCKETMQ_GO_LOG_LEVEL": "error"}
+        self._process = LineProcess(
+            [*required(client), name_server], environment={**os.environ, **quiet}
+        )
+
+    def send(self, topic: str, *bodies: str) -> list[object]:
+        """Send messages one by one; return their statuses."""
+        statuses: list[object] = self._process.ask("send", topic=topic, bodies=bodies)["statuses"]
+        return statuses
+
+    def consume(self, topic: str, name: str) -> None:
+        """Start a consumer of the client's group."""
+        self._process.ask("consume", topic=topic, name=name)
+
+    def received(self, count: int, timeout_s: float = PATIENCE_S) -> list[Any]:
+        """Return so many messages that consumers got, fewer where they do not come in time.
+
+        Each is body, number of tries before, tags, queue and the name of the consumer.
+        """
+        messages: list[Any] = self._process.ask("received", count=count, seconds=timeout_s)[
+            "messages"
+        ]
+        return messages
+
+    def close(self, name: str) -> None:
+        """Stop a consumer."""
+        self._process.ask("close", name=name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
+        if kind is None:
+            self._process.ask("exit")
+        self._process.kill()
+        self._home.cleanup()
+
+
 def python_client() -> list[str]:
-    """Return the command that runs a script with the PyPI client, whose package has our name's."""
+    """Return the command of the PyPI client, whose package has our name's."""
     target = INTEROP / "pyclient" / "target"
     python = target / "bin" / "python"
 
@@ -38,28 +86,43 @@ def python_client() -> list[str]:
         run([str(python), "-m", "pip", "install", "-q", "--only-binary=:all:", "rocketmq==0.4.4"])
 
     installed(target, install)
-    return [str(python)]
+    return [str(python), str(INTEROP / "pyclient" / "client.py")]
 
 
 def node_client() -> list[str]:
-    """Return the command that runs a script with the npm client."""
+    """Return the command of the npm client."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         raise InstallationError("no node or npm on the PATH")
     target = INTEROP / "nodeclient" / "target"
     prefix = ["--prefix", str(target), "--no-audit", "--no-fund", "--silent"]
     installed(target, lambda: run([npm, "install", *prefix, "ali-ons@3.12.0"]))
-    return ["env", f"NODE_PATH={target / 'node_modules'}", node]
+    script = INTEROP / "nodeclient" / "client.js"
+    return ["env", f"NODE_PATH={target / 'node_modules'}", node, str(script)]
 
 
-def installed(target: Path, install: Callable[[], None]) -> None:
+def go_client() -> list[str]:
+    """Return the command of the Go client, built when its source is newer."""
+    go = shutil.which("go")
+    if go is None:
+        raise InstallationError("no go on the PATH")
+    project = INTEROP / "goclient"
+    made = project / "target" / "goclient"
+    sources = [project / name for name in ("go.mod", "go.sum", "main.go")]
+    installed(made.parent, lambda: run([go, "build", "-C", str(project), "-o", str(made)]), sources)
+    return [str(made)]
+
+
+def installed(target: Path, install: Callable[[], None], sources: Sequence[Path] = ()) -> None:
     """Install a client unless it is there; test processes run side by side."""
     target.mkdir(exist_ok=True)
+    done = target / "done"
     with (target / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (target / "done").exists():
+        newest = max((one.stat().st_mtime for one in sources), default=0.0)
+        if not done.exists() or done.stat().st_mtime < newest:
             install()
-            (target / "done").touch()
+            done.touch()
 
 
 def run(command: list[str]) -> None:

@@ -1,55 +1,87 @@
-"""Send with the PyPI client `rocketmq` 0.4.4 and consume what was sent; a line of JSON each.
+"""The PyPI client `rocketmq` 0.4.4 behind a line protocol: one JSON object in, one out.
 
-Usage: client.py NAME_SERVER DIRECTORY, where it keeps its logs. The body "fail" is consumed at its
-second try.
+Usage: client.py NAME_SERVER. It keeps its logs in HOME. The body "fail" is consumed at its second
+try. See tests/support/other_clients.py for the commands.
 """
 
 import json
-import os
+import queue
 import sys
 import time
 
-NAME_SERVER, DIRECTORY = sys.argv[1:]
-os.environ["HOME"] = DIRECTORY
-
-from rocketmq.client import Message, Producer, PushConsumer  # noqa: E402 - it looks for HOME
-
-SENT = ["one", "two", "fail"]
-RECEIVED = []
+from rocketmq.client import Message, Producer, PushConsumer
 
 
-def consumed(message):
-    RECEIVED.append([bytes(message).decode(), message.reconsume_times, message.tags.decode()])
-    if RECEIVED[-1][:2] == ["fail", 0]:
-        raise ValueError("tried again")
+class Client:
+    def __init__(self, name_server):
+        self.name_server = name_server
+        self.producer = None
+        self.consumers = {}
+        self.got = queue.Queue()
 
+    def send(self, topic, bodies):
+        if self.producer is None:
+            self.producer = Producer("python-producers")
+            self.producer.set_namesrv_addr(self.name_server)
+            self.producer.start()
+        statuses = []
+        for body in bodies:
+            message = Message(topic)
+            message.set_tags("a")
+            message.set_keys("k")
+            message.set_body(body)
+            statuses.append(int(self.producer.send_sync(message).status))
+        return {"statuses": statuses}
 
-def say(value):
-    sys.stdout.write(f"{json.dumps(value)}\n")
+    def consume(self, topic, name):
+        def consumed(message):
+            body = bytes(message).decode()
+            place = [message.tags.decode(), message.queue_id, name]
+            self.got.put([body, message.reconsume_times, *place])
+            if body == "fail" and message.reconsume_times == 0:
+                raise ValueError("tried again")
+
+        consumer = self.consumers[name] = PushConsumer("python-consumers")
+        consumer.set_instance_name(name)
+        consumer.set_namesrv_addr(self.name_server)
+        consumer.subscribe(topic, consumed, "a || b")
+        consumer.start()
+        return {}
+
+    def received(self, count, seconds):
+        found, until = [], time.monotonic() + seconds
+        while len(found) < count and (left := until - time.monotonic()) > 0:
+            try:
+                found.append(self.got.get(timeout=left))
+            except queue.Empty:
+                break
+        return {"messages": found}
+
+    def close(self, name):
+        self.consumers.pop(name).shutdown()
+        return {}
+
+    def exit(self):
+        for one in self.consumers.values():
+            one.shutdown()
+        if self.producer is not None:
+            self.producer.shutdown()
+        return {}
 
 
 def main():
-    producer = Producer("python-producers")
-    producer.set_namesrv_addr(NAME_SERVER)
-    producer.start()
-    results = []
-    for body in SENT:
-        message = Message("python")
-        message.set_tags("a")
-        message.set_keys("k")
-        message.set_body(body)
-        results.append(int(producer.send_sync(message).status))
-    say(results)
-    consumer = PushConsumer("python-consumers")
-    consumer.set_namesrv_addr(NAME_SERVER)
-    consumer.subscribe("python", consumed, "a || b")
-    consumer.start()
-    until = time.monotonic() + 120
-    while len(RECEIVED) < len(SENT) + 1 and time.monotonic() < until:
-        time.sleep(0.05)
-    say(sorted(RECEIVED))
-    consumer.shutdown()
-    producer.shutdown()
+    client = Client(sys.argv[1])
+    for line in sys.stdin:
+        asked = json.loads(line)
+        name = asked.pop("cmd")
+        try:
+            result = {"ok": True, **getattr(client, name)(**asked)}
+        except Exception as failure:  # noqa: BLE001 - the answer says it
+            result = {"ok": False, "error": repr(failure)}
+        sys.stdout.write(f"{json.dumps(result)}\n")
+        sys.stdout.flush()
+        if name == "exit":
+            break
 
 
 main()
