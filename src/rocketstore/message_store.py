@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from rocketstore.config import BrokerRole
 from rocketstore.consuming.async_puts import AsyncPuts
-from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT, Subscription
+from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT, GroupSubscription
 from rocketstore.consuming.service import ConsumingService
 from rocketstore.delay import DelayService
 from rocketstore.errors import ConfigError
@@ -223,7 +223,7 @@ class MessageStore(BaseStore):
             ``consumerOffset.json`` is broken, and its backup too.
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics)
-        wanted = Subscription(names, tags, start, max_unacknowledged=max_unacknowledged)
+        wanted = GroupSubscription(names, tags, start, max_unacknowledged=max_unacknowledged)
         return self._consuming.consume(group, wanted, max_reconsume_times, idle_timeout_s)
 
     # --- transactions ---------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.replication.master import MasterService, _Connection
 from rocketstore.replication.master_session import MasterSession
-from rocketstore.replication.protocol import FRAME, HELLO, Limits, PeerError
+from rocketstore.replication.protocol import FRAME, HELLO, PeerError, SessionLimits
 from rocketstore.replication.slave_session import SlaveSession
 from support.memory import memory_directory
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rocketstore.replication.protocol import Session
 
 FILE_BYTES = 4096
-LIMITS = Limits(
+LIMITS = SessionLimits(
     heartbeat_ms=50, silence_ms=200, transfer_bytes=700, longest_record_bytes=FILE_BYTES
 )
 PUT_TIMEOUT_MS = 120

@@ -164,12 +164,12 @@ class ClientManage:
         """Let the consumers of this process know the clients, and the queues that these know."""
         group = self._clients.consumers.get(name)
         if group is None or group.is_broadcast:
-            self._consuming.note_clients(name, others.NOBODY)
+            self._consuming.note_clients(name, others.NO_CLIENTS)
             return
         topics = (self._topics.get(topic) for topic in group.subscriptions)
         counts = {one.topic_name: one.read_queue_nums for one in topics if one is not None}
         ids = tuple(sorted(group.client_ids))
-        self._consuming.note_clients(name, others.Clients(ids, counts))
+        self._consuming.note_clients(name, others.GroupClients(ids, counts))
 
     def _tell(self, group: str) -> None:
         settled = self._topics.group(group)

@@ -11,7 +11,7 @@ import msgspec
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BROKER_KEYS, BrokerSettings
 from rocketstore.cli.options import StoreArgument, StoreSettings
-from rocketstore.cli.serve import until_told, with_retention
+from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.config.sources import load_broker_conf
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
@@ -41,7 +41,7 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
     if loaded.origins["storeHost"].kind == "default":
         config = msgspec.structs.replace(config, store_host=own.address)
     path = _path(store, loaded)
-    with until_told() as told, MessageStore.open(
+    with stop_on_signal() as stop, MessageStore.open(
         path, config, services=[BrokerService.with_settings(own)]
     ) as opened:  # fmt: skip
         service: BrokerService = opened.attached[BrokerService.name]
@@ -50,7 +50,7 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
             flush=True,
         )
         print("ready", file=sys.stderr, flush=True)
-        told.wait()
+        stop.wait()
     return 0
 
 

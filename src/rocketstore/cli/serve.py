@@ -1,4 +1,4 @@
-"""``rocketstore serve``: run a store, or a name server, until the process is told to end."""
+"""``rocketstore serve``: run a store, or a name server, until the process is asked to end."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) ->
         config = msgspec.structs.replace(config, ha_listen_port=HA_PORT)
     if config.broker_role is BrokerRole.SLAVE:  # its broker.conf is that of the slave it was
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
-    with until_told() as told, MessageStore.open(store, config) as opened:
+    with stop_on_signal() as stop, MessageStore.open(store, config) as opened:
         assert isinstance(opened.replication, MasterService)
         host, port = opened.replication.address
         print(f"slaves follow {store} at {host}:{port}", flush=True)
-        told.wait()
+        stop.wait()
     return 0
 
 
@@ -91,9 +91,9 @@ def slave(
     """
     config = _served(settings, broker_role=BrokerRole.SLAVE)
     config = with_master(config, master)
-    with until_told() as told:
-        while not told.is_told:
-            end = _follow(store, config, told, renew=renew)
+    with stop_on_signal() as stop:
+        while not stop.is_set:
+            end = _follow(store, config, stop, renew=renew)
             if end is not None:
                 for path in set_log_aside(StoreLayout.of(store, config), end):
                     complain(f"kept as {path}")
@@ -120,10 +120,10 @@ def _sized(store: Path, config: StoreConfig) -> StoreConfig:
     return config
 
 
-def _follow(store: Path, config: StoreConfig, told: Told, *, renew: bool) -> int | None:
-    """Follow until this process is told to end, or the master turns out to have other files.
+def _follow(store: Path, config: StoreConfig, stop: StopSignal, *, renew: bool) -> int | None:
+    """Follow until a signal asks for the end, or the master turns out to have other files.
 
-    With `renew` also until the logs do not fit: this one's end is returned then.
+    With `renew`, following also ends when the logs do not fit: this log's end is returned then.
     """
     troubles: set[Trouble] = set()
     sized = _sized(store, config)
@@ -131,48 +131,48 @@ def _follow(store: Path, config: StoreConfig, told: Told, *, renew: bool) -> int
     def note(error: Exception) -> None:
         if isinstance(error, PeerError):
             troubles.add(error.trouble)
-            told.bell.ring()
+            stop.bell.ring()
 
     with MessageStore.open(store, sized) as opened:
         assert isinstance(opened.replication, SlaveService)
         opened.replication.trouble_listeners.append(note)
         print(f"{store} follows {config.ha_master_address}", flush=True)
-        while not told.is_told and not (renew and troubles & NEEDS_NEW_LOG):
-            told.bell.wait()
+        while not stop.is_set and not (renew and troubles & NEEDS_NEW_LOG):
+            stop.bell.wait()
             if Trouble.FILE_SIZE in troubles:
                 troubles.remove(Trouble.FILE_SIZE)
                 if _sized(store, config) != sized:  # its master was away, or is another one
                     return None
-        return None if told.is_told else opened.replicated_log.end
+        return None if stop.is_set else opened.replicated_log.end
 
 
-class Told:
-    """Whether this process was told to end; the bell rings then."""
+class StopSignal:
+    """Whether a signal asked this process to end; the bell rings then."""
 
     def __init__(self) -> None:
         self.bell = Bell()
-        self.is_told = False
+        self.is_set = False
 
-    def tell(self, *_of_signal: object) -> None:
+    def set(self, *_of_signal: object) -> None:
         """Take note of a signal; the next one ends the process as usual."""
-        self.is_told = True
+        self.is_set = True
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         self.bell.ring()
 
     def wait(self) -> None:
-        """Wait until it was told."""
-        while not self.is_told:
+        """Wait for the signal."""
+        while not self.is_set:
             self.bell.wait()
 
 
 @contextlib.contextmanager
-def until_told() -> Iterator[Told]:
-    """Have a signal tell, and not end, the process."""
-    told = Told()
-    before = {number: signal.signal(number, told.tell) for number in _SIGNALS}
+def stop_on_signal() -> Iterator[StopSignal]:
+    """Make a signal ask the process to stop, where it would end it."""
+    stop = StopSignal()
+    before = {number: signal.signal(number, stop.set) for number in _SIGNALS}
     try:
-        yield told
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -32,7 +32,7 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rocketstore.consuming.others import Clients, GroupMembers
+    from rocketstore.consuming.others import GroupClients, GroupMembers
     from rocketstore.consuming.window import Delivery
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
@@ -50,7 +50,7 @@ _MOVED: Final = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVER
 _log: Final = get_logger(__name__)
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class GroupSubscription(msgspec.Struct, frozen=True):
     """What all consumers of a group ask for; see `MessageStore.consume`."""
 
     topics: tuple[str, ...]
@@ -75,7 +75,7 @@ class Group:
     def __init__(
         self,
         name: str,
-        subscription: Subscription,
+        subscription: GroupSubscription,
         store: BaseStore,
         offsets: ConsumerOffsetTable,
         members: GroupMembers,
@@ -157,7 +157,7 @@ class Group:
             del self._windows[key]  # a client reads on from the offset
         self._queue_count = count
 
-    def _queues_of(self, topic: str, clients: Clients) -> list[QueueKey]:
+    def _queues_of(self, topic: str, clients: GroupClients) -> list[QueueKey]:
         """Return the queues of a topic, those included that clients know and got no message yet."""
         known = {QueueKey(topic, one) for one in range(clients.queue_counts.get(topic, 0))}
         return sorted(known.union(key for key in self.store.queues() if key.topic == topic))

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-class Clients(NamedTuple):
+class GroupClients(NamedTuple):
     """The clients of a group by their ids, and how many queues they know of each topic."""
 
     ids: tuple[str, ...] = ()
     queue_counts: Mapping[str, int] = {}
 
 
-NOBODY = Clients()
+NO_CLIENTS = GroupClients()
 
 
 class GroupMembers:
     """The members of all groups of a store, by their ids, of this process and of others."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, Clients] = {}
+        self._clients: dict[str, GroupClients] = {}
         self._own: dict[str, tuple[str, ...]] = {}
         self._watchers: tuple[Callable[[str], object], ...] = ()
         self._count = 0
@@ -58,11 +58,11 @@ class GroupMembers:
             for note in self._watchers:
                 note(group)
 
-    def clients(self, group: str) -> Clients:
+    def clients(self, group: str) -> GroupClients:
         """Return the clients of a group."""
-        return self._clients.get(group, NOBODY)
+        return self._clients.get(group, NO_CLIENTS)
 
-    def note_clients(self, group: str, clients: Clients) -> bool:
+    def note_clients(self, group: str, clients: GroupClients) -> bool:
         """Take note of the clients of a group; whether they, or their queues, changed."""
         changed = clients != self.clients(group)
         if changed:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rocketstore.consuming.consumer import Consumer
-from rocketstore.consuming.group import Group, Subscription
-from rocketstore.consuming.others import Clients, GroupMembers
+from rocketstore.consuming.group import Group, GroupSubscription
+from rocketstore.consuming.others import GroupClients, GroupMembers
 from rocketstore.errors import ConfigError, InvalidNameError
 from rocketstore.format.refusals import check_topic
 from rocketstore.rules.topics import RETRY_PREFIX
@@ -48,7 +48,7 @@ class ConsumingService(Service):
         self._lock = threading.Lock()
 
     def consume(
-        self, group: str, wanted: Subscription, limit: int | None, idle_timeout_s: float | None
+        self, group: str, wanted: GroupSubscription, limit: int | None, idle_timeout_s: float | None
     ) -> Consumer:
         """Make a consumer; see `MessageStore.consume`."""
         self._store.check_open()
@@ -77,7 +77,7 @@ class ConsumingService(Service):
         with self._lock:
             return Consumer(self._joinable(group, wanted), self._offsets, idle_timeout_s)
 
-    def _joinable(self, name: str, wanted: Subscription) -> Group:
+    def _joinable(self, name: str, wanted: GroupSubscription) -> Group:
         group = self._groups.get(name)
         if group is None or not group.has_members:
             group = self._groups[name] = Group(
@@ -97,7 +97,7 @@ class ConsumingService(Service):
         """Yield how far the groups are behind, those that another process consumes for too."""
         return lag_metrics(self._store)
 
-    def note_clients(self, group: str, clients: Clients) -> None:
+    def note_clients(self, group: str, clients: GroupClients) -> None:
         """Take note of the clients of a group, with whom its consumers here share the queues."""
         if self.members.note_clients(group, clients) and (known := self._groups.get(group)):
             known.share_again()

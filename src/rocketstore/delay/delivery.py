@@ -48,7 +48,7 @@ _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_S
 _log: Final = get_logger(__name__)
 
 
-class Delivery:
+class DelayedDelivery:
     """Delivers the due messages of `levels`; counts what it did."""
 
     def __init__(self, store: BaseStore, levels: Sequence[Level]) -> None:

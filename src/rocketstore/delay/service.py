@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.delay.copies import resume
-from rocketstore.delay.delivery import RETRY_MS, Delivery
+from rocketstore.delay.delivery import RETRY_MS, DelayedDelivery
 from rocketstore.delay.levels import levels_of
 from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.events import get_logger
@@ -42,7 +42,7 @@ class DelayService(Service):
     name = "delays"
 
     def __init__(self, store: BaseStore) -> None:
-        self.delivery: Delivery | None = None
+        self.delivery: DelayedDelivery | None = None
         self._store = store
         self._clock = store.clock
         self._table = DelayOffsetTable(store.layout, store.disk)
@@ -137,7 +137,7 @@ class DelayService(Service):
             self._saved = saved
         if found:
             _log.info("delay.resumed", delivered_since_saved=found)
-        self.delivery = Delivery(self._store, levels)
+        self.delivery = DelayedDelivery(self._store, levels)
 
     # --- what is written down -------------------------------------------------------------------
 

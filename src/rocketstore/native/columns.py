@@ -30,15 +30,15 @@ def copy_slices(buffer: Bytes, at: Numbers, size: Numbers, target: Bytes) -> int
 
     Returns the bytes written; -1 when a slice is not inside the buffer or `target` is too small.
     """
-    data, room = view.bytes_of(buffer), view.bytes_of(target)
+    data, into = view.bytes_of(buffer), view.bytes_of(target)
     written = 0
     with cython.nogil:
         for i in range(min(at.shape[0], size.shape[0])):
             begin, length = at[i], size[i]
-            if min(begin, length) < 0 or begin > data.size - length or written > room.size - length:
+            if min(begin, length) < 0 or begin > data.size - length or written > into.size - length:
                 written = -1
                 break
-            view.copy_bytes(room, written, data, begin, length)
+            view.copy_bytes(into, written, data, begin, length)
             written += length
     return int(written)
 

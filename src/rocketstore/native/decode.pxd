@@ -9,13 +9,13 @@ cdef enum:
 
 @cython.final
 @cython.no_gc
-cdef class Lent:
-    cdef Py_buffer lending
+cdef class BorrowedBytes:
+    cdef Py_buffer export
     cdef Bytes data
     cdef void take(self, object buffer) except *
 
-@cython.locals(one=Lent)
-cdef Lent lent(object buffer)
+@cython.locals(one=BorrowedBytes)
+cdef BorrowedBytes borrowed(object buffer)
 
 @cython.final
 cdef class LatestText:
@@ -28,7 +28,7 @@ cdef LatestText _latest_topic, _latest_born_host, _latest_store_host
 cdef str latest_text(LatestText latest, Bytes data, Py_ssize_t at, Py_ssize_t size)
 @cython.locals(topic_at=Py_ssize_t, topic_size=Py_ssize_t)
 cdef object message_of(Bytes data, Py_ssize_t at)
-@cython.locals(one=Lent)
+@cython.locals(one=BorrowedBytes)
 cpdef decode(object buffer, Py_ssize_t position, long long base, bint check_crc)
 
 @cython.final
@@ -40,12 +40,12 @@ cdef class LogAtHand:
 cdef class LogCursor:
     cdef LogAtHand log
     cdef object buffer
-    cdef Lent lent
+    cdef BorrowedBytes borrowed
     cdef Bytes data
     cdef long long base, readable
     @cython.locals(recent=tuple)
     cdef void begin(self, LogAtHand log) except *
-    @cython.locals(one=Lent)
+    @cython.locals(one=BorrowedBytes)
     cdef void take(self, object buffer, long long base, long long readable) except *
     cdef bint holds(self, long long offset, long long size) noexcept nogil
     cdef bint move(self, long long offset, long long size) except -1

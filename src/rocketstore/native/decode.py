@@ -1,10 +1,10 @@
-"""A record of the CommitLog as the message it holds, wherever somebody points into the log.
+"""A record of the CommitLog as the message it holds, wherever a pointer leads into the log.
 
 What points there (a queue entry, an index item, a client's message id) may be wrong: stale, damaged
 or invented. `check_record`, and nothing else, decides whether a message stands there.
 
 Law: no message is made of bytes that `check_record` does not call an intact record. A view of a
-file is lent for one call only; between calls only a weak reference is kept, so that no reader holds
+file is borrowed for one call; between calls only a weak reference is kept, so that no reader holds
 on to the space of a deleted file.
 
 Source: CommitLog.checkMessageAndReturnSize, MessageDecoder.decode of 4.9 (docs/format/record.md).
@@ -41,25 +41,25 @@ if not cython.compiled:
     _FIXED_SIZE, _START_SIZE = 91, 8
 
 
-class Lent:
+class BorrowedBytes:
     """The bytes of a buffer, which stay where they are for as long as this lives."""
 
-    lending: Any
+    export: Any
 
     def take(self, buffer: Any) -> None:
         """Ask for the bytes; once only."""
         if cython.compiled:
-            self.data = view.lend(buffer, cython.address(self.lending))
+            self.data = view.borrow(buffer, cython.address(self.export))
         else:
             self.data = view.bytes_of(buffer)
 
     def __dealloc__(self) -> None:
-        view.give_back(cython.address(self.lending))
+        view.release(cython.address(self.export))
 
 
-def lent(buffer: Any) -> Lent:
+def borrowed(buffer: Any) -> BorrowedBytes:
     """Return the bytes of a buffer."""
-    one = Lent.__new__(Lent)
+    one = BorrowedBytes.__new__(BorrowedBytes)
     one.take(buffer)
     return one
 
@@ -124,7 +124,7 @@ def decode(buffer: Any, position: int, base: int, check_crc: bool) -> StoredMess
 
     ``buffer[0]`` has physical offset `base`; `check_crc` compares the checksum of the body.
     """
-    one = lent(buffer)
+    one = borrowed(buffer)
     data = one.data
     if position < 0 or position >= data.size:
         return None
@@ -160,9 +160,9 @@ class LogCursor:
 
     def take(self, buffer: Any, base: int, readable: int) -> None:
         """Read from a buffer."""
-        one = lent(buffer)
+        one = borrowed(buffer)
         self.data = one.data
-        self.lent = one
+        self.borrowed = one
         self.buffer = buffer
         self.base = base
         self.readable = min(readable, self.data.size)

@@ -41,7 +41,7 @@ cdef class LogEnd:
     cdef unsigned char[::1] view
     cdef Bytes data
     cdef Py_ssize_t position_slot
-    cdef bint is_odd
+    cdef bint needs_slow_path
     cdef long long write_head(
         self, Record record, Bytes body, QueueCounter counter, long long at, long long number, long long now
     ) noexcept

@@ -186,7 +186,8 @@ class LogEnd:
     In the file at `base` the next record begins at `position`, and must end by `limit`. The last
     complete record ends at `max_offset`. `locked_since_ms` is 0 while the append lock is free, and
     `behind_ms` how far the clock is behind the store time of the append under way;
-    `is_busy` says that an append by `CommitLog` is under way, or was interrupted. An append that
+    `is_busy` says that an append by `CommitLog` is under way, or was interrupted, and
+    `needs_slow_path` that the record just written is one for the writer. An append that
     comes to the position `look_at` calls `on_look`, which says where the next look is due.
     """
 
@@ -198,7 +199,7 @@ class LogEnd:
         self.last_store_timestamp_ms = self.locked_since_ms = self.behind_ms = 0
         self.limit = -1
         self.is_busy = False
-        self.is_odd = False
+        self.needs_slow_path = False
         self.look_at = NEVER
         self.on_look: Any = None
 
@@ -216,7 +217,7 @@ class LogEnd:
         self.limit = limit
 
     def close(self) -> None:
-        """Let no append find room; `CommitLog` makes some when one comes."""
+        """Let no append find space; `CommitLog` makes some when one comes."""
         self.limit = -1
 
     def drop(self) -> None:
@@ -241,7 +242,7 @@ class LogEnd:
     def write_head(
         self, record: Record, body: Bytes, counter: QueueCounter, at: int, number: int, now: int
     ) -> int:
-        """Write magic to topic; return where the properties begin, or -1 where there is no room."""
+        """Write magic to topic; return where the properties begin, or -1 if they do not fit."""
         born_host = view.bytes_inside(record.born_host)
         store_host = view.bytes_inside(self.store_host)
         topic = view.bytes_inside(counter.topic)
@@ -272,9 +273,9 @@ class LogEnd:
         return at + 3 + topic.size
 
     def add_bytes(self, at: int, source: Bytes, begin: int, size: int) -> int:
-        """Copy bytes; return what follows them. Without room the record becomes odd."""
+        """Copy bytes; return what follows them. What does not fit takes the slow path."""
         if size > self.limit - at:
-            self.is_odd = True
+            self.needs_slow_path = True
             return at
         view.copy_bytes(self.data, at, source, begin, size)
         return at + size
@@ -282,18 +283,18 @@ class LogEnd:
     def add_byte(self, at: int, byte: int) -> int:
         """Write one byte."""
         if at >= self.limit:
-            self.is_odd = True
+            self.needs_slow_path = True
             return at
         view.store_u8(self.data, at, byte)
         return at + 1
 
     def add_text(self, at: int, text: Any) -> int:
-        """Copy a text that may stand between separators; any other makes the record odd."""
+        """Copy a text that may stand between separators; any other takes the slow path."""
         if type(text) is str:
             source = view.utf8_of(text)
             if source.size >= 0 and not has_separator(source):
                 return self.add_bytes(at, source, 0, source.size)
-        self.is_odd = True
+        self.needs_slow_path = True
         return at
 
     def add_name(self, at: int, start: int, name: bytes) -> int:
@@ -318,7 +319,7 @@ class LogEnd:
                 at = self.add_byte(at, 0x20)
             stop = self.add_text(at, key)
             if stop == at or view.find_byte(self.data, at, stop, 0x20) < stop:
-                self.is_odd = True
+                self.needs_slow_path = True
             at = stop
         return at
 
@@ -332,8 +333,8 @@ class LogEnd:
             size = stop - at
             # One of these lengths has a name that the writer looks at.
             may_be_special = size == 4 or size == 5 or size == 20
-            if size == 0 or self.is_odd or (may_be_special and name in _SPECIAL):
-                self.is_odd = True
+            if size == 0 or self.needs_slow_path or (may_be_special and name in _SPECIAL):
+                self.needs_slow_path = True
                 return stop
             at = self.add_text(self.add_byte(stop, 1), value)
         return at
@@ -341,10 +342,10 @@ class LogEnd:
     def add_properties(
         self, start: int, properties: Any, keys: Any, unique_key: Any, tags: Any
     ) -> int:
-        """Write the properties of a message, odd or not; return where they end."""
+        """Write the properties of a message; return where they end, also for the slow path."""
         at = start
         if type(properties) is not dict:
-            self.is_odd = True
+            self.needs_slow_path = True
         elif properties:
             at = self.add_further(at, properties)
         if type(keys) is tuple or type(keys) is list:
@@ -359,7 +360,7 @@ class LogEnd:
 
         Nor can those that leave less than GIVE_BACK_ROOM: the writer says so in its result.
         """
-        if self.is_odd or stop - start > 32767 - 512:
+        if self.needs_slow_path or stop - start > 32767 - 512:
             return False
         view.store_i16(self.data, start - 2, stop - start)
         return True
@@ -369,12 +370,17 @@ class LogEnd:
     def add_record(
         self, record: Record, body: Bytes, counter: QueueCounter, at: int, number: int, now: int
     ) -> int:
-        """Write a record without its length; return where it ends, odd where there is no room."""
+        """Write a record without its length; return where it ends.
+
+        One that does not fit sets `needs_slow_path`.
+        """
         properties = view.bytes_inside(record.properties)
-        self.is_odd = properties.size > 32767
-        start = -1 if self.is_odd else self.write_head(record, body, counter, at, number, now)
+        self.needs_slow_path = properties.size > 32767
+        start = (
+            -1 if self.needs_slow_path else self.write_head(record, body, counter, at, number, now)
+        )
         if start < 0:
-            self.is_odd = True
+            self.needs_slow_path = True
             return at
         stop = self.add_bytes(start, properties, 0, properties.size)
         view.store_i16(self.data, start - 2, stop - start)
@@ -391,7 +397,7 @@ class LogEnd:
             body = view.bytes_inside(record.body)
             first = number if count else 0
             at = self.add_record(record, body, counter, at, first, now_ms)
-            if self.is_odd:
+            if self.needs_slow_path:
                 self.take_back(at)
                 raise ValueError(f"no room for {len(records)} records up to {self.limit}")
             number += count

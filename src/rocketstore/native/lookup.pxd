@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t
 from rocketstore.native cimport StopReason, view
 from rocketstore.native.columns cimport next_key
-from rocketstore.native.decode cimport Lent, LogAtHand, LogCursor, lent, message_of
+from rocketstore.native.decode cimport BorrowedBytes, LogAtHand, LogCursor, borrowed, message_of
 from rocketstore.native.index cimport first_item, follow_chain, has_room, key_hash_of, slot_start
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport body_position, check_record, crc_agrees, hash_of, read_properties, store_time_position, topic_of
@@ -32,7 +32,7 @@ cdef class KeySearch:
 @cython.no_gc
 cdef class Lookup(LogCursor):
     cdef Bytes topic, key, items
-    cdef Lent lent_items
+    cdef BorrowedBytes borrowed_items
     cdef list found
     cdef long long key_hash, begin_ms, end_ms, in_disk_below, lowest, most
     cdef long long offsets[33]

@@ -30,7 +30,7 @@ if not cython.compiled:
 
     from rocketstore.native import view
     from rocketstore.native.columns import next_key
-    from rocketstore.native.decode import lent, message_of
+    from rocketstore.native.decode import borrowed, message_of
     from rocketstore.native.index import first_item, follow_chain, has_room, key_hash_of, slot_start
     from rocketstore.native.row import COLUMN_COUNT, StopReason
     from rocketstore.native.walk import (
@@ -136,8 +136,8 @@ class Lookup(LogCursor):
 
     def aim(self, mapping: Any, slot_limit: int, item_limit: int) -> bool:
         """Take an index file, and have its slot of the key fetched; False for too short a file."""
-        self.lent_items = lent(mapping)
-        self.items = self.lent_items.data
+        self.borrowed_items = borrowed(mapping)
+        self.items = self.borrowed_items.data
         if not has_room(self.items, slot_limit, item_limit):
             return False
         view.prefetch(self.items, slot_start(slot_limit, self.key_hash))

@@ -1,6 +1,6 @@
 cimport cython
 from rocketstore.native cimport Column, StopReason, view
-from rocketstore.native.decode cimport Lent, LogAtHand, LogCursor, lent, message_of
+from rocketstore.native.decode cimport BorrowedBytes, LogAtHand, LogCursor, borrowed, message_of
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport check_record, read_properties, topic_of
 
@@ -53,7 +53,7 @@ cdef class QueuePages:
 @cython.no_gc
 cdef class Page(LogCursor):
     cdef QueuePages pages
-    cdef Lent lent_entries
+    cdef BorrowedBytes borrowed_entries
     cdef Bytes entries
     cdef int kind
     cdef long long first_offset, most, in_disk_below, entry, stop, count, size, skipped, sought, granted, written
@@ -62,7 +62,7 @@ cdef class Page(LogCursor):
     cdef int picked
     cdef long long targets[64]
     cdef long long row[28]
-    @cython.locals(one=Lent)
+    @cython.locals(one=BorrowedBytes)
     cdef void use_entries(self, object buffer, long long base) except *
     cdef void aim(self, QueuePages pages, int kind, object offset, object most, object maximum) except *
     @cython.locals(reason=int, most=Py_ssize_t, records=bytes, piece=bytes)

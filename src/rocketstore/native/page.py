@@ -6,7 +6,8 @@ rare (a record in another file or of another queue, no room to note more), which
 
 Law: an entry that gives no message (a filler, or its record expired, is lost or belongs to another
 queue) is stepped over and counted; it is never answered with a false message and never hides a
-later one. No byte outside the lent views is read. A first message is always given, however large.
+later one. No byte outside the borrowed views is read. A first message is always given, however
+large it is.
 
 Source: DefaultMessageStore.getMessage and isTheBatchFull of 4.9 (spec B13), with K-O1, K-C2, K-C9
 put right: only entries that cannot be read are skipped, not all up to the next CommitLog file.
@@ -35,7 +36,7 @@ if not cython.compiled:
     from typing import Any
 
     from rocketstore.native import view
-    from rocketstore.native.decode import lent, message_of
+    from rocketstore.native.decode import borrowed, message_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
     from rocketstore.native.walk import check_record, read_properties, topic_of
 
@@ -155,9 +156,9 @@ class Page(LogCursor):
 
     def use_entries(self, buffer: Any, base: int) -> None:
         """Look at entries whose first one has queue offset `base`."""
-        one = lent(buffer)
+        one = borrowed(buffer)
         self.entries = one.data
-        self.lent_entries = one
+        self.borrowed_entries = one
         self.first_offset = base
 
     def aim(self, pages: QueuePages, kind: int, offset: int, most: int, maximum: int) -> None:

@@ -1,9 +1,9 @@
 """Plain puts, which need no closer look: messages become records after the log's end in one call.
 
 A message is written straight from its fields into the mapping: its properties are checked while
-they are copied. What that finds odd (a text with a separator, a number of another class, a queue
-that got no message yet, no room in the file) it leaves, with nothing changed, to the writer, which
-looks closer, and says what is wrong or makes a `Record` of it for `CommitLog.append`.
+they are copied. Some messages need the slow path: a text with a separator, a number of another
+class, a queue that got no message yet, no space in the file. Nothing is changed for those, and the
+writer takes over: it says what is wrong, or makes a `Record` of the message for `CommitLog.append`.
 
 Law: every field of a message is read once. Compiled, no Python runs from the first look at the
 log's end to its move; interpreted, all is left to the writer, which takes the append lock.
@@ -145,7 +145,7 @@ class PlainPuts:
     def write_message(
         self, message: Any, counter: QueueCounter, host: bytes, at: int, number: int, now: int
     ) -> int:
-        """Write a message without its length; return where it ends, odd or not."""
+        """Write a message without its length; return where it ends, also for the slow path."""
         end = self.end
         record = self.record
         body = view.in_slot(message, self.body)
@@ -155,19 +155,19 @@ class PlainPuts:
             view.in_slot(message, self.reconsume_times),
             view.in_slot(message, self.prepared_offset),
         )  # fmt: skip
-        end.is_odd = True
+        end.needs_slow_path = True
         if not is_fit or type(body) is not bytes or len(body) > self.longest_body:
             return at
         start = end.write_head(record, view.bytes_inside(body), counter, at, number, now)
         if start < 0:
             return at
-        end.is_odd = False
+        end.needs_slow_path = False
         stop = end.add_properties(
             start, view.in_slot(message, self.properties), view.in_slot(message, self.keys),
             view.in_slot(message, self.unique_key), view.in_slot(message, self.tags),
         )  # fmt: skip
         if not end.end_properties(start, stop):
-            end.is_odd = True
+            end.needs_slow_path = True
         return stop
 
     # --- puts -----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class PlainPuts:
         counter = self.counter_of(topic, queue_id)
         host = self.host_of(born_host)
         sizes = view.empty_record(4 * len(messages))
-        room = view.bytes_inside(sizes)
+        slots = view.bytes_inside(sizes)
         if counter is None or host is None or not self.is_ready(now):
             return None
         end = self.end
@@ -239,23 +239,23 @@ class PlainPuts:
         payload = 0
         count = 0
         for message in messages:
-            if 4 * count == room.size or not (
+            if 4 * count == slots.size or not (
                 type(message) is self.message_type
                 and is_same(view.in_slot(message, self.topic), topic)
                 and is_same(view.in_slot(message, self.born_host), born_host)
                 and view.in_slot(message, self.wait_flush) is True
             ):
-                end.is_odd = True
+                end.needs_slow_path = True
                 break
             stop = self.write_message(message, counter, host, at, number + count, now)
             payload += stop - at - spared
-            view.store_i32(room, 4 * count, stop - at)
+            view.store_i32(slots, 4 * count, stop - at)
             # For the record after the next one: the lines of the next would come too late.
             view.prefetch_writes(end.data, 2 * stop - at, stop - at)
             at = stop
             count += 1
-            if end.is_odd or payload > longest:
-                end.is_odd = True
+            if end.needs_slow_path or payload > longest:
+                end.needs_slow_path = True
                 break
         return self.finish(counter, at, now, began_ns, count, sizes)
 
@@ -295,7 +295,7 @@ class PlainPuts:
         end = self.end
         record = self.record
         source = view.bytes_inside(batch)
-        room = view.bytes_inside(sizes)
+        slots = view.bytes_inside(sizes)
         at = end.position
         number = counter.next_offset
         count = 0
@@ -316,30 +316,33 @@ class PlainPuts:
             start = end.write_head(record, body, counter, at, number + count, now)
             if start < 0:
                 break
-            end.is_odd = False
+            end.needs_slow_path = False
             stop = end.add_bytes(start, source, block_at, size)
             if more.size > 0:
                 if size > 0 and view.load_u8(source, block_at + size - 1) != 2:
                     stop = end.add_byte(stop, 2)
                 stop = end.add_bytes(stop, more, 0, more.size)
             is_fit = end.end_properties(start, stop)
-            view.store_i32(room, 4 * count, stop - at)
+            view.store_i32(slots, 4 * count, stop - at)
             view.prefetch_writes(end.data, 2 * stop - at, stop - at)
             at = stop
             if not is_fit:
                 break
             begin = block_at + size
             count += 1
-        end.is_odd = begin < source.size
+        end.needs_slow_path = begin < source.size
         return self.finish(counter, at, now, began_ns, count, sizes)
 
     def finish(
         self, counter: QueueCounter, stop: int, now: int, began_ns: int, count: int, sizes: Any
     ) -> Any:
-        """Publish and acknowledge what was written, and return the result; take odd ones back."""
+        """Publish and acknowledge what was written, and return the result.
+
+        What needs the slow path is taken back, and the result is None.
+        """
         end = self.end
         position = end.position
-        if end.is_odd or count == 0:
+        if end.needs_slow_path or count == 0:
             end.take_back(stop)
             return None
         number = counter.next_offset
@@ -349,9 +352,9 @@ class PlainPuts:
             view.store_i32(end.data, at, stop - at)
             view.prefetch_writes(end.data, stop, stop - at)  # of the next one
         else:
-            room = view.bytes_inside(sizes)
+            slots = view.bytes_inside(sizes)
             for each in range(count):
-                size = view.load_i32(room, 4 * each)
+                size = view.load_i32(slots, 4 * each)
                 view.store_i32(end.data, at, size)
                 at += size
             packed = view.filled_record(sizes, 4 * count)

@@ -110,13 +110,13 @@ cdef inline long long crc_continued(Bytes data, Py_ssize_t at, Py_ssize_t stop, 
     return crc32_continued(<unsigned int>crc, <unsigned char *>chars_at(data, at, stop - at), stop - at, data.size - stop)
 
 
-cdef inline Bytes lend(object buffer, Py_buffer *lending) except *:
-    PyObject_GetBuffer(buffer, lending, PyBUF_SIMPLE)
-    return bytes_at(lending.buf, lending.len)
+cdef inline Bytes borrow(object buffer, Py_buffer *export) except *:
+    PyObject_GetBuffer(buffer, export, PyBUF_SIMPLE)
+    return bytes_at(export.buf, export.len)
 
 
-cdef inline void give_back(Py_buffer *lending) noexcept:
-    PyBuffer_Release(lending)
+cdef inline void release(Py_buffer *export) noexcept:
+    PyBuffer_Release(export)
 
 
 cdef inline Bytes bytes_inside(bytes text) noexcept:

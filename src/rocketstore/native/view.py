@@ -29,17 +29,17 @@ def bytes_of(buffer: Any) -> Bytes:
     return np.frombuffer(buffer, np.uint8)
 
 
-def lend(buffer: Any, _lending: Any) -> Bytes:
+def borrow(buffer: Any, _export: Any) -> Bytes:
     """Return the bytes of a buffer, which cannot move or go until they are given back."""
     return bytes_of(buffer)
 
 
-def give_back(_lending: Any) -> None:
-    """Let go of bytes that were lent."""
+def release(_export: Any) -> None:
+    """Give borrowed bytes back."""
 
 
 bytes_inside = bytes_of
-"""Of a bytes object, which nobody can change or take away while somebody has it."""
+"""Of a bytes object, which cannot change or go while a reference to it is held."""
 
 
 def empty_record(size: int) -> Any:

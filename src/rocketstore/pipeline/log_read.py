@@ -5,8 +5,9 @@ range; else it is scanned.
 
 Law: damage is either an error or counted, never silently passed over. One exception is no damage: a
 torn record at the very end of a store that is open, or was not closed in order, is the log's end.
-Law: what entries say is believed only as a whole: each is written, they ascend, and each leads to a
-record that states the same topic, queue and offset. Else it is `Doubt`, and the range is scanned.
+Law: entries of a queue are relied upon all together or not at all: each is written, they ascend,
+and each leads to a record that states the same topic, queue and offset. Otherwise `ScanNeeded` is
+raised, and the range is scanned.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rocketstore.format.record import FIXED_SIZE
 from rocketstore.pipeline.files import OpenFile, opened
 from rocketstore.pipeline.planning import SplitTask, grouped
 from rocketstore.pipeline.projection import wanted_records
-from rocketstore.pipeline.queues import Doubt, QueueFiles
+from rocketstore.pipeline.queues import QueueFiles, ScanNeeded
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import to_arrow
@@ -130,7 +131,7 @@ def intact_records(
             for columns in _records_by_entries(task._replace(stop=stop), queue_of):
                 yielded.append(columns.physical_offset)
                 yield columns
-        except Doubt:
+        except ScanNeeded:
             pass  # some are yielded already
         else:
             if stop == task.stop:
@@ -203,7 +204,7 @@ _PLACES: Final = [column for column in Column if column.name.endswith("_AT")]
 
 
 def _records_by_entries(task: SplitTask, queue_of: QueueOpener) -> Iterator[RecordColumns]:
-    """Yield at least the task's queues' records in its range; `Doubt` where it has to scan."""
+    """Yield at least the task's queues' records in its range; `ScanNeeded` where it has to scan."""
     begin, stop = task.segment.base + task.start, task.segment.base + task.stop
     queues = [queue_of(task.store.location, key) for key in task.queues]
     wanted = np.concatenate([_entries_in(*one, begin, stop) for one in enumerate(queues)])
@@ -212,7 +213,7 @@ def _records_by_entries(task: SplitTask, queue_of: QueueOpener) -> Iterator[Reco
     wanted = wanted[np.argsort(wanted[:, 0], kind="stable")]
     places, sizes = wanted[:, 0], wanted[:, 1]
     if int(sizes.sum()) * WORTH_A_SCAN > task.byte_count:
-        raise Doubt("the queues have most of the range")
+        raise ScanNeeded("the queues have most of the range")
     is_far = places[1:] - (places + sizes)[:-1] > _GAP_BYTES
     is_other_block = np.diff((places - begin) // _BLOCK_BYTES) > 0
     runs = np.split(wanted, np.flatnonzero(is_far | is_other_block) + 1)
@@ -237,13 +238,13 @@ def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> Recor
         length, position = _length(run), int(run[0, 0]) - base
         view = data[at : at + length]
         if file.read_into(position, view.data) < length:
-            raise Doubt("an entry leads beyond its file, or the file is shorter than it was")
+            raise ScanNeeded("an entry leads beyond its file, or the file is shorter than it was")
         left = task.segment.file_size - position
         found, reached, _ = kernels.walk(
             view, 0, length, base + position, left, check_crc, cols[count:]
         )
         if reached < length:
-            raise Doubt("there is damage between records")
+            raise ScanNeeded("there is damage between records")
         cols[count : count + found, _PLACES] += at
         at, count = at + length, count + found
     # What is between the runs is not there, so nothing may be looked up by a physical offset.
@@ -255,7 +256,7 @@ def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> Recor
     if not np.array_equal(stated, wanted[:, :-1]) or topics.to_pylist() != [
         task.queues[number].topic for number in wanted[:, -1].tolist()
     ]:
-        raise Doubt("an entry leads to no record that says so")
+        raise ScanNeeded("an entry leads to no record that says so")
     return columns
 
 
@@ -265,7 +266,7 @@ def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Number
     def place_of(number: int) -> int:
         entry = queue.entry(number)
         if entry is None or not entry.is_message:
-            raise Doubt(f"entry {number} of queue {queue.key} leads to no record")
+            raise ScanNeeded(f"entry {number} of queue {queue.key} leads to no record")
         return entry.physical_offset
 
     end = queue.max_offset
@@ -277,6 +278,6 @@ def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Number
     entries = np.concatenate([np.empty(0, dtype=ENTRY_DTYPE), *chunks])
     places = entries["physical_offset"].astype(np.int64)
     if len(entries) < high - low or (np.diff(places) <= 0).any():
-        raise Doubt(f"entries {low} to {high} of queue {queue.key} are not in order")
+        raise ScanNeeded(f"entries {low} to {high} of queue {queue.key} are not in order")
     said = places, entries["record_size"], queue.key.queue_id, np.arange(low, high), number
     return np.column_stack(np.broadcast_arrays(*said))[first - low : last - low].astype(np.int64)

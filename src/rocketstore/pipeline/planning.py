@@ -3,9 +3,9 @@
 Left out without being read: stores of another name, files whose store times or offsets lie outside
 the asked range, ranges that hold no record of the asked queues.
 
-Law: pruning never loses a row. Store times are believed with a margin, queue entries only after
-their record was looked at, and where a queue might lack a record (`Doubt`) all is read. What is not
-dispatched yet lies after the last record that any queue has, and is always read.
+Law: pruning never loses a row. Store times are used with a margin, queue entries only after their
+record was looked at. Where a queue might lack a record (`ScanNeeded`), the whole log is read. What
+is not dispatched yet lies after the last record that any queue has, and is always read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import opened, read_part, side_by_side, stored_stop
-from rocketstore.pipeline.queues import ALL_OFFSETS, Doubt, QueueFiles
+from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles, ScanNeeded
 from rocketstore.pipeline.stores import (
     Segment,
     StorePlace,
@@ -131,8 +131,8 @@ def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
     if options.has_topic_choice and kept:
         try:
             kept = _within_queues(kept, store, segments, options)
-        except Doubt as doubt:
-            _log.warning("plan.reads_all", store=store.location, reason=doubt)
+        except ScanNeeded as reason:
+            _log.warning("plan.reads_all", store=store.location, reason=reason)
     chosen = options.topics or options.topic_pattern or options.queues or "all topics"
     asked = chosen if isinstance(chosen, str) else sorted(chosen)
     reads, of = sum(one.byte_count for one in kept), sum(one.size for one in segments)
@@ -157,18 +157,21 @@ def _whole(store: StorePlace, segment: Segment, ranges: Mapping[QueueKey, range]
 def _within_queues(
     files: Sequence[SplitTask], store: StorePlace, segments: Sequence[Segment], options: ReadOptions
 ) -> list[SplitTask]:
-    """Return what of some files can hold records of the chosen queues; `Doubt` where queues lie."""
+    """Return the parts of some files that can hold records of the chosen queues.
+
+    Raises `ScanNeeded` where the queues are wrong.
+    """
     ranges = dict(files[0].queue_ranges)
     listed = queues.list_queues(store.location)
     chosen = [key for key in listed if queues.is_chosen(options, store, key)]
     for key in queues.chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY):
-        raise Doubt(f"{key} is a batch queue, in which a read looks for nothing")
+        raise ScanNeeded(f"{key} is a batch queue, in which a read looks for nothing")
     try:
         lost = queues.lost_queues(store, options, listed, or_maybe=True)
     except (FormatError, StoreDamagedError) as error:
-        raise Doubt(error.message) from error
+        raise ScanNeeded(error.message) from error
     if lost:
-        raise Doubt(f"there is no queue {lost:.200}, which the store had, or may have had")
+        raise ScanNeeded(f"there is no queue {lost:.200}, which the store had, or may have had")
     log = _Log(store, segments)
     with side_by_side(store.location, len(listed)) as mapped:
         # First: a writer that goes on must not get further in another queue than in these.
@@ -196,15 +199,19 @@ def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
 
 
 def _check_whole(queue: QueueFiles, stop: int) -> None:
-    """Doubt a queue that lacks a file, or has entries after the zeros that should end it."""
+    """Refuse a queue that lacks a file, or has entries after the zeros that should end it."""
     if stop == queue.first_offset:
-        raise Doubt(f"queue {queue.key} has no entries")
+        raise ScanNeeded(f"queue {queue.key} has no entries")
     for one, other in itertools.pairwise(queue.files.files):
         if one.stop != other.base:
-            raise Doubt(f"queue {queue.key} has no file of entry {one.stop // ENTRY_SIZE_BYTES}")
+            raise ScanNeeded(
+                f"queue {queue.key} has no file of entry {one.stop // ENTRY_SIZE_BYTES}"
+            )
     for _, entries in queue.chunks(stop, queue.stored_stop):
         if entries.tobytes().replace(KEPT_PLACE_BYTES, b"").strip(b"\0"):
-            raise Doubt(f"queue {queue.key} ends at entry {stop} and has other bytes after that")
+            raise ScanNeeded(
+                f"queue {queue.key} ends at entry {stop} and has other bytes after that"
+            )
 
 
 class _Log:
@@ -232,9 +239,9 @@ class _Log:
         low, high = self._record_start(queue, start), self._record_start(queue, stop - 1)
         if low is None or high is None:
             number = start if low is None else stop - 1
-            raise Doubt(f"entry {number} of queue {key} leads to no record that says so")
+            raise ScanNeeded(f"entry {number} of queue {key} leads to no record that says so")
         if low > high:
-            raise Doubt(f"entry {stop - 1} of queue {key} points before entry {start}")
+            raise ScanNeeded(f"entry {stop - 1} of queue {key} points before entry {start}")
         before = queue.entry(first - 1)
         if wanted.start <= first and first > 0 and (before is None or not before.is_message):
             # The log may hold records before the first kept entry, since no entry is before it.
@@ -248,7 +255,7 @@ class _Log:
         def is_kept(number: int) -> bool:
             entry = queue.entry(number)
             if entry is None or not entry.is_written:
-                raise Doubt(f"entry {number} of queue {queue.key} was never written")
+                raise ScanNeeded(f"entry {number} of queue {queue.key} was never written")
             return entry.is_message and entry.physical_offset >= self.start
 
         if is_kept(queue.first_offset):
@@ -259,7 +266,7 @@ class _Log:
             first - (1 << power) for power in range((first - queue.first_offset).bit_length())
         )
         if (number := next(filter(is_kept, before), None)) is not None:
-            raise Doubt(f"entry {number} of queue {queue.key} comes before expired ones")
+            raise ScanNeeded(f"entry {number} of queue {queue.key} comes before expired ones")
         return first
 
     def _record_start(self, queue: QueueFiles, number: int) -> int | None:

@@ -55,8 +55,8 @@ ALL_OFFSETS: Final = range(2**62)  # of a queue to its end, wherever that will b
 _CHUNK_ROWS: Final = 65_536
 
 
-class Doubt(Exception):  # noqa: N818 - not an error: more is read
-    """Why a queue is not to be believed."""
+class ScanNeeded(Exception):  # noqa: N818 - not an error: more is read
+    """Why a queue cannot be relied upon, so that the log itself is scanned."""
 
 
 def stored_rows(

@@ -15,7 +15,7 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
-from rocketstore.replication.protocol import Limits, PeerError, Trouble
+from rocketstore.replication.protocol import PeerError, SessionLimits, Trouble
 from rocketstore.storage.threads import Bell
 from rocketstore.units import KiB, MiB
 
@@ -179,9 +179,9 @@ class Link:
         return True
 
 
-def limits_of(config: StoreConfig) -> Limits:
+def limits_of(config: StoreConfig) -> SessionLimits:
     """Return what the settings say of a connection."""
-    return Limits(
+    return SessionLimits(
         heartbeat_ms=config.ha_send_heartbeat_interval,
         silence_ms=config.ha_housekeeping_interval,
         transfer_bytes=config.ha_transfer_batch_size,

@@ -24,7 +24,7 @@ from rocketstore.replication.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.replication.protocol import Limits, SourceLog
+    from rocketstore.replication.protocol import SessionLimits, SourceLog
 
 FRAMES_AT_ONCE: Final = 8
 """Frames that go out by one call of the system: 256 KiB, what a socket's buffer takes."""
@@ -52,7 +52,7 @@ class MasterSession:
     def __init__(
         self,
         log: SourceLog,
-        limits: Limits,
+        limits: SessionLimits,
         *,
         welcome: Callable[[], Welcome],
         on_acknowledged: Callable[[], None] = lambda: None,

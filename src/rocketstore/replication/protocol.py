@@ -100,7 +100,7 @@ class Welcome(NamedTuple):
 WELCOME_BYTES: Final = _WELCOME.size
 
 
-class Limits(NamedTuple):
+class SessionLimits(NamedTuple):
     """How long and how much a session bears; times in ms.
 
     Attributes
@@ -160,7 +160,7 @@ class Session(Protocol):
 class Signs:
     """When each side was heard last."""
 
-    def __init__(self, limits: Limits, now_ms: int) -> None:
+    def __init__(self, limits: SessionLimits, now_ms: int) -> None:
         self._limits = limits
         self.heard_ms = self.said_ms = now_ms
 

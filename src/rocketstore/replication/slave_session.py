@@ -29,7 +29,7 @@ from rocketstore.replication.protocol import (
 from rocketstore.tables.positions import known_start
 
 if TYPE_CHECKING:
-    from rocketstore.replication.protocol import Limits, TargetLog
+    from rocketstore.replication.protocol import SessionLimits, TargetLog
 
 _SIGNS_WITHOUT_BYTES: Final = 2
 """A master of 4.9 may send one heartbeat before the bytes it was asked for."""
@@ -45,7 +45,7 @@ class SlaveSession:
     def __init__(
         self,
         log: TargetLog,
-        limits: Limits,
+        limits: SessionLimits,
         *,
         identity: int,
         from_last_file: bool,

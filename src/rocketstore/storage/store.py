@@ -28,7 +28,7 @@ from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.observation import Observation
 from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.reading.reader import Gone, Reader
+from rocketstore.storage.reading.reader import ClosedPart, Reader
 from rocketstore.storage.replicated_log import ReplicatedLog
 from rocketstore.storage.results import FIRST_IN_MEMORY
 from rocketstore.storage.services import StoreServices
@@ -472,12 +472,12 @@ class BaseStore(Reader):
     def check_open(self) -> None:
         """Raise `StoreClosedError`, in a forked child `StoreForkedError`, where no use is left."""
         if self._is_closed:
-            raise self._gone.again()
+            raise self._closed_part.again()
 
     def check_held(self) -> None:
         """Raise as `check_open` does, but not yet while the store closes: services go on then."""
         if self._is_let_go:
-            raise self._gone.again()
+            raise self._closed_part.again()
 
     def _go_on_in_child(self) -> None:
         """Refuse everything in a forked child, also what is reached by other ways than this."""
@@ -490,11 +490,11 @@ class BaseStore(Reader):
         )
         self._writer.forked = error
         self._writer.stop()
-        self._kept = self._parts  # a view that somebody has stays valid
+        self._kept = self._parts  # a view that a reader holds stays valid
         self._is_closed = self._is_let_go = True
-        gone: Any = Gone(error)
-        self._gone = gone
-        self._parts = self._services = self._writer = self.statistics = self.running_flags = gone
+        closed: Any = ClosedPart(error)
+        self._closed_part = closed
+        self._parts = self._services = self._writer = self.statistics = self.running_flags = closed
         super().close()
         for service in self.attached.values():
             service.forget(error)

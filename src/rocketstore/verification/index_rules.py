@@ -44,7 +44,7 @@ CHUNK_ITEMS: Final = 65_536
 _HASH_BITS: Final = 31
 
 
-class Trouble(msgspec.Struct, array_like=True):
+class IndexDefect(msgspec.Struct, array_like=True):
     """Something wrong inside one index file."""
 
     kind: str
@@ -67,7 +67,7 @@ class IndexFacts(msgspec.Struct, array_like=True):
     last: int
     last_difference_s: int
     slots_in_use: int | None
-    troubles: list[Trouble]
+    troubles: list[IndexDefect]
 
     @property
     def is_in_order(self) -> bool:
@@ -99,7 +99,7 @@ def check_index_file(
     try:
         header = decode_header(read(0, INDEX_HEADER_SIZE).tobytes())
     except FormatError as error:
-        troubles.append(Trouble("index-header", 0, str(error)))
+        troubles.append(IndexDefect("index-header", 0, str(error)))
     newest = np.zeros(layout.slot_count, dtype=np.int64)
     followed = np.array([0, 0, 0, 0, -(1 << 62)], dtype=np.int64)
     count, first, difference_s = 0, -1, 0
@@ -114,13 +114,13 @@ def check_index_file(
             take(items)
     if not 0 <= header.index_count <= layout.item_count:
         found = f"expected at most {layout.item_count}, found {header.index_count}"
-        troubles.append(Trouble("index-header", 36, f"item count: {found}"))
+        troubles.append(IndexDefect("index-header", 36, f"item count: {found}"))
     wrong_links, first_wrong, negative, back, last = followed.tolist()
     if negative:
-        troubles.append(Trouble("index-item", layout.item_position(negative), "negative hash"))
+        troubles.append(IndexDefect("index-item", layout.item_position(negative), "negative hash"))
     elif wrong_links:
         reason = f"{wrong_links} items link to a wrong one"
-        troubles.append(Trouble("index-chain", layout.item_position(first_wrong), reason))
+        troubles.append(IndexDefect("index-chain", layout.item_position(first_wrong), reason))
     if back and count:
         troubles.append(_out_of_order(layout.item_position(back)))
     slots_in_use = None
@@ -133,7 +133,7 @@ def check_index_file(
 
 def _slot_troubles(
     read: ReadBytes, layout: IndexLayout, newest: Int64Array, live_count: int | None
-) -> list[Trouble]:
+) -> list[IndexDefect]:
     """Compare slots with the newest items; those of more items than a live file had are new."""
     wrong, first_bad = 0, -1
     for begin in range(0, len(newest), CHUNK_SLOTS):
@@ -150,11 +150,11 @@ def _slot_troubles(
             first_bad = begin + int(bad[0])
         wrong += bad.size
     at = layout.slot_position(max(first_bad, 0))
-    return [Trouble("index-slot", at, f"{wrong} slots name a wrong item")] if wrong else []
+    return [IndexDefect("index-slot", at, f"{wrong} slots name a wrong item")] if wrong else []
 
 
-def _out_of_order(position: int) -> Trouble:
-    return Trouble("index-order", position, "items are not in the log's order")
+def _out_of_order(position: int) -> IndexDefect:
+    return IndexDefect("index-order", position, "items are not in the log's order")
 
 
 class Lacking(NamedTuple):
@@ -231,7 +231,9 @@ def index_findings(
     return found
 
 
-def _header_troubles(file: IndexFacts, store_time: Callable[[int], int | None]) -> list[Trouble]:
+def _header_troubles(
+    file: IndexFacts, store_time: Callable[[int], int | None]
+) -> list[IndexDefect]:
     witness = HeaderWitness(
         file.first,
         file.last,
@@ -241,7 +243,7 @@ def _header_troubles(file: IndexFacts, store_time: Callable[[int], int | None]) 
         None if file.slots_in_use is None else (file.slots_in_use, file.item_count),
     )
     faults = header_faults(IndexHeader(*file.header), witness)
-    return [Trouble("index-header", 0, fault) for fault in faults]
+    return [IndexDefect("index-header", 0, fault) for fault in faults]
 
 
 # --- headers --------------------------------------------------------------------------------------

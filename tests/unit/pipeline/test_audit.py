@@ -352,7 +352,7 @@ def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkey
     ]
     assert listed == []
     assert {row["kind"] for row in rows} == {"stretch", "index", "part", "backed"}
-    parts = [audit_work.Row(**row).part for row in rows if row["kind"] == "part"]
+    parts = [audit_work.FactRow(**row).part for row in rows if row["kind"] == "part"]
     assert sum(part.record_count for part in parts) == 240
     assert all(len(part.backed) == 1 and not len(part.missing) for part in parts)
 

@@ -62,7 +62,7 @@ class BloomFilter:
         return tuple((one ^ _MASK_32 if one >> 31 else one) % self.bit_count for one in combined)
 
 
-class ConsumerFilter(NamedTuple):
+class CompiledFilter(NamedTuple):
     """The filter of a group for a topic: messages stored after `born_ms` were judged by it."""
 
     predicate: Predicate
@@ -81,7 +81,7 @@ class ConsumerFilters:
     ) -> None:
         self.bloom = BloomFilter(error_percent, expected_consumers)
         self._clock = clock
-        self._filters: dict[str, dict[str, ConsumerFilter]] = {}
+        self._filters: dict[str, dict[str, CompiledFilter]] = {}
 
     def register(self, topic: str, group: str, predicate: Predicate) -> None:
         """Let messages of a topic, from now on, keep whether `predicate` is true for a group.
@@ -89,7 +89,7 @@ class ConsumerFilters:
         It is called on the dispatching thread with the properties of each message. Another one of
         the same group takes its place. Where it fails the message may match.
         """
-        one = ConsumerFilter(predicate, self._clock(), self.bloom.bits_of(f"{group}#{topic}"))
+        one = CompiledFilter(predicate, self._clock(), self.bloom.bits_of(f"{group}#{topic}"))
         # Replaced as a whole: dispatch may be going through the old one.
         self._filters[topic] = {**self._filters.get(topic, {}), group: one}
 

@@ -57,11 +57,11 @@ _result: Final = tuple.__new__
 """Makes the tuple that a result is, at half the cost of calling its class."""
 
 
-class Gone:
+class ClosedPart:
     """Stands for a part of a store that cannot be used any more."""
 
     def __init__(self, error: StoreClosedError) -> None:
-        self._gone_error = error
+        self._error = error
 
     def __getattr__(self, name: str) -> NoReturn:
         raise self.again()
@@ -75,7 +75,7 @@ class Gone:
 
     def again(self) -> StoreClosedError:
         """Return the error, without the traceback of an earlier time."""
-        return type(self._gone_error)(self._gone_error.message, hint=self._gone_error.hint)
+        return type(self._error)(self._error.message, hint=self._error.hint)
 
 
 _readers: Final[weakref.WeakSet[Reader]] = weakref.WeakSet()
@@ -107,7 +107,9 @@ class Reader:
         self._check_readable = check_readable
         self._note_get = note_get or GetCounts().note
         self._visible_stop = 0
-        self._gone = Gone(StoreClosedError(f"{layout.root} was closed", hint="open it again"))
+        self._closed_part = ClosedPart(
+            StoreClosedError(f"{layout.root} was closed", hint="open it again")
+        )
         _readers.add(self)
 
     # --- the end --------------------------------------------------------------------------------
@@ -130,9 +132,9 @@ class Reader:
 
     def close(self) -> None:
         """Let go of everything; may be called twice."""
-        gone: Any = self._gone
-        self._log = self._queues = self._key_search = self._pages = self._kinds = gone
-        self._records = LogAtHand(gone)
+        closed: Any = self._closed_part
+        self._log = self._queues = self._key_search = self._pages = self._kinds = closed
+        self._records = LogAtHand(closed)
 
     def _go_on_in_child(self) -> None:
         """Do what a forked child needs."""

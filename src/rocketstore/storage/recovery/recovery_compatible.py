@@ -127,12 +127,12 @@ def _follow_file(file: LogBytes, cols: Int64Array, *, check_crc: bool) -> tuple[
 def _first_refused(array: ByteArray, base: int, rows: Int64Array) -> int | None:
     """Return the position of the first record that our walk takes and 4.9.3 does not."""
     at = rows[:, Column.PHYSICAL_OFFSET] - base
-    is_odd = array[at + 7] != MESSAGE_MAGIC_V1 & 0xFF
+    is_special = array[at + 7] != MESSAGE_MAGIC_V1 & 0xFF
     may_wait = rows[:, Column.TOPIC_SIZE] == len(SCHEDULE_TOPIC)
-    is_odd |= may_wait & (rows[:, Column.DELAY_LEVEL] == 0)
-    odd = at[is_odd].tolist()
+    is_special |= may_wait & (rows[:, Column.DELAY_LEVEL] == 0)
+    to_check = at[is_special].tolist()
     return next(
-        (one for one in odd if check_as_java(array.data, one, check_crc=False) is None), None
+        (one for one in to_check if check_as_java(array.data, one, check_crc=False) is None), None
     )
 
 

@@ -35,7 +35,7 @@ from rocketstore.pipeline.jobs.audit.audit_judgement import (
     QueueRow,
     judge_targets,
 )
-from rocketstore.pipeline.jobs.audit.audit_work import FACTS, RUNS, Row
+from rocketstore.pipeline.jobs.audit.audit_work import FACTS, RUNS, FactRow
 from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, spark_place
@@ -246,10 +246,10 @@ class _Audit(NamedTuple):
 
         queues, batch_queues = self.places.queues, self.places.batch_queues
         topics = frozenset(key.topic for key in (*queues, *batch_queues))
-        known = [Row("index", "listed", -1)]  # so that there is a row at least
+        known = [FactRow("index", "listed", -1)]  # so that there is a row at least
         for kind, of_kind in (("queue", queues), ("batch", batch_queues)):
             for key, row in of_kind.items():
-                listed = Row(audit_work.queue_target(key, kind), "listed", -1)
+                listed = FactRow(audit_work.queue_target(key, kind), "listed", -1)
                 known.append(listed)
                 known += [
                     listed._replace(place=base, size=size, file=path)
@@ -258,7 +258,7 @@ class _Audit(NamedTuple):
         for one in small_files.positions(self.small.get, self.changed):
             kind = "batch" if one.topic in self.common.batch_topics else "queue"
             target = audit_work.queue_target(QueueKey(one.topic, one.queue_id), kind)
-            known.append(Row(target, "position", -1, one.offset, file=one.file, who=one.who))
+            known.append(FactRow(target, "position", -1, one.offset, file=one.file, who=one.who))
         about = facts.filter("kind NOT IN ('stretch', 'index')")
         rows = [one._asdict() for one in known]
         table = pa.Table.from_pylist(rows, schema=arrow_schema(FACTS))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
-    from rocketstore.pipeline.jobs.audit.audit_work import Row
+    from rocketstore.pipeline.jobs.audit.audit_work import FactRow
     from rocketstore.verification.findings import LastWriter
     from rocketstore.verification.unbacked import LogBounds
 
@@ -89,7 +89,7 @@ class JudgeContext(NamedTuple):
     writer: LastWriter
 
 
-def judge_targets(context: JudgeContext, rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+def judge_targets(context: JudgeContext, rows: Iterable[FactRow]) -> Iterator[dict[str, Any]]:
     """Judge what came together, as rows of `JUDGED`; `rows` are sorted by target."""
     excluded = np.array(context.excluded, dtype=np.int64).reshape(-1, 2)
     for target, group in itertools.groupby(rows, key=lambda row: row.target):
@@ -112,7 +112,7 @@ def _sum(counted: str, count: int, file: str = "", first: int = 0) -> dict[str, 
     return {"place": _SUMS, "counted": counted, "file": file, "count": count, "first": first}
 
 
-def _judge_items(bounds: LogBounds, target: str, rows: list[Row]) -> Iterator[dict[str, Any]]:
+def _judge_items(bounds: LogBounds, target: str, rows: list[FactRow]) -> Iterator[dict[str, Any]]:
     """Yield keys without an item, and items without a record: past the log's end, or not."""
     file = target.partition("/")[2]
     for row in rows:
@@ -140,12 +140,14 @@ def _key_of(target: str) -> QueueKey:
     return QueueKey(topic, int(number))
 
 
-def _files_of(rows: list[Row]) -> list[StoreFile]:
+def _files_of(rows: list[FactRow]) -> list[StoreFile]:
     listed = [row for row in rows if row.kind == "listed" and row.file is not None]
     return sorted(StoreFile(row.place, row.size, str(row.file)) for row in listed)
 
 
-def _judge_queue(context: JudgeContext, target: str, rows: list[Row]) -> Iterator[dict[str, Any]]:
+def _judge_queue(
+    context: JudgeContext, target: str, rows: list[FactRow]
+) -> Iterator[dict[str, Any]]:
     key, is_listed = _key_of(target), any(row.kind == "listed" for row in rows)
     parts = [row.part for row in rows if row.kind == "part"]
     view = _view(context, key, _files_of(rows), parts)
@@ -173,7 +175,7 @@ def _judge_queue(context: JudgeContext, target: str, rows: list[Row]) -> Iterato
 
 
 def _position_findings(
-    key: QueueKey, rows: list[Row], bounds: tuple[int, int]
+    key: QueueKey, rows: list[FactRow], bounds: tuple[int, int]
 ) -> Iterator[Finding]:
     for row in rows:
         if row.kind == "position":
@@ -187,7 +189,7 @@ def _finding_row(one: Finding) -> dict[str, Any]:
 
 
 def _judge_batch_queue(
-    context: JudgeContext, target: str, rows: list[Row]
+    context: JudgeContext, target: str, rows: list[FactRow]
 ) -> Iterator[dict[str, Any]]:
     key, content = _key_of(target), bytearray()
     for file in _files_of(rows):

@@ -52,7 +52,7 @@ FACTS: Final = (
     "reached BIGINT, file STRING, who STRING, explained BINARY, backed BINARY, missing BINARY, "
     "stated BINARY, facts BINARY"
 )
-"""Rows that tasks send: for whom, what, at which physical offset; the others as `Row` says."""
+"""Rows that tasks send: for whom, what, at which physical offset; the others as `FactRow` says."""
 
 RUNS: Final = "target STRING, piece BIGINT, ordinal BIGINT, first BIGINT, count BIGINT"
 """Runs of queue offsets; see `judged_log`."""
@@ -64,7 +64,7 @@ _BATCH_ROWS: Final = 256
 _SETS: Final = ("explained", "backed", "missing", "stated")
 
 
-class Row(NamedTuple):
+class FactRow(NamedTuple):
     """A row of `FACTS`.
 
     By `kind`: ``stretch`` and ``index`` are `facts` for the driver. Of a queue, a ``part`` has its
@@ -118,10 +118,10 @@ def as_batches(rows: Iterable[dict[str, Any]], schema: str) -> Iterator[pa.Recor
         yield pa.RecordBatch.from_pylist(group, schema=arrow_schema(schema))
 
 
-def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[FactRow]:
     """Yield the rows of batches of `FACTS`."""
     for batch in batches:
-        yield from (Row(**row) for row in batch.to_pylist())
+        yield from (FactRow(**row) for row in batch.to_pylist())
 
 
 def queue_target(key: QueueKey, kind: str = "queue") -> str:
@@ -134,7 +134,7 @@ def stated_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return as_batches(itertools.chain.from_iterable(map(_runs_of, rows_of(batches))), RUNS)
 
 
-def _runs_of(row: Row) -> Iterator[dict[str, Any]]:
+def _runs_of(row: FactRow) -> Iterator[dict[str, Any]]:
     if row.kind == "part":
         found = [(first, past - first) for first, past in row.numbers("stated", 2).tolist()]
     else:
@@ -151,7 +151,7 @@ def _runs_of(row: Row) -> Iterator[dict[str, Any]]:
 def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
     """Yield what a task finds as rows of `FACTS`."""
     rows = _LogReader(task).rows() if task.cuts else _index_rows(task)
-    return as_batches(map(Row._asdict, rows), FACTS)
+    return as_batches(map(FactRow._asdict, rows), FACTS)
 
 
 class NamedFiles(StoredFiles):
@@ -186,7 +186,7 @@ class _LogReader:
         self._keys: list[ExpectedItems] = []
         self._batches: defaultdict[QueueKey, bytearray] = defaultdict(bytearray)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[FactRow]:
         task = self._task
         for cut, (begin, end) in zip(task.cuts, itertools.pairwise(task.edges), strict=True):
             stretch = Stretch(cut.segment.base, cut.segment.base + cut.start, is_gone=True)
@@ -212,11 +212,11 @@ class _LogReader:
                 stretch.is_gone = False
             yield from self._compared(stretch, reached)
             facts = msgspec.msgpack.encode(stretch)
-            yield Row("stretch", "stretch", stretch.start, facts=facts)
+            yield FactRow("stretch", "stretch", stretch.start, facts=facts)
             for found in self._items.until(end):
                 yield found.stray(np.arange(found.offsets.size))
 
-    def _compared(self, stretch: Stretch, stop: int) -> Iterator[Row]:
+    def _compared(self, stretch: Stretch, stop: int) -> Iterator[FactRow]:
         """Compare what was read so far, up to a physical offset; no row is of two chains."""
         starts = np.array([chain.start for chain in stretch.chains], dtype=np.int64)
         if self._entries:
@@ -230,11 +230,11 @@ class _LogReader:
             for rows in expectation.groups(starts.searchsorted(called["physical_offset"], "right")):
                 place = int(called["physical_offset"][rows[0]])
                 facts = called[rows].tobytes()
-                yield Row(queue_target(key, "batch"), "entries", place, facts=facts)
+                yield FactRow(queue_target(key, "batch"), "entries", place, facts=facts)
         self._entries, self._keys = [], []
         self._batches.clear()
 
-    def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[Row]:
+    def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[FactRow]:
         chains = starts.searchsorted(entries.entries["physical_offset"], side="right")
         for rows in expectation.groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
@@ -254,9 +254,11 @@ class _LogReader:
                 columns: Any = {"first": first, "last": last, "reached": reached}
                 for name, one in zip(_SETS, sets, strict=True):
                     columns[name] = np.array(one, np.int64).tobytes()
-                yield Row(queue_target(key), "part", start, **columns)
+                yield FactRow(queue_target(key), "part", start, **columns)
 
-    def _compared_keys(self, keys: ExpectedItems, starts: Int64Array, stop: int) -> Iterator[Row]:
+    def _compared_keys(
+        self, keys: ExpectedItems, starts: Int64Array, stop: int
+    ) -> Iterator[FactRow]:
         found = list(self._items.until(stop))
         none = np.empty(0, dtype=np.int64)
         offsets = np.concatenate([none, *(one.offsets for one in found)])
@@ -265,11 +267,11 @@ class _LogReader:
             (keys.physical_offset, keys.key_hash), (offsets, hashes)
         )
         if repeated := (offsets.size - stray.size) - (keys.key_hash.size - lacking.size):
-            yield Row("index", "repeated", int(keys.physical_offset[0]), size=repeated)
+            yield FactRow("index", "repeated", int(keys.physical_offset[0]), size=repeated)
         places = keys.physical_offset[lacking]
         places = places[places < self._task.items_end]
         for rows in expectation.groups(starts.searchsorted(places, side="right")):
-            yield Row("index", "lacking", int(places[rows[0]]), size=rows.size)
+            yield FactRow("index", "lacking", int(places[rows[0]]), size=rows.size)
         is_stray = np.zeros(offsets.size, dtype=np.bool_)
         is_stray[stray] = True
         bounds = np.cumsum([one.offsets.size for one in found])[:-1]
@@ -280,7 +282,7 @@ class _LogReader:
             for rows in expectation.groups(starts.searchsorted(one.offsets[backed], side="right")):
                 first = int(backed[rows[0]])
                 place, number = int(one.offsets[first]), one.first + first
-                yield Row(f"index/{one.name}", "backed", place, first=number, size=rows.size)
+                yield FactRow(f"index/{one.name}", "backed", place, first=number, size=rows.size)
 
 
 # --- the index ----------------------------------------------------------------------------------
@@ -294,10 +296,10 @@ class _FoundItems(NamedTuple):
     offsets: Int64Array
     hashes: Int64Array
 
-    def stray(self, rows: Int64Array) -> Row:
+    def stray(self, rows: Int64Array) -> FactRow:
         """Return some of them, which no record calls for, as a row."""
         numbers, offsets = (rows + self.first).tobytes(), self.offsets[rows]
-        row = Row(f"index/{self.name}", "stray", int(offsets[0]))
+        row = FactRow(f"index/{self.name}", "stray", int(offsets[0]))
         return row._replace(stated=numbers, backed=offsets.tobytes())
 
 
@@ -333,12 +335,12 @@ class _Items:
         return FIRST_ITEM + bisect.bisect_left(numbers, start, key=key)
 
 
-def _index_rows(task: AuditTask) -> Iterator[Row]:
+def _index_rows(task: AuditTask) -> Iterator[FactRow]:
     index, layout = task.index_files[0], task.sizes.index_layout
     with passing_over_deleted(), opened(task.location, index.path) as file:
         read = partial(_bytes_of, file)
         facts = index_rules.check_index_file(index.name, read, layout, is_live=task.is_live)
-        yield Row("index", "index", facts.first, facts=msgspec.msgpack.encode(facts))
+        yield FactRow("index", "index", facts.first, facts=msgspec.msgpack.encode(facts))
 
 
 def _bytes_of(file: OpenFile, position: int, size: int) -> npt.NDArray[np.uint8]:
