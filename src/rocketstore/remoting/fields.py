@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ __all__ = ["Header", "Int32", "Int64", "decode_fields", "encode_fields", "field_
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_BOOLEANS: Final = frozenset(("true", "false"))
 
 
 class Header(msgspec.Struct, rename="camel"):
@@ -80,12 +82,35 @@ def field_rows(header: type[Header]) -> tuple[FieldRow, ...]:
     return tuple(rows)
 
 
+@functools.cache
+def _numbers_and_booleans(header: type[Header]) -> tuple[list[str], list[str]]:
+    rows = field_rows(header)
+    numbers = [row.name for row in rows if row.read is _integer]
+    return numbers, [row.name for row in rows if row.read is _boolean]
+
+
+def _is_usual(found: Mapping[str, str], header: type[Header]) -> bool:
+    """Whether msgspec, eight times as fast, reads these texts as they are read here, or not at all.
+
+    It takes 1e3 and 1 for a number and a boolean, and null for either.
+    """
+    (numbers, booleans), get = _numbers_and_booleans(header), found.get
+    return "".join(map(get, numbers, repeat("0"))).isdigit() and _BOOLEANS.issuperset(
+        map(get, booleans, repeat("true"))
+    )
+
+
 def decode_fields(fields: Mapping[str, str] | None, header: type[AnyHeader]) -> AnyHeader:
     """Return a custom header of its texts.
 
     A field that is needed and not there, or not to be read, is a `FieldRangeError`.
     """
     found = fields or {}
+    if _is_usual(found, header):
+        try:
+            return msgspec.convert(found, header, strict=False)
+        except msgspec.ValidationError:
+            pass  # said below, with the name of the field
     values = {}
     for row in field_rows(header):
         text = found.get(row.name)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rocketstore.format.properties import DELAY, INNER_MULTI_DISPATCH, WAIT, decode_properties
 
 if TYPE_CHECKING:
     from rocketstore.native.log_end import Record
 
-_ASKS: Final = re.compile(f"({DELAY}|{INNER_MULTI_DISPATCH}|{WAIT})\1".encode())
+_DELAY, _QUEUES, _WAIT = (f"{name}\1".encode() for name in (DELAY, INNER_MULTI_DISPATCH, WAIT))
 
 
 def asked(block: bytes) -> dict[str, str]:
     """Return properties that may ask something of the store; none where, as in most, none does."""
-    return decode_properties(block) if _ASKS.search(block) else {}
+    has_any = _DELAY in block or _QUEUES in block or _WAIT in block
+    return decode_properties(block) if has_any else {}
 
 
 def with_properties(record: Record, properties: bytes) -> Record:

@@ -62,6 +62,7 @@ def test_numbers_are_read_as_java_reads_them(text, value):
         ({"topic": "T", "queueId": "2147483648"}, "2147483647"),
         ({**NEEDED, "storeOffset": "9223372036854775808"}, "9223372036854775807"),
         ({**NEEDED, "maxTimes": "-2147483649"}, "-2147483648"),
+        ({**NEEDED, "maxTimes": "null"}, "<maxTimes> is no number"),
     ],
 )
 def test_a_field_that_is_missing_or_wrong_is_named(fields, said):

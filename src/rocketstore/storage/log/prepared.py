@@ -186,7 +186,8 @@ def storable_block(properties: Any, *, alone: bool = False) -> tuple[bytes, bool
         properties = encode_properties(properties)
     block = storable_properties(bytes(properties))
     wanted = asked(block)
-    refuse_special(wanted, alone=alone)
+    if wanted:
+        refuse_special(wanted, alone=alone)
     return block, _may_wait(wanted)
 
 
