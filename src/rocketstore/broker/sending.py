@@ -191,7 +191,11 @@ class Sending:
         sent = _Sent(header.topic, queue_id, queue_id, sys_flag, block, waits)
         if header.topic.startswith(RETRY_PREFIX):
             sent = self._given_back(header, call, sent)
-        if b"TRAN_MSG" in text and _HALF.search(text) and not (header.reconsume_times and DELAY.encode() + b"\1" in text):
+        if (
+            b"TRAN_MSG" in text
+            and _HALF.search(text)
+            and not (header.reconsume_times and DELAY.encode() + b"\1" in text)
+        ):
             return self._begin(header, call, sent)
         return self._put(header, call, sent, self._put_single)
 
