@@ -11,6 +11,7 @@ from rocketstore import upkeep, verify_store
 from rocketstore.cli import log_scan
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.config import StoreConfig
+from rocketstore.storage.files.pread_files import LogFile
 from support.golden import golden_case
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ def _writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_scan, "writer_pid", lambda _lock: 4711)
 
 
-def tear(store: Path) -> Callable[[], None]:
+def tear(store: Path, place: int = TORN_AT) -> Callable[[], None]:
     """Make zeros of a part of the log and return what writes it again."""
     path = store / "commitlog" / f"{65_536:020d}"
     whole = path.read_bytes()
-    at = TORN_AT - 65_536
+    at = place - 65_536
     path.write_bytes(whole[:at] + bytes(200) + whole[at + 200 :])
     return lambda: path.write_bytes(whole) and None
 
@@ -86,19 +87,20 @@ def test_a_file_that_goes_meanwhile_does_not_end_a_verification(
     assert len(looks) == 2
 
 
+@pytest.mark.parametrize("at", [65_536, TORN_AT])
 def test_a_scan_reads_again_what_was_being_written(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    genuine = log_scan._read
-    write_again = tear(store)
+    genuine = LogFile.read_into
+    write_again = tear(store, at)
 
-    def read(file: Any) -> Any:
-        content = genuine(file)
+    def read(file: LogFile, position: int, view: memoryview) -> int:
+        count = genuine(file, position, view)
         if file.base == 65_536:
             write_again()
-        return content
+        return count
 
-    monkeypatch.setattr(log_scan, "_read", read)
+    monkeypatch.setattr(LogFile, "read_into", read)
     scan = LogScan(store, StoreConfig(), None, None)
     rows = list(scan.rows())
     assert sum(row["kind"] == "message" for row in rows) == 1489

@@ -38,7 +38,7 @@ def put(
     directory: DirectoryOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Put messages one by one, from one thread.
 
     Parameters
@@ -64,7 +64,6 @@ def put(
         },
         output,
     )
-    return 0
 
 
 @app.command
@@ -75,7 +74,7 @@ def get(
     directory: DirectoryOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Read pages of 32 raw records from a store just written.
 
     Parameters
@@ -110,7 +109,6 @@ def get(
         },
         output,
     )
-    return 0
 
 
 @app.command
@@ -120,7 +118,7 @@ def scan(
     *,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Scan a store's CommitLog with checksums, twice: the second time its files are in memory."""
     from rocketstore.cli.log_scan import LogScan
 
@@ -140,7 +138,6 @@ def scan(
         },
         output,
     )
-    return 0
 
 
 @contextmanager

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocketstore.config.sources import LoadedConfig
 
 
-def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | None = None) -> int:
+def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | None = None) -> None:
     """Run a broker for clients of RocketMQ; Ctrl-C or SIGTERM ends it.
 
     It says where it listens, and "ready" on its standard error once it does. A name server runs
@@ -51,7 +51,6 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
         )
         print("ready", file=sys.stderr, flush=True)
         stop.wait()
-    return 0
 
 
 def _own_settings(given: StoreSettings) -> BrokerSettings:

@@ -14,7 +14,7 @@ def install(
     shell: Annotated[
         Literal["bash", "zsh", "fish"] | None, Parameter(help="Unset: the shell this runs in.")
     ] = None,
-) -> int:
+) -> None:
     """Install completion for this shell: a script in the home directory, named in its start file.
 
     Parameters
@@ -33,4 +33,3 @@ def install(
             str(error), hint="name one: --install-completion --shell bash"
         ) from error
     print(f"completion is installed in {path}; a new shell has it")
-    return 0

@@ -16,7 +16,7 @@ def show(
     origin: bool = False,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print every setting and its value.
 
     Parameters
@@ -36,4 +36,3 @@ def show(
         output,
         columns=("key", "value", "origin") if origin else ("key", "value"),
     )
-    return 0

@@ -35,7 +35,7 @@ def list_delays(
     max_: Annotated[int | None, MaxOption] = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print what waits in each delay level, or every message that waits.
 
     Parameters
@@ -73,7 +73,6 @@ def list_delays(
                 if level in (None, of.number)
             )
             print_rows(counted, output, columns=_LEVEL_COLUMNS)
-    return 0
 
 
 def _counted(level: Level, due_ms: list[int], now_ms: int) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +21,7 @@ def list_files(
     *,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print every index file with its header."""
     from rocketstore.cli.reading import open_for_reading
 
@@ -50,7 +49,6 @@ def list_files(
                 for row in rows
             )
         print_rows(rows, output, columns=("file", "items", "begin", "end"))
-    return 0
 
 
 @app.command
@@ -69,6 +67,4 @@ def rebuild(
     from rocketstore.storage.audit.repair import rebuild_store
 
     config = (settings or StoreSettings()).load(store)
-    now_ms = time.time_ns() // 1_000_000
-    report = rebuild_store(store, config, what="index", now_ms=now_ms)
-    return print_repair(report, output)
+    return print_repair(rebuild_store(store, config, what="index"), output)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-import itertools
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.native.decode import decode
-from rocketstore.scan.scanner import DamageReason, ScanBatch, scan_window
-from rocketstore.storage.files.disk import Disk, fill
+from rocketstore.scan.scanner import ScanBatch, scan_window
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles
+from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.units import ByteRange
 from rocketstore.verification.file_rules import FileProblem
@@ -23,10 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import numpy.typing as npt
-
     from rocketstore.config import StoreConfig
-    from rocketstore.scan.scanner import Damage
 
 
 _WRONG_FILES: Final = frozenset(
@@ -38,9 +33,6 @@ _WRONG_FILES: Final = frozenset(
         FileProblem.NOT_A_FILE,
     }
 )
-
-LOOKS: Final = 3
-"""How often a range that a writer changes is read again before it is called damaged."""
 
 
 class LogScan:
@@ -76,8 +68,6 @@ class LogScan:
         self.end = end
         self.damaged_bytes = 0
         self._is_live = writer_pid(layout.lock) is not None
-        # What only is damage if the log goes on after it; files made ahead are zeros too.
-        self._pending: list[Iterator[dict[str, Any]]] = []
 
     def rows(self, *, damage_only: bool = False) -> Iterator[dict[str, Any]]:
         """Yield one JSON-ready row per record, blank and damaged range."""
@@ -86,31 +76,19 @@ class LogScan:
 
     def _log_rows(self, *, damage_only: bool) -> Iterator[dict[str, Any]]:
         holes = {hole.stop: hole for hole in self.files.holes}
-        pending = self._pending
-        for before, file in zip([None, *self.files.files], self.files.files, strict=False):
+        files = self.files.files
+        # What is empty is damage where the log goes on after it; files made ahead are zeros too.
+        last = next((file for file in reversed(files) if _holds_data(file)), None)
+        for before, file in zip([None, *files], files, strict=False):
+            if last is None or file.base > last.base:
+                return
             if before is not None and file.base in holes:
-                pending.append(self._hole_rows(holes[file.base], before, file))
-            is_past = self.end is not None and file.base >= self.end
-            if file.base + file.size <= self.begin or (is_past and not pending):
-                continue
-            try:
-                content = _read(file)
-            except FileNotFoundError:  # expired since the directory was listed
-                continue
-            if is_past:
-                if content.any():
-                    yield from itertools.chain.from_iterable(pending)
-                    pending.clear()
-                continue
-            for batch in self._scan(content, file):
-                if len(batch.columns) or batch.blanks or batch.damage:
-                    yield from itertools.chain.from_iterable(pending)
-                    pending.clear()
-                yield from self._batch_rows(batch, file, content, damage_only=damage_only)
-                if batch.unwritten_at is not None:
-                    pending.append(
-                        self._unwritten_rows(file, batch.unwritten_at, damage_only=damage_only)
-                    )
+                yield from self._hole_rows(holes[file.base], before, file)
+            if self.end is not None and file.base >= self.end:
+                return
+            if file.base + file.size > self.begin:
+                with contextlib.suppress(FileNotFoundError):  # expired since it was listed
+                    yield from self._rows_of(file, is_last=file is last, damage_only=damage_only)
 
     def _file_rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for each file that is not what its name and the other files say.
@@ -138,7 +116,7 @@ class LogScan:
 
     def _is_cut(self, last: LogFile) -> bool:
         """Whether the last file lost its end, and is not one that a writer was just making."""
-        return not self._is_live and bool(_read(last).any())
+        return not self._is_live and _holds_data(last)
 
     def _hole_rows(
         self, hole: ByteRange, before: LogFile, after: LogFile
@@ -156,93 +134,41 @@ class LogScan:
                 hole, path, "truncated" if is_short else "missing file", evidence
             )
 
-    def _unwritten_rows(
-        self, file: LogFile, start: int, *, damage_only: bool
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the row of a file's end that was never written though the log goes on after it.
+    def _rows_of(
+        self, file: LogFile, start: int = 0, stop: int | None = None, *, is_last: bool,
+        damage_only: bool, is_second_look: bool = False,
+    ) -> Iterator[dict[str, Any]]:  # fmt: skip
+        """Yield what begins in a range of a file; a file that `is_last` may end in zeros.
 
-        A writer may have written there since the file was read, so it is read again first.
+        A writer may have been writing as it was read: damage is what a second look finds too. At
+        the end of the log it stays unsaid then: a record that is not finished yet.
         """
-        content = _read(file)
-        scan = self._scan(content, file, start - file.base)
-        for batch in scan:
-            yield from self._batch_rows(batch, file, content, damage_only=damage_only)
-            gap = batch.unwritten_at
-            if gap is not None and self._is_wanted(gap):
-                yield self._damage_row(
-                    ByteRange(gap, file.base + file.size),
-                    file.path,
-                    DamageReason.UNWRITTEN_HOLE.value,
-                    "zeros up to the file's end, where a BLANK should be; the log goes on",
-                )
+        for batch in self._scan(file, start, stop):
+            rows = [] if damage_only else [*_message_rows(batch), *_blank_rows(batch, file)]
+            for one in batch.damage if is_last else batch.damage_up_to(file.range.stop):
+                if is_last and self._is_live and one.range.stop == batch.unwritten_at:
+                    continue
+                if self._is_live and not is_second_look:
+                    begin, end = (at - file.base for at in one.range)
+                    rows += self._rows_of(
+                        file, begin, end, is_last=is_last, damage_only=damage_only,
+                        is_second_look=True,
+                    )  # fmt: skip
+                else:
+                    damage = one.range, file.path, one.reason.value, one.evidence
+                    rows.append(self._damage_row(*damage))
+            rows.sort(key=_offset_of)
+            yield from (row for row in rows if self._is_wanted(_offset_of(row)))
 
     def count(self) -> tuple[int, int]:
         """Scan without making rows; return how many records there are and the bytes scanned."""
         records = size = 0
         for file in self.files.files:
-            content = _read(file)
-            size += len(content)
-            for batch in self._scan(content, file):
+            size += file.data_stop()
+            for batch in self._scan(file):
                 records += len(batch.columns)
                 self.damaged_bytes += sum(damage.range.size for damage in batch.damage)
         return records, size
-
-    def _batch_rows(
-        self,
-        batch: ScanBatch,
-        file: LogFile,
-        content: npt.NDArray[np.uint8],
-        *,
-        damage_only: bool,
-    ) -> Iterator[dict[str, Any]]:
-        parts: list[Iterator[tuple[int, dict[str, Any]]]] = []
-        for damage in batch.damage:
-            is_tail = self._is_live and batch.end_of_data <= damage.range.start
-            rows = self._damage_rows(
-                damage, file, content, damage_only=damage_only, is_tail=is_tail
-            )
-            parts.append(rows)
-        if not damage_only:
-            parts.append(_record_rows(batch, file, content.data))
-        for offset, row in heapq.merge(*parts, key=lambda part: part[0]):
-            if self._is_wanted(offset):
-                yield row
-
-    def _damage_rows(
-        self,
-        damage: Damage,
-        file: LogFile,
-        content: npt.NDArray[np.uint8],
-        *,
-        damage_only: bool,
-        is_tail: bool,
-        looks: int = LOOKS,
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield what a damaged range holds: a writer may have been writing there as it was read.
-
-        At the end of a log with a writer it stays unsaid: a record that is not finished yet.
-        """
-        start, stop = damage.range.start - file.base, damage.range.stop - file.base
-        now = _read(file) if self._is_live and looks else content
-        if now is content or np.array_equal(now[start:stop], content[start:stop]):
-            row = self._sure_row(damage, file)
-            if is_tail:
-                self._pending.append(row)
-            else:
-                yield from ((damage.range.start, one) for one in row)
-            return
-        scan = self._scan(now, file, start, stop)
-        for batch in scan:
-            rows = _record_rows(batch, file, now.data)
-            if not damage_only:
-                yield from rows
-            for inner in batch.damage:
-                yield from self._damage_rows(
-                    inner, file, now, damage_only=damage_only, is_tail=is_tail, looks=looks - 1
-                )
-
-    def _sure_row(self, damage: Damage, file: LogFile) -> Iterator[dict[str, Any]]:
-        yield self._damage_row(damage.range, file.path, damage.reason.value, damage.evidence)
 
     def _damage_row(
         self, extent: ByteRange, path: Path, reason: str, evidence: str
@@ -257,12 +183,17 @@ class LogScan:
             "reason": f"{reason}: {evidence}",
         }
 
-    def _scan(
-        self, content: npt.NDArray[np.uint8], file: LogFile, start: int = 0, stop: int | None = None
-    ) -> Iterator[ScanBatch]:
-        size = self.files.file_size
+    def _scan(self, file: LogFile, start: int = 0, stop: int | None = None) -> Iterator[ScanBatch]:
         return scan_window(
-            content, base=file.base, start=start, stop=stop, file_size=size, lookback_bytes=0
+            file,
+            base=file.base,
+            size=file.size,
+            start=start,
+            stop=stop,
+            file_size=self.files.file_size,
+            data_stop=file.data_stop(),
+            lookback_bytes=0,
+            whole_damage=True,
         )
 
     def _is_wanted(self, offset: int) -> bool:
@@ -274,37 +205,21 @@ def _offset_of(row: dict[str, Any]) -> int:
     return offset
 
 
-def _message(view: memoryview, offset: int, base: int) -> dict[str, Any]:
-    message = decode(view, offset - base, base, check_crc=False)
-    assert message is not None  # the scanner found it intact
-    return message.to_dict()
+def _holds_data(file: LogFile) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return holds_data(file.path)
+    return False
 
 
-def _record_rows(
-    batch: ScanBatch, file: LogFile, view: memoryview
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    messages = (
-        (offset, {"kind": "message", **_message(view, offset, file.base)})
-        for offset in batch.columns.physical_offset.tolist()
-    )
-    return heapq.merge(messages, _blank_rows(batch, file), key=lambda part: part[0])
+def _message_rows(batch: ScanBatch) -> Iterator[dict[str, Any]]:
+    columns = batch.columns
+    for offset in columns.physical_offset.tolist():
+        at = offset - columns.base
+        message = decode(columns.buffer.data, at, columns.base, check_crc=False)
+        assert message is not None  # the scanner found it intact
+        yield {"kind": "message", **message.to_dict()}
 
 
-def _blank_rows(batch: ScanBatch, file: LogFile) -> Iterator[tuple[int, dict[str, Any]]]:
-    for blank in batch.blanks:
-        yield (
-            blank.physical_offset,
-            {
-                "kind": "blank",
-                "physicalOffset": blank.physical_offset,
-                "size": blank.size,
-                "file": str(file.path),
-            },
-        )
-
-
-def _read(file: LogFile) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a file, by read calls: a map of a file that is cut short kills."""
-    content = np.zeros(file.size, dtype=np.uint8)
-    with Disk().opened(file.path, writable=False) as descriptor:
-        return content[: fill(descriptor, file.path, 0, content.data)]
+def _blank_rows(batch: ScanBatch, file: LogFile) -> Iterator[dict[str, Any]]:
+    for offset, size in batch.blanks:
+        yield {"kind": "blank", "physicalOffset": offset, "size": size, "file": str(file.path)}

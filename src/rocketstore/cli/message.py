@@ -53,7 +53,7 @@ def get(
     body: BodyOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print messages of one queue from a queue offset, or a time, on.
 
     Parameters
@@ -100,7 +100,6 @@ def get(
             say_shown(count, f"at most {count + left}")
     elif start >= stop:
         _say_nothing_there(f"queue {topic}/{queue}", start, stop, end)
-    return 0
 
 
 def _say_nothing_there(queue: str, start: int, stop: int, end: int | None) -> None:
@@ -123,7 +122,7 @@ def find(
     body: BodyOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print messages that carry a key (one of KEYS, or UNIQ_KEY), newest first.
 
     Parameters
@@ -156,7 +155,6 @@ def find(
             total = len(found(limit + _MOST_COUNTED))
             is_all = total < limit + _MOST_COUNTED
             say_shown(limit, total if is_all else f"more than {total - 1}")
-    return 0
 
 
 @app.command(name="id")
@@ -168,7 +166,7 @@ def by_id(
     body: BodyOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print the message that an id names, with all its fields."""
     from rocketstore.cli.bodies import show_body
     from rocketstore.cli.reading import not_found, open_for_reading
@@ -193,7 +191,6 @@ def by_id(
         print_object(row, output)
     else:
         print_rows([row], output, columns=())
-    return 0
 
 
 @app.command

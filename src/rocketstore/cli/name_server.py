@@ -29,7 +29,7 @@ def namesrv(
     port: PortOption = PORT,
     kv_config: Path | None = None,
     order_messages: bool = False,
-) -> int:
+) -> None:
     """Run a name server, for brokers and clients of 4.9; Ctrl-C or SIGTERM ends it.
 
     It says where it listens, and "ready" on its standard error once it does.
@@ -48,7 +48,6 @@ def namesrv(
     """
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(host, port, _values(kv_config), order_messages=order_messages))
-    return 0
 
 
 async def _serve(host: str, port: int, values: KeyValues, *, order_messages: bool) -> None:

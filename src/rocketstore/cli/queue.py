@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -30,7 +29,7 @@ def list_queues(
     *,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print every queue with its minimum and maximum offset."""
     from rocketstore.cli.reading import open_for_reading
 
@@ -48,7 +47,6 @@ def list_queues(
             output,
             columns=("topic", "queueId", "minOffset", "maxOffset"),
         )
-    return 0
 
 
 @app.command
@@ -62,7 +60,7 @@ def show(
     max_: Annotated[int | None, MaxOption] = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print the entries of one queue as they are stored, fillers included.
 
     In a store with queue extensions also what an entry refers to there.
@@ -100,7 +98,6 @@ def show(
         if count == max_:
             first = next(iter(reader.queue_entries(topic, queue, offset, 1)), (0,))[0]
             say_shown(count, reader.max_offset(topic, queue) - first)
-    return 0
 
 
 def _extension(reader: ReadOnlyStore, topic: str, queue: int, tags_code: int) -> dict[str, Any]:
@@ -122,7 +119,7 @@ def lag(
     topic: Annotated[str | None, Parameter(name=["--topic", "-t"])] = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print how far each consumer group is behind the end of each queue that it consumes.
 
     Negative for a group that is ahead of a queue which lost messages.
@@ -153,7 +150,6 @@ def lag(
         raise not_found(what, f"it has those of: {known}", output)
     columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
     print_rows(iter(rows), output, columns=columns)
-    return 0
 
 
 @app.command
@@ -172,6 +168,4 @@ def rebuild(
     from rocketstore.storage.audit.repair import rebuild_store
 
     config = (settings or StoreSettings()).load(store)
-    now_ms = time.time_ns() // 1_000_000
-    report = rebuild_store(store, config, what="queues", now_ms=now_ms)
-    return print_repair(report, output)
+    return print_repair(rebuild_store(store, config, what="queues"), output)

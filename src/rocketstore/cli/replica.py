@@ -19,7 +19,7 @@ def status(
     master: MasterOption = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print where this log ends, where its master's does, and what is missing here.
 
     The master has to be one of rocketstore; one of 4.9 does not say where its log ends. What slaves
@@ -49,4 +49,3 @@ def status(
         "acknowledgedOffset": there.acknowledged,
     }
     print_rows([row], output, columns=tuple(row))
-    return 0

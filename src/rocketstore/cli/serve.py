@@ -49,7 +49,7 @@ MasterOption = Annotated[
 
 
 @app.command
-def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) -> int:
+def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) -> None:
     """Run a store that slaves can follow; Ctrl-C or SIGTERM ends it.
 
     It listens at haListenAddress, the loopback unless set, and haListenPort, 10912 unless set. Old
@@ -65,7 +65,6 @@ def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) ->
         host, port = opened.replication.address
         print(f"slaves follow {store} at {host}:{port}", flush=True)
         stop.wait()
-    return 0
 
 
 @app.command
@@ -76,7 +75,7 @@ def slave(
     master: MasterOption = None,
     renew: bool = True,
     settings: StoreSettings | None = None,
-) -> int:
+) -> None:
     """Run a store that follows a master; Ctrl-C or SIGTERM ends it.
 
     Parameters
@@ -97,7 +96,6 @@ def slave(
             if end is not None:
                 for path in set_log_aside(StoreLayout.of(store, config), end):
                     complain(f"kept as {path}")
-    return 0
 
 
 def with_master(config: StoreConfig, master: str | None) -> StoreConfig:

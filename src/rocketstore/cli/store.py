@@ -33,14 +33,13 @@ def info(
     *,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print what the store holds: files, sizes, offsets, times, who writes to it."""
     from rocketstore.cli.reading import open_for_reading
     from rocketstore.cli.store_info import store_info
 
     with open_for_reading(store, settings) as reader:
         print_object(store_info(reader), output)
-    return 0
 
 
 @app.command
@@ -187,7 +186,7 @@ def import_(
     tags: str | None = None,
     key_pattern: str | None = None,
     settings: StoreSettings | None = None,
-) -> int:
+) -> None:
     """Put every line of the files as a message.
 
     Parameters
@@ -243,4 +242,3 @@ def import_(
             raise KeyboardInterrupt(f"{stored:,} lines are stored in {topic}/{queue}") from None
     seconds = time.monotonic() - started
     print(f"{count:,} messages imported into {store} in {seconds:.1f} s")
-    return 0

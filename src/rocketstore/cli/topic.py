@@ -19,7 +19,7 @@ def list_topics(
     *,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print every topic with its number of queues and of messages that can be read."""
     from rocketstore.cli.reading import open_for_reading
 
@@ -33,4 +33,3 @@ def list_topics(
             for topic in sorted(queues)
         )
         print_rows(rows, output, columns=("topic", "queues", "messages"))
-    return 0

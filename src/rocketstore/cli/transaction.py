@@ -19,7 +19,7 @@ def list_transactions(
     *,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Print the transactions that nobody has ended: age in seconds, and how often it was asked.
 
     The offsets are those that a commit or a rollback names.
@@ -51,4 +51,3 @@ def list_transactions(
             "uniqKey",
         )  # fmt: skip
         print_rows(rows, output, columns=columns)
-    return 0

@@ -21,7 +21,7 @@ import msgspec
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
-from rocketstore.scan.scanner import DamageReason, scan_window
+from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.files.disk import Disk, fill
 from rocketstore.verification.damage_map import MAX_DAMAGED_RANGES, DamagedRange, DamageMap
 
@@ -145,14 +145,11 @@ class Scrubber:
                 columns, before = batch.columns, reached
                 if len(columns):
                     reached = max(reached, int(columns.physical_offset[-1] + columns.size[-1]))
-                for place, reason, evidence in batch.damage:
+                is_followed = file.base < self._last_base
+                damage = batch.damage_up_to(end) if is_followed else batch.damage
+                for place, reason, evidence in damage:
                     reached = max(reached, place.stop)
                     found.append(self._found(name, place.start, place.size, reason.value, evidence))
-                tail_at = batch.unwritten_at
-                if tail_at is not None and tail_at < end and file.base < self._last_base:
-                    evidence = "zeros up to the end of a file that another one follows"
-                    hole = DamageReason.UNWRITTEN_HOLE.value
-                    found.append(self._found(name, tail_at, end - tail_at, hole, evidence))
                 yield reached - before
         except FileNotFoundError:  # retention was faster
             pass

@@ -106,18 +106,13 @@ def scanned(task: SplitTask, file: OpenFile, **asked: Any) -> Iterator[ScanBatch
 
 def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
     """Return the damage of a batch, zeros at the end of a file that is not the last among it."""
-    segment, tail_at = task.segment, batch.unwritten_at
-    is_end = segment.is_last
-    found = [FoundDamage(one, is_end and one.range.stop == tail_at) for one in batch.damage]
-    if tail_at is None or is_end:
-        return found
-    # Another file follows, so the log did not end in this one: what is empty here was lost.
-    end = segment.base + min(segment.size, segment.file_size)
-    if task.start <= tail_at - segment.base < task.stop and tail_at < end:
-        evidence = "zeros up to the end of a file that another one follows"
-        hole = Damage(ByteRange(tail_at, end), DamageReason.UNWRITTEN_HOLE, evidence)
-        found.append(FoundDamage(hole, is_torn_tail=False))
-    return found
+    segment = task.segment
+    if segment.is_last:
+        return [FoundDamage(one, one.range.stop == batch.unwritten_at) for one in batch.damage]
+    begin, stop = segment.base + task.start, segment.base + task.stop
+    damage = batch.damage_up_to(segment.base + min(segment.size, segment.file_size))
+    own = (one for one in damage if begin <= one.range.start < stop)
+    return [FoundDamage(one, is_torn_tail=False) for one in own]
 
 
 def intact_records(

@@ -102,6 +102,21 @@ class ScanBatch(NamedTuple):
     end_of_data: int
     unwritten_at: int | None
 
+    def damage_up_to(self, end: int) -> list[Damage]:
+        """Return the damage of a file up to its `end`, where another one with records follows.
+
+        The log did not end in this one, so what is empty there was lost.
+        """
+        if self.unwritten_at is None or self.unwritten_at >= end:
+            return self.damage
+        return [*self.damage, lost_end(self.unwritten_at, end)]
+
+
+def lost_end(start: int, end: int) -> Damage:
+    """Return the damage of a file that is empty up to its `end`, where another one follows."""
+    evidence = "zeros up to the file's end, where a BLANK should be; the log goes on in the next"
+    return Damage(ByteRange(start, end), DamageReason.UNWRITTEN_HOLE, f"{evidence} file")
+
 
 def as_bytes_array(buffer: Buffer) -> ByteArray:
     """Return the bytes as a numpy array without copying them; TypeError for other arrays."""

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from rocketstore.scan.columns import CallsFor
-from rocketstore.scan.scanner import DamageReason
+from rocketstore.scan.scanner import lost_end
 from rocketstore.verification.findings import Finding, StoreCounts, finding
 from rocketstore.verification.unbacked import LogBounds
 
@@ -287,9 +287,8 @@ def _unwritten_ends(
     for base in bases:
         start, stop = max(covered[base], base), base + file_bytes
         if start < stop < end:
-            evidence = "zeros up to the file's end, where a BLANK should be; the log goes on in the"
-            reason = DamageReason.UNWRITTEN_HOLE.value
-            yield Damaged(start, stop, reason, f"{evidence} next file")
+            _, reason, evidence = lost_end(start, stop)
+            yield Damaged(start, stop, reason.value, evidence)
 
 
 def log_findings(

@@ -29,7 +29,7 @@ def archive(
     split_mib: SplitOption = 512,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Archive what a store's log has got since the last time, as Delta tables by day.
 
     Parameters
@@ -46,7 +46,6 @@ def archive(
     spark = pipeline.session(master, quiet=True)
     result = pipeline.archive(spark, store, target, config=config, max_split_bytes=split_mib * MiB)
     _print_result(result, target, output)
-    return 0
 
 
 def _print_result(result: ArchiveResult, target: str, output: str) -> None:

@@ -25,7 +25,7 @@ def report(
     split_mib: SplitOption = 256,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Report traffic, sizes, latency, keys, delays, retries and damage as one HTML page.
 
     The page needs no network and no script. Tables as Parquet and what the page shows as JSON are
@@ -47,7 +47,6 @@ def report(
     planned = plan_report(store, place, config, split_mib * MiB)
     spark = pipeline.session(master, quiet=True)
     _print_report(run_report(spark, planned), output)
-    return 0
 
 
 def _print_report(found: Report, output: Output) -> None:

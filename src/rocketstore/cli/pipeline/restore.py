@@ -34,7 +34,7 @@ def restore(
     master: SparkOption = "local[*]",
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
-) -> int:
+) -> None:
     """Restore a store, byte for byte; or only some messages, to a new store.
 
     Parameters
@@ -74,7 +74,7 @@ def restore(
     )
     if output != "table":
         print_object(result._asdict(), "json")
-        return 0
+        return
     if result.missing_bytes:
         print(
             f"{result.missing_bytes:,} bytes in {result.missing_stretches:,} stretches of the log "
@@ -88,4 +88,3 @@ def restore(
         f"{result.records:,} records of broker {result.broker}, version {result.version}, in "
         f"{result.file_count:,} CommitLog files of {result.file_bytes:,} bytes: {what}; {made}"
     )
-    return 0

@@ -72,7 +72,7 @@ def rebuild_store(
     config: StoreConfig,
     *,
     what: Literal["queues", "index"],
-    now_ms: int,
+    now_ms: int | None = None,
     disk: Disk | None = None,
 ) -> RepairReport:
     """Build queues or index again from the CommitLog; what was there is kept in ``repair/<time>/``.
@@ -81,7 +81,7 @@ def rebuild_store(
     index starts again at the first record left. Whatever else is wrong is repaired as by
     `repair_store`, whose errors these are.
     """
-    repair = _Repair(path, config, disk or Disk(), now_ms, "salvage")
+    repair = _Repair(path, config, disk, now_ms, "salvage")
     with repair.locked():
         # Also: what cannot be read is an error before the first file is moved.
         audit = repair.audit()
@@ -127,8 +127,7 @@ def repair_store(
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10).
     """
-    now_ms = system_clock_ms() if now_ms is None else now_ms
-    repair = _Repair(Path(path), config or StoreConfig(), disk or Disk(), now_ms, policy)
+    repair = _Repair(Path(path), config or StoreConfig(), disk, now_ms, policy)
     if dry_run:
         refuse_writer(repair.layout.lock, hint="stop that writer")
     with nullcontext() if dry_run else repair.locked():
@@ -137,15 +136,15 @@ def repair_store(
 
 class _Repair:
     def __init__(
-        self, path: Path, config: StoreConfig, disk: Disk, now_ms: int, policy: str
+        self, path: Path, config: StoreConfig, disk: Disk | None, now_ms: int | None, policy: str
     ) -> None:
         self.config = config
-        self.disk = disk
-        self.now_ms = now_ms
+        self.disk = disk or Disk()
+        self.now_ms = system_clock_ms() if now_ms is None else now_ms
         self.policy = policy
         self.is_salvage = policy == "salvage"
         self.layout, self.sizes = find_layout(path, self.config)
-        self.evidence = Evidence(self.layout, self.disk, now_ms)
+        self.evidence = Evidence(self.layout, self.disk, self.now_ms)
 
     def locked(self) -> StoreLock:
         """Return the lock of the store."""

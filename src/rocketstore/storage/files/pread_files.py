@@ -59,6 +59,11 @@ class LogFile(NamedTuple):
         """Offsets that the file really holds."""
         return ByteRange(self.base, self.base + self.size)
 
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were."""
+        with Disk().opened(self.path, writable=False) as descriptor:
+            return fill(descriptor, self.path, position, view)
+
     def data_stop(self) -> int:
         """Return the position from which on the file system knows that there are only zeros."""
         try:
@@ -72,6 +77,7 @@ class ReadLogFile:
     """One CommitLog file, read piece by piece; what a file cut short lacks counts as zeros."""
 
     def __init__(self, file: LogFile, size: int) -> None:
+        self._file = file
         self.base = file.base
         self.size = size
         self.path = file.path
@@ -83,8 +89,7 @@ class ReadLogFile:
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` with the bytes from `position` on; return how many there were."""
         try:
-            with Disk().opened(self.path, writable=False) as descriptor:
-                return fill(descriptor, self.path, position, view)
+            return self._file.read_into(position, view)
         except FileNotFoundError:  # deleted by retention meanwhile
             return 0
 
