@@ -13,8 +13,9 @@ help: ## Show the commands
 setup: ## Create .venv with the package, find a JDK
 	@scripts/setup
 
-demo: setup ## Import 336,776 real flights into a store and query it
+demo: setup ## Import 336,776 real flights into a store, query it, and serve a client
 	@.venv/bin/rocketstore demo
+	@scripts/demo-broker
 
 # Four processes also on two cores: tests of Spark, or beside the genuine store, mostly wait.
 test: setup ## Run the whole test suite
