@@ -30,7 +30,11 @@ class GenuineBroker:
         # Its logs and its own directories go to the home that it is told.
         self._home = tempfile.TemporaryDirectory(prefix="rocketstore-genuine-")
         command = [java_tool("java"), *SHORT_LIVED_JVM.split(), *OPEN, DISK_MAY_BE_FULL]
-        command += [f"-Duser.home={self._home.name}", "-Dtls.server.mode=disabled"]
+        command += [f"-Duser.home={self._home.name}", f"-Drocketmq.home.dir={self._home.name}"]
+        command += ["-Dtls.server.mode=disabled"]
+        logging = Path(self._home.name, "conf", "logback_tools.xml")
+        logging.parent.mkdir()
+        logging.write_text("<configuration/>")  # mqadmin does nothing without
         source = str(PROJECT / "GenuineBroker.java")
         self._process = LineProcess([*command, "-cp", genuine_class_path(), source])
 
@@ -54,6 +58,11 @@ class GenuineBroker:
         ask = {"nameServer": name_server, "topic": topic, "bodies": bodies}
         results: list[str] = self._process.ask("send", **ask)["results"]
         return results
+
+    def mqadmin(self, *arguments: str) -> str:
+        """Return what a command of mqadmin prints."""
+        output: str = self._process.ask("mqadmin", arguments=arguments)["output"]
+        return output
 
     def __enter__(self) -> Self:
         return self

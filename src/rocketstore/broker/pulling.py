@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from rocketstore.broker.bodies import encode_body
 from rocketstore.broker.clients import Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
+from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
 from rocketstore.broker.held_pulls import SWEEP_S, HeldPull, HeldPulls
 from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
 from rocketstore.broker.refused import SEE, Refused
@@ -76,7 +77,9 @@ class Pulling:
         self._keeps_offsets = store.config.broker_role is not BrokerRole.SLAVE
         self._is_listening = False
         self.held = HeldPulls()
+        self.given = GivenCounts(monotonic)
         loop.every(SWEEP_S, self.sweep)
+        loop.every(SAMPLE_MS / 1000, self.given.sample)
 
     def rows(self) -> list[Row]:
         """Return what is served."""
@@ -110,6 +113,8 @@ class Pulling:
             code = BrokerAnswer.PULL_NOT_FOUND
         if code == BrokerAnswer.PULL_OFFSET_MOVED and self._keeps_offsets:
             self._note_moved(header, page.next_offset)
+        if page.message_count:
+            self.given.note(header.topic, header.consumer_group, page.message_count)
         return reply(
             code, status.value,
             fields={

@@ -50,7 +50,7 @@ class BrokerTable(RequestTable):
             Queries(store, loop),
             TransactionEnds(store, clients, loop),
             TopicAdmin(topics, registration),
-            Admin(store, settings, topics, clients, loop),
+            Admin(store, settings, topics, clients, pulling.given, loop),
         )
         super().__init__(
             [row for family in families for row in family.rows()],

@@ -2,6 +2,7 @@ import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
 import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.InputStreamReader;
@@ -23,6 +24,7 @@ import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /** Runs what Apache RocketMQ 4.9 has: a JSON object in, a JSON object out, a line each. */
 public final class GenuineBroker {
@@ -57,6 +59,7 @@ public final class GenuineBroker {
             case "nameServer": answer.put("port", nameServer(ask.getString("path"))); break;
             case "broker": answer.put("port", start(ask)); break;
             case "stop": broker.shutdown(); break;
+            case "mqadmin": answer.put("output", mqadmin(ask.getJSONArray("arguments"))); break;
             case "send": answer.put("results", send(ask)); break;
             default: throw new IllegalArgumentException(ask.getString("cmd"));
         }
@@ -96,6 +99,19 @@ public final class GenuineBroker {
         }
         broker.start();
         return server.getListenPort();
+    }
+
+    /** Return what a command of mqadmin prints. */
+    private static String mqadmin(JSONArray arguments) throws Exception {
+        PrintStream before = System.out;
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        System.setOut(new PrintStream(printed, true, "UTF-8"));
+        try {
+            MQAdminStartup.main0(arguments.toArray(new String[0]), null);
+        } finally {
+            System.setOut(before);
+        }
+        return printed.toString("UTF-8");
     }
 
     private static JSONArray send(JSONObject ask) throws Exception {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketstore.broker.counts import DayTotals
 from rocketstore.broker.queue_locks import LOCK_LIFE_MS
 from rocketstore.format.metadata_json import SubscriptionGroupTable, TopicTable, decode_table
 from support.broker_desk import Peer
@@ -68,6 +69,59 @@ def test_group_that_is_gone_from_a_topic_has_no_lag_there(desk: Desk) -> None:
     desk.answer(34, None, json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode())
     assert topics() == {"new"}
     assert b'"brokerOffset":1,"consumerOffset":0' in desk.answer(208, {"consumerGroup": "G"}).body
+
+
+PULL = {
+    "consumerGroup": "G", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
+    "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0,
+}  # fmt: skip
+
+
+def test_rate_of_a_group_is_that_of_its_last_minute(desk: Desk) -> None:
+    given = desk.table.pulling.given
+
+    def rate(**more: object) -> float:
+        stats = desk.answer(208, {"consumerGroup": "G", **more}).body.decode()
+        return float(stats.partition('"consumeTps":')[2].partition(",")[0])
+
+    for body in (b"1", b"2", b"3"):
+        desk.send("orders", body)
+    desk.store.consumer_offsets.set("orders", "G", 0, 0)
+    desk.store.wait_dispatched()
+    desk.answer(11, PULL)
+    assert rate() == 0
+    given.sample()  # it was given three messages in the ten seconds before
+    assert (rate(), rate(topic="orders")) == (0.3, 0.3)
+    desk.clock.now_ms += 10_000
+    desk.answer(11, PULL)
+    given.sample()
+    assert rate() == 0.3
+    for _ in range(5):
+        desk.clock.now_ms += 10_000
+        given.sample()
+    assert rate() == 0.05  # only the second three are of the last minute
+    desk.clock.now_ms += 10_000
+    given.sample()
+    assert rate() == 0
+
+
+def test_totals_of_the_day_begin_anew_at_midnight(desk: Desk) -> None:
+    totals = DayTotals(desk.store)
+
+    def told() -> list[str]:
+        totals.note_midnight()
+        names = ("YesterdayMorning", "TodayMorning", "TodayNow")
+        return [totals.told()[f"msg{what}Total{name}"] for name in names for what in ("Put", "Get")]
+
+    desk.send("orders")
+    desk.store.wait_dispatched()
+    desk.answer(11, PULL)
+    assert told() == ["0", "0", "0", "0", "1", "1"]
+    desk.clock.now_ms += 86_400_000
+    assert told() == ["0", "0", "1", "1", "1", "1"]
+    desk.send("orders")
+    desk.clock.now_ms += 86_400_000
+    assert told() == ["1", "1", "2", "1", "2", "1"]
 
 
 def test_lock_that_is_not_renewed_is_given_to_another(desk: Desk) -> None:

@@ -1,0 +1,133 @@
+"""The genuine mqadmin of 4.9.8 says of a broker of ours what it says of a genuine one.
+
+It runs within the JVM of the genuine broker.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from rocketstore.broker.testing import Broker
+from support.broker_desk import SEND
+from support.broker_wire import Wire
+from support.genuine_broker import GenuineBroker, genuine_class_path
+from support.java_store import require_java
+from support.replicas import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.java]
+
+OF_ITS_OWN = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d{3})?"  # a time
+    r"|V4_9_\d"
+    r"| +-?\d+\.\d\d [01]\.\d{4}$",  # of clusterList: how old the log is, how full the disk
+    re.MULTILINE,
+)
+EQUAL_STATUS = {
+    "commitLogMaxOffset", "commitLogMinOffset", "dispatchBehindBytes",
+    "msgGetTotalTodayNow", "msgPutTotalTodayNow", "msgPutTotalYesterdayMorning",
+    "putMessageFailedTimes", "putMessageSizeTotal", "putMessageTimesTotal",
+    "sendThreadPoolQueueSize",
+}  # fmt: skip
+
+
+class Side(NamedTuple):
+    """A broker with a name server of its own, and the mqadmin that is asked about it."""
+
+    genuine: GenuineBroker
+    name_server: str
+    address: str
+
+    def says(self, command: str, *options: str) -> str:
+        own = [one.replace("BROKER", self.address) for one in options]
+        said = self.genuine.mqadmin(command, "-n", self.name_server, *own)
+        said = OF_ITS_OWN.sub("*", said.replace(self.address, "BROKER"))
+        # Topics come as a set of Java.
+        return "\n".join(sorted(said.splitlines())) if command == "topicList" else said
+
+
+def fill(address: str) -> None:
+    """Put five messages in two queues; a group got three of them, and is gone."""
+    topics = [
+        {"topic": topic, "subString": "*", "subVersion": 1} for topic in ("orders", "%RETRY%G")
+    ]
+    group = {"groupName": "G", "subscriptionDataSet": topics}
+    heartbeat = json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode()
+    with Wire(address) as client:
+        for queue_id in (0, 1, 0, 1, 0):
+            fields = {**SEND, "b": "orders", "e": queue_id, "g": int(time.time() * 1000)}
+            assert client.ask(310, fields, b"x").code == 0
+        assert client.ask(34, None, heartbeat).code == 0
+        for queue_id, offset in ((0, 1), (1, 2)):
+            place = {"topic": "orders", "queueId": queue_id, "consumerGroup": "G"}
+            client.ask(15, {**place, "commitOffset": offset})
+        last = {"topic": "orders", "queueId": 0}
+        wait_until(lambda: client.ask(30, last).fields == {"offset": "3"}, "all are dispatched")
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[tuple[Side, Side]]:
+    """A genuine broker, and ours."""
+    require_java(genuine_class_path)
+    with GenuineBroker() as genuine, Broker() as ours:
+        name_server = genuine.start_name_server()
+        address = genuine.start_broker(name_server, brokerName="broker-a")
+        theirs = Side(genuine, name_server, address)
+        # It has nothing to tell until it has counted for a second.
+        wait_until(lambda: theirs.says("brokerStatus", "-b", "BROKER") != "", "it counts")
+        yield theirs, Side(genuine, ours.name_server, ours.address)
+
+
+def status(side: Side) -> dict[str, str]:
+    lines = side.says("brokerStatus", "-b", "BROKER").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    return {key.strip().partition("_/")[0]: value.strip() for key, _, value in pairs}
+
+
+CHANGES = (
+    ("updateTopic", "-b", "BROKER", "-t", "orders", "-r", "4", "-w", "3"),
+    ("updateTopic", "-c", "DefaultCluster", "-t", "sorted", "-o", "true", "-p", "4"),
+    ("updateTopic", "-b", "BROKER", "-t", "TBW102"),
+    ("updateSubGroup", "-b", "BROKER", "-g", "G", "-r", "3"),
+    ("updateSubGroup", "-c", "DefaultCluster", "-g", "H", "-q", "2"),
+)
+QUESTIONS = (
+    ("topicList",),
+    ("topicRoute", "-t", "orders"),
+    ("topicRoute", "-t", "sorted", "-l"),
+    ("topicRoute", "-t", "nowhere"),
+    ("clusterList",),
+    ("clusterList", "-m"),
+    ("topicStatus", "-t", "orders"),
+    ("topicStatus", "-t", "nowhere"),
+    ("consumerProgress", "-g", "G"),
+    ("consumerProgress", "-g", "H"),
+    ("consumerProgress",),
+)
+SILENT = {CHANGES[2], QUESTIONS[3], QUESTIONS[7], QUESTIONS[9]}
+"""Those that find fault, which mqadmin says elsewhere."""
+
+
+def test_mqadmin_says_the_same_of_a_genuine_broker_and_of_ours(sides: tuple[Side, Side]) -> None:
+    theirs, ours = sides
+    for command in CHANGES:
+        said = theirs.says(*command)
+        assert ours.says(*command) == said
+        assert (said == "") == (command in SILENT)
+    for side in sides:
+        fill(side.address)
+    for command in QUESTIONS:
+        said = theirs.says(*command)
+        assert ours.says(*command) == said
+        assert (said == "") == (command in SILENT)
+
+    told, own = status(theirs), status(ours)
+    assert told.keys() - own.keys() == set()
+    assert {key: own[key] for key in EQUAL_STATUS} == {key: told[key] for key in EQUAL_STATUS}
