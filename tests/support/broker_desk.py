@@ -42,9 +42,10 @@ class AtOnce:
         return LATER
 
     def when_safe(
-        self, _call: Call, result: PutResult, then: Callable[[PutResult], object]
-    ) -> None:
-        self.pending.append((result, then))
+        self, _call: Call, result: PutResult, made: Callable[[PutResult], Command],
+        then: Callable[[Command], object],
+    ) -> None:  # fmt: skip
+        self.pending.append((result, lambda safe: then(made(safe))))
 
 
 class Told:

@@ -13,12 +13,20 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from rocketstore import Message, MessageStore, PutMessageStatus
+from rocketstore.broker.service import BrokerService
+from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import BrokerRole
+from rocketstore.remoting.codes import RequestCode
+from rocketstore.remoting.command import Command
+from rocketstore.remoting.frame import FrameReader
 from rocketstore.storage.running_flags import RunningFlag
+from support.broker_desk import SEND
 from support.configured_store import small_config
+from support.failing_calls import BESIDE
 from support.patience import PATIENCE_S
 from support.replicas import log_bytes, wait_until
 from support.service_work import Work
+from support.wire import framed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -226,4 +234,85 @@ class Measuring(Networked):
         wait_until(self.is_answered, "there is an answer")
 
 
-NETWORKED: dict[str, type[Networked]] = {"replication": Replicating, "metrics": Measuring}
+class Brokering(Networked):
+    """A broker: what it acknowledged is there, and it answers whenever nothing fails."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.tried: set[str] = set()
+        self.promised: set[str] = set()
+        self.is_started = False
+
+    def open(self) -> MessageStore:
+        self.is_started = False
+        settings = BrokerSettings(
+            listen_port=free_port(), namesrv_port=free_port(), broker_name="broker-a"
+        )
+        self.address = "127.0.0.1", settings.listen_port
+        self.store = MessageStore.open(
+            self.root, small_config(), clock=self.clock, threads=False,
+            services=[BrokerService.with_settings(settings)],
+        )  # fmt: skip
+        return self.store
+
+    def start(self) -> None:
+        self.store.attached["broker"].start()
+        self.is_started = True
+
+    def answer(self, request: Command, within_s: float) -> Command | None:
+        """Return what a request is answered, None where nothing comes."""
+        frames, reader = [], FrameReader()
+        with contextlib.closing(_socket.socket()) as peer, contextlib.suppress(OSError):
+            peer.settimeout(within_s)
+            peer.connect(self.address)
+            peer.send(framed(request))
+            while not frames and (part := peer.recv(1 << 20)):
+                frames, _ = reader.feed(part)
+        return frames[0][0] if frames else None
+
+    def send(self, name: str, within_s: float) -> bool:
+        """Send a message; whether it was acknowledged."""
+        self.tried.add(name)
+        fields = {letter: str(value) for letter, value in SEND.items()}
+        request = Command(RequestCode.SEND_MESSAGE_V2, 1, fields=fields, body=name.encode())
+        answer = self.answer(request, within_s)
+        is_promised = answer is not None and answer.code == 0
+        if is_promised:
+            self.promised.add(name)
+        return is_promised
+
+    def is_beyond(self, fault: Fault) -> bool:
+        # asyncio leaves half a loop where it cannot make one, and none where it cannot wait. A pool
+        # of threads holds a lock as it starts one, which a fork by that same thread waits for.
+        return fault.call in (
+            "EpollSelector.register", "EpollSelector.select", "EpollSelector.__init__",
+            "socket.socketpair",
+        ) or (fault.call == "Thread.start" and fault.code == BESIDE)  # fmt: skip
+
+    def is_lifted(self, fault: Fault) -> bool:
+        return super().is_lifted(fault) or fault.call == "socket.send"  # asyncio is woken by one
+
+    def start_all(self) -> None:
+        self.call(self.start)
+
+    def use(self) -> None:
+        for number in range(3):
+            self.send(f"{self.prefix}{number}", MOMENT_S)
+            self.call(self.store.wait_dispatched)
+        self.answer(Command(RequestCode.GET_BROKER_RUNTIME_INFO, 1), MOMENT_S)
+
+    def recover(self) -> None:
+        if self.is_started:
+            wait_until(
+                lambda: self.store.is_closed or self.send("recovered", 1.0), "there is an answer"
+            )
+
+    def judge(self) -> None:
+        self.start()
+        wait_until(lambda: self.send("judged", PATIENCE_S), "there is an answer")
+        assert self.promised <= set(self.bodies(str(SEND["b"]))) <= self.tried
+
+
+NETWORKED: dict[str, type[Networked]] = {
+    "replication": Replicating, "metrics": Measuring, "broker": Brokering
+}  # fmt: skip

@@ -12,17 +12,15 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.broker.codes import BrokerAnswer
-from rocketstore.errors import FormatError, RocketStoreError
+from rocketstore.broker.refused import failure
 from rocketstore.events import get_logger
-from rocketstore.remoting.codes import ResponseCode
-from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import LATER, Call, Later
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.consuming.async_puts import AsyncPuts
+    from rocketstore.remoting.command import Command
     from rocketstore.storage.results import PutResult
 
 THREADS: Final = 4
@@ -70,21 +68,21 @@ class Loop:
     def aside(self, call: Call, work: Callable[[], Command]) -> Later:
         """Answer a call with what a thread finds out."""
         future = self._pool.submit(work)
-        future.add_done_callback(lambda done: self.post(lambda: call.answer(_found(done))))
+        future.add_done_callback(lambda done: self.post(lambda: call.answer(_found(call, done))))
         return LATER
 
-    def when_safe(self, call: Call, result: PutResult, then: Callable[[PutResult], object]) -> None:
-        """Call `then` with the result of a put that did not wait, once its flush is over.
+    def when_safe(
+        self, call: Call, result: PutResult, made: Callable[[PutResult], Command],
+        then: Callable[[Command], object],
+    ) -> None:  # fmt: skip
+        """Call `then` with the reply to a put that did not wait, once its flush is over.
 
-        Where that failed, the call is answered that the store takes no messages.
+        It is `made` of the result, or says that the flush failed.
         """
 
         def go_on(done: Future[PutResult]) -> None:
             error = done.exception()
-            if error is None:
-                then(done.result())
-            else:
-                call.answer(reply(BrokerAnswer.SERVICE_NOT_AVAILABLE, str(error), fields={}))
+            then(made(done.result()) if error is None else failure(error, call))
 
         future = self._puts.settled(result)
         future.add_done_callback(lambda done: self.post(lambda: go_on(done)))
@@ -94,11 +92,6 @@ class Loop:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _found(done: Future[Command]) -> Command:
+def _found(call: Call, done: Future[Command]) -> Command:
     error = done.exception()
-    if error is None:
-        return done.result()
-    if not isinstance(error, RocketStoreError):
-        _log.error("request.failed", exc_info=error)
-    what = str(error) if isinstance(error, FormatError) else f"{type(error).__name__}: {error}"
-    return reply(ResponseCode.SYSTEM_ERROR, what)
+    return done.result() if error is None else failure(error, call)

@@ -20,7 +20,7 @@ from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
 from rocketstore.broker.held_pulls import SWEEP_S, HeldPull, HeldPulls
 from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
-from rocketstore.broker.refused import SEE, Refused
+from rocketstore.broker.refused import SEE, Refused, failure
 from rocketstore.broker.topics import OFFSET_MOVED, not_there
 from rocketstore.config import BrokerRole
 from rocketstore.errors import InvalidFilterError, RocketStoreError
@@ -240,7 +240,7 @@ class Pulling:
         except Refused as refused:
             answer = reply(refused.code, refused.remark, fields={})
         except RocketStoreError as error:  # it takes no reader now, say
-            answer = reply(ResponseCode.SYSTEM_ERROR, str(error), fields={})
+            answer = failure(error, pull.call)
         pull.call.answer(answer)
 
     def _note_arrival(self, arrival: Arrival) -> None:

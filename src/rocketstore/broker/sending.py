@@ -17,10 +17,10 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import Refused
+from rocketstore.broker.refused import Refused, failure
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import name_fault, not_there, topic_text
-from rocketstore.errors import FlushFailedError, RefusedMessageError
+from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
 from rocketstore.format.properties import DELAY, decode_properties, encode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_MASK, Message
@@ -163,6 +163,8 @@ class Sending:
             answer = self._answered(header, call)
         except Refused as refused:
             answer = reply(refused.code, refused.remark)
+        except (FlushFailedError, StoreClosedError) as error:
+            answer = failure(error, call)
         if isinstance(answer, Later):
             return answer
         answer.fields = {**(answer.fields or {}), **self._always}
@@ -260,13 +262,12 @@ class Sending:
             # Compatible: a batch that is cut off is an exception in 4.9.
             code = ResponseCode.SYSTEM_ERROR if header.batch else BrokerAnswer.MESSAGE_ILLEGAL
             return reply(code, str(error))
-        except FlushFailedError as error:
-            return reply(BrokerAnswer.SERVICE_NOT_AVAILABLE, str(error))
         if not (sent.waits and result.is_stored):
             return stored(sent.told_queue_id, result)
         self._loop.when_safe(
-            call, result, lambda safe: self._answer_late(call, stored(sent.told_queue_id, safe))
-        )
+            call, result, lambda safe: stored(sent.told_queue_id, safe),
+            lambda answer: self._answer_late(call, answer),
+        )  # fmt: skip
         return LATER
 
     def _answer_late(self, call: Call, answer: Command) -> None:

@@ -67,6 +67,7 @@ class BrokerService(Service):
         )
         self._started = threading.Event()
         self._failure: BaseException | None = None
+        self._kept: list[RemotingServer | RemotingClient] = []
         self._running: _Running | None = None
         self.name_server = settings.namesrv_addr
         self.address = settings.address
@@ -94,8 +95,10 @@ class BrokerService(Service):
         self._thread.stop()
 
     def forget(self, _error: RocketStoreError) -> None:
-        """Take note, in a forked process, that the thread is not there."""
+        """Free a forked child's copies of the ports and connections, which nobody serves there."""
         self._running = None
+        for one in self._kept:
+            one.forget()
 
     def _wake(self) -> None:
         running = self._running
@@ -148,12 +151,15 @@ class BrokerService(Service):
 
     async def _serve(self) -> None:
         stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_note)
         async with contextlib.AsyncExitStack() as stack:
             name_servers = self.settings.name_servers or [await self._own_name_server(stack)]
             self.name_server = ";".join(name_servers)
             client = await stack.enter_async_context(RemotingClient())
+            self._kept.append(client)
             await self._open(stack, client, name_servers)
-            self._running = _Running(asyncio.get_running_loop(), stopped, client)
+            self._running = _Running(loop, stopped, client)
             self._started.set()
             if not self._thread.stopping.is_set():
                 await stopped.wait()
@@ -163,6 +169,7 @@ class BrokerService(Service):
         server = await stack.enter_async_context(
             serving(host=settings.broker_ip1, port=settings.namesrv_port)
         )
+        self._kept.append(server)
         host, port = server.address
         return f"{host}:{port}"
 
@@ -183,6 +190,7 @@ class BrokerService(Service):
         server = await RemotingServer.open(
             table, host=settings.broker_ip1, port=settings.listen_port
         )
+        self._kept.append(server)
         registering = asyncio.create_task(registration.run())
         _log.info("broker.started", name=settings.broker_name, address=settings.address)
 
@@ -195,3 +203,8 @@ class BrokerService(Service):
             _log.info("broker.stopped", name=settings.broker_name)
 
         stack.push_async_callback(close)
+
+
+def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what goes wrong in the loop itself: no descriptor for another connection, say."""
+    _log.warning("broker.failed", what=context["message"], error=repr(context.get("exception")))

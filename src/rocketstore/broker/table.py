@@ -12,29 +12,37 @@ from rocketstore.broker.offsets import Offsets
 from rocketstore.broker.pulling import Pulling
 from rocketstore.broker.queries import Queries
 from rocketstore.broker.queue_locks import QueueLocks
+from rocketstore.broker.refused import failure
 from rocketstore.broker.sending import Sending
 from rocketstore.broker.topic_admin import TopicAdmin
 from rocketstore.broker.transactions import TransactionEnds
+from rocketstore.errors import StoreClosedError
 from rocketstore.remoting.requests import RequestTable
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rocketstore.broker.loop import Loop
     from rocketstore.broker.registration import Registration
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.broker.topics import Topics
     from rocketstore.message_store import MessageStore
+    from rocketstore.remoting.limits import Totals
+    from rocketstore.remoting.requests import Call
 
 
 class BrokerTable(RequestTable):
-    """The requests of a broker; `clients` are who is connected, `pulling` what is held."""
+    """The requests of a broker; `clients` are who is connected, `pulling` what is held.
+
+    Law: once the store was let go of, or in a forked child, nothing is done any more.
+    """
 
     def __init__(
         self, store: MessageStore, settings: BrokerSettings, topics: Topics, loop: Loop,
         registration: Registration, monotonic: Callable[[], int] = monotonic_ms,
     ) -> None:  # fmt: skip
+        self._store = store
         self.clients = clients = Clients()
         self.pulling = pulling = Pulling(store, settings, topics, clients, loop, monotonic)
         manage = ClientManage(
@@ -54,5 +62,16 @@ class BrokerTable(RequestTable):
         )
         super().__init__(
             [row for family in families for row in family.rows()],
+            failed=failure,
             disconnected=(pulling.disconnected, manage.disconnected),
         )
+
+    def process(self, calls: Sequence[Call], totals: Totals) -> None:
+        """Handle what came in one turn."""
+        try:
+            self._store.check_held()
+        except StoreClosedError as error:
+            for call in calls:
+                call.answer(failure(error, call))
+        else:
+            super().process(calls, totals)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -59,6 +60,7 @@ class Broker:
             "broker_name": "broker-a", "listen_port": 0, "namesrv_port": 0, **settings,
         }  # fmt: skip
         self._temporary: Path | None = None
+        self._pid = os.getpid()
 
     def __enter__(self) -> Self:
         if self._path is None:
@@ -105,5 +107,5 @@ class Broker:
             self._remove()
 
     def _remove(self) -> None:
-        if self._temporary is not None:
+        if self._temporary is not None and os.getpid() == self._pid:  # and not in a forked child
             shutil.rmtree(self._temporary, ignore_errors=True)

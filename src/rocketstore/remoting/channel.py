@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from typing import TYPE_CHECKING, Final, cast
 
 from rocketstore.errors import RemotingError
@@ -23,7 +24,7 @@ from rocketstore.remoting.requests import Call
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rocketstore.remoting.command import Command
     from rocketstore.remoting.frame import FrameFault
@@ -92,6 +93,11 @@ class Channel(asyncio.Protocol):
         level = _log.debug if reason in _USUAL else _log.warning
         level("connection.closed", peer=self.address, reason=reason.value)
         self._turns.end(self)
+
+    @property
+    def descriptor(self) -> int:
+        """That of its socket, -1 where it has none any more."""
+        return int(self._transport.get_extra_info("socket").fileno())
 
     # --- called by processors and clients -------------------------------------------------------
 
@@ -247,6 +253,10 @@ class Turns:
             channel.check(now_ms)
         self.relieve(now_ms)
 
+    def forget(self) -> None:
+        """Let go of all connections in a forked child."""
+        let_go(channel.descriptor for channel in self.channels)
+
     async def close(self, drain_ms: int) -> None:
         """End all channels, within `drain_ms` after what is owed was answered and taken."""
         for channel in list(self.channels):
@@ -259,3 +269,15 @@ class Turns:
             channel.close()
         await self._empty.wait()
         self._sweeper.cancel()
+
+
+def let_go(descriptors: Iterable[int]) -> None:
+    """Close a forked child's copies of sockets: the other side would wait for the last copy's end.
+
+    Their numbers stay taken, by nothing: objects here that know them may still close them.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)

@@ -88,6 +88,10 @@ class RemotingClient:
             ) from error
         return channel
 
+    def forget(self) -> None:
+        """Let go of all connections in a forked child, where nobody asks."""
+        self._turns.forget()
+
     async def close(self) -> None:
         """End all connections; what is still asked fails."""
         tasks, self._channels = self._channels.values(), {}

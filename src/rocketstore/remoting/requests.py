@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from rocketstore.errors import FieldRangeError, FormatError, ResponseError
+from rocketstore.errors import FieldRangeError, FormatError, ResponseError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -96,6 +96,15 @@ def not_supported(call: Call) -> Command:
     return reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
+def failure(error: BaseException, call: Call) -> Command:
+    """Return what is answered where a handler raised; what nobody foresaw is logged."""
+    if isinstance(error, FormatError):  # of its header or body
+        return reply(ResponseCode.SYSTEM_ERROR, str(error))
+    if not isinstance(error, RocketStoreError):
+        _log.error("request.failed", code=call.command.code, peer=call.peer.address, exc_info=error)
+    return reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+
 class RequestTable:
     """Hands each request to the row of its code, and any other to `unknown`.
 
@@ -108,6 +117,7 @@ class RequestTable:
         rows: Iterable[Row],
         *,
         unknown: Callable[[Call], Command | None] = not_supported,
+        failed: Callable[[BaseException, Call], Command] = failure,
         turn_ended: Sequence[Callable[[], None]] = (),
         disconnected: Sequence[Callable[[Peer], None]] = (),
     ) -> None:
@@ -117,6 +127,7 @@ class RequestTable:
                 raise ValueError(f"two rows for {row.code!r}")
             self.rows[row.code] = row
         self._unknown = unknown
+        self._failed = failed
         self._turn_ended = turn_ended
         self._disconnected = disconnected
 
@@ -136,13 +147,9 @@ class RequestTable:
             return self._unknown(call)
         try:
             return row.handle(decode_fields(call.command.fields, row.header), call)
-        except FormatError as error:  # of its header or body
-            totals.failed[row.code] += 1
-            return reply(ResponseCode.SYSTEM_ERROR, str(error))
         except Exception as error:  # noqa: BLE001 - it fails one request, and not the server
             totals.failed[row.code] += 1
-            _log.exception("request.failed", code=row.code.name, peer=call.peer.address)
-            return reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            return self._failed(error, call)
 
     def disconnected(self, peer: Peer) -> None:
         """Tell everybody who keeps something of a connection."""

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
 from rocketstore.errors import RemotingError
-from rocketstore.remoting.channel import Channel, Turns
+from rocketstore.remoting.channel import Channel, Turns, let_go
 from rocketstore.remoting.limits import DEFAULT_LIMITS
 from rocketstore.units import monotonic_ms
 
@@ -31,6 +31,8 @@ class RemotingServer:
     """Listens at `address` while it is open: ``async with await RemotingServer.open(…)``."""
 
     def __init__(self, listener: asyncio.Server, turns: Turns) -> None:
+        if not listener.sockets:  # asyncio takes a refusal for an address of another kind
+            raise OSError("the system gave no socket")
         self._listener = listener
         self._turns = turns
         self.totals = turns.totals
@@ -48,24 +50,33 @@ class RemotingServer:
         clock: Callable[[], int] = monotonic_ms,
     ) -> Self:
         """Listen at an address; `RemotingError` where it is in use, or not of this machine."""
-        turns = Turns(processor, limits, clock)
+        turns, listener = Turns(processor, limits, clock), None
         loop = asyncio.get_running_loop()
         try:
             listener = await loop.create_server(
                 lambda: Channel(turns), host, port, backlog=BACKLOG, reuse_address=True
             )
-        except (OSError, OverflowError) as error:
+            return cls(listener, turns)
+        except BaseException as error:
+            if listener is not None:
+                listener.close()
             await turns.close(0)
+            if not isinstance(error, OSError | OverflowError):
+                raise
             raise RemotingError(
                 f"cannot listen at {host}:{port}: {error}",
                 hint="choose another port or host; port 0 takes any free one",
             ) from error
-        return cls(listener, turns)
 
     @property
     def connection_count(self) -> int:
         """How many connections there are."""
         return len(self._turns.channels)
+
+    def forget(self) -> None:
+        """Free the port and let go of all connections in a forked child, where nobody answers."""
+        let_go(one.fileno() for one in self._listener.sockets)
+        self._turns.forget()
 
     async def close(self, drain_ms: int = DRAIN_MS) -> None:
         """Listen no more, answer what is owed within `drain_ms`, and end all connections."""

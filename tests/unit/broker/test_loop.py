@@ -46,11 +46,11 @@ def heard(use: Callable[[Loop, Puts, Call], object]) -> list[Command]:
 def test_message_whose_sync_fails_is_answered_that_the_store_takes_none() -> None:
     def use(loop: Loop, puts: Puts, call: Call) -> None:
         result = PutResult(PutMessageStatus.PUT_OK, physical_offset=0)
-        loop.when_safe(call, result, lambda _: call.answer(reply()))
+        loop.when_safe(call, result, lambda _: reply(), call.answer)
         puts.future.set_exception(FlushFailedError("the disk is gone"))
 
     [answer] = heard(use)
-    assert (answer.code, answer.remark, answer.fields) == (14, "the disk is gone", {})
+    assert (answer.code, answer.remark) == (14, "the disk is gone")
 
 
 def test_work_aside_that_fails_is_an_answer() -> None:
@@ -60,9 +60,9 @@ def test_work_aside_that_fails_is_an_answer() -> None:
     def broken() -> Command:
         raise ZeroDivisionError
 
-    for work in (closed, broken):
+    for work, code in ((closed, 14), (broken, 1)):
         [answer] = heard(lambda loop, _, call, work=work: loop.aside(call, work))  # type: ignore[misc]
-        assert answer.code == 1
+        assert answer.code == code
 
 
 def test_work_that_fails_does_not_end_what_comes_after_it() -> None:
