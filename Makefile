@@ -39,6 +39,7 @@ lint: setup ## Formatting, lint, types, import laws, spelling
 
 bench-smoke: setup ## A short run of every benchmark scenario
 	.venv/bin/python bench/run --smoke
+	.venv/bin/python bench/broker --smoke
 
 clean: ## Remove what the commands above made
 	rm -rf .venv .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/*/target

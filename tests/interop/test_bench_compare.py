@@ -88,6 +88,16 @@ def test_both_sides_run_the_scenarios(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_held_pulls_of_many_connections_are_woken(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "bench" / "broker"), "held", "--smoke"]
+    result = subprocess.run(
+        [*command, "--directory", str(tmp_path)], check=False, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "woken p99" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("verdict", "times"), [("RATE", 2.0), ("LATENCY", 0.5), ("MOST", 0.5)])
 def test_a_figure_beside_another_checkout_s_says_how_much_better_it_is(
     bench: Any, verdict: str, times: float
