@@ -23,7 +23,8 @@ from rocketstore.format.metadata_json import loads
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.transaction.ledger import messages_of, open_transactions
+from rocketstore.storage.reading.reader import messages_of
+from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from rocketstore.verification.newer import NEWER_FILES
 from support.audit_runs import audited

@@ -10,7 +10,8 @@ from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import Message
 from rocketstore.rules.half_messages import ended_by
 from rocketstore.rules.waiting import real_queue
-from rocketstore.transaction.ledger import messages_of, read_ledger
+from rocketstore.storage.reading.reader import messages_of
+from rocketstore.transaction.ledger import read_ledger
 from rocketstore.transaction.records import (
     HALF,
     OP,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketstore import MessageStore
-from rocketstore.transaction.ledger import messages_of
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.transaction.records import HALF, OP
 from support.clock import Clock
 from support.small_store import CONFIG

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from rocketstore.cli.wording import program_name
 from rocketstore.errors import StoreError
-from rocketstore.units import MiB
+from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
@@ -160,16 +160,14 @@ def _find_by_time(store: MessageStore, timestamp_ms: int) -> None:
 
 
 def _read_by_tag(store: MessageStore) -> None:
+    from rocketstore.storage.reading.reader import messages_of
+
     topic, tags = "LGA", "AA || UA"
     started = time.perf_counter()
     matched = scanned = 0
     for queue_id in range(4):
-        offset, last = 0, store.max_offset(topic, queue_id)
-        while offset < last:
-            page = store.get(topic, queue_id, offset, 32, tags=tags)
-            matched += len(page.messages)
-            scanned += page.next_offset - offset
-            offset = page.next_offset
+        matched += sum(1 for _ in messages_of(store, QueueKey(topic, queue_id), 0, tags))
+        scanned += store.max_offset(topic, queue_id)
     seconds = time.perf_counter() - started
     print(
         f"by tag     {matched:,} of {scanned:,} flights from {topic} were of {tags} "

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rocketstore.cli.output import cell_text, fit, terminal_width
-from rocketstore.cli.reading import read_queue
+from rocketstore.storage.reading.reader import messages_of
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,12 +38,9 @@ def last_messages(
     ends: dict[int, int] = {}
     for key in _queue_ids(reader, topic, queue_id):
         end = ends[key] = reader.max_offset(topic, key)
-        start = max(end - max(count, 0), reader.min_offset(topic, key))
-        messages += [
-            message
-            for message in read_queue(reader, topic, key, start, end - start, tags)
-            if message.queue_offset < end
-        ]
+        start = max(end - count, reader.min_offset(topic, key))
+        found = itertools.islice(messages_of(reader, QueueKey(topic, key), start, tags), count)
+        messages += [message for message in found if message.queue_offset < end]
     messages.sort(key=lambda one: (one.store_timestamp_ms, one.physical_offset))
     return messages[max(len(messages) - count, 0) :], ends
 

@@ -21,6 +21,7 @@ from rocketstore.cli.options import (
 from rocketstore.cli.output import print_object, print_rows
 from rocketstore.cli.wording import complain
 from rocketstore.errors import ConfigError, FormatError
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,8 @@ def get(
         Tag expression, for example ``created || paid``.
     """
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.reading import open_for_reading, queues_of, read_queue, say_shown
+    from rocketstore.cli.reading import open_for_reading, queues_of, say_shown
+    from rocketstore.storage.reading.reader import messages_of
 
     with open_for_reading(store, settings) as reader:
         queues_of(reader, topic, queue, output)
@@ -84,7 +86,8 @@ def get(
 
         def messages() -> Iterator[StoredMessage]:
             nonlocal last
-            for message in read_queue(reader, topic, queue, start, max_, tags):
+            found = messages_of(reader, QueueKey(topic, queue), start, tags)
+            for message in itertools.islice(found, max_):
                 if message.queue_offset >= stop:
                     break
                 last = message.queue_offset

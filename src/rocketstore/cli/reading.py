@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 
 from rocketstore.cli.wording import complain
 from rocketstore.errors import NotFoundError
-from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from rocketstore.cli.options import Output, StoreSettings
-    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.read_only import ReadOnlyStore
 
 _NAMES_SHOWN = 8
@@ -78,27 +75,3 @@ def say_shown(shown: int, total: int | str) -> None:
 def _listed(names: list[str]) -> str:
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def read_queue(
-    reader: ReadOnlyStore, topic: str, queue_id: int, offset: int, limit: int, tags: str | None
-) -> Iterator[StoredMessage]:
-    """Yield up to `limit` messages of a queue, over as many pages as that takes.
-
-    A page is bounded by the limits of 4.9 (32 messages, 800 entries scanned), so an empty page
-    is not the end of the queue.
-    """
-    while limit > 0:
-        page = reader.get(topic, queue_id, offset, limit, tags)
-        yield from page.messages
-        limit -= len(page.messages)
-        goes_on = page.status in (
-            GetMessageStatus.FOUND,
-            GetMessageStatus.NO_MATCHED_MESSAGE,
-            GetMessageStatus.MESSAGE_WAS_REMOVING,
-            GetMessageStatus.OFFSET_TOO_SMALL,
-            GetMessageStatus.OFFSET_FOUND_NULL,
-        )
-        if not goes_on or page.next_offset <= offset:
-            return
-        offset = page.next_offset

@@ -159,7 +159,7 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
     if seen.commit_log is not None and seen.commit_log.size_bytes == SMALL.commit_log_file_bytes:
         default = SMALL  # what was not there to be seen yet is as small as the rest
     set_queue = config.mapped_file_size_consume_queue
-    queue = _resolve(
+    queue = resolve_size(
         "mappedFileSizeConsumeQueue",
         # Rounded up to whole entries (MessageStoreConfig.getMappedFileSizeConsumeQueue).
         None if set_queue is None else -(-set_queue // ENTRY_SIZE_BYTES) * ENTRY_SIZE_BYTES,
@@ -174,7 +174,7 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
             value=queue,
             hint="set the size with --set mappedFileSizeConsumeQueue=… and repair the store",
         )
-    log = _resolve(
+    log = resolve_size(
         "mappedFileSizeCommitLog",
         config.mapped_file_size_commit_log,
         seen.commit_log,
@@ -183,7 +183,8 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
     return StoreSizes(log, queue, *_resolve_index(config, seen.index_file, default))
 
 
-def _resolve(key: str, wanted: int | None, seen: FileObservation | None, default: int) -> int:
+def resolve_size(key: str, wanted: int | None, seen: FileObservation | None, default: int) -> int:
+    """Decide a size: set, else that of a file, else `default`; `ConfigError` where they differ."""
     if seen is None:
         return default if wanted is None else wanted
     if wanted is not None and wanted != seen.size_bytes:

@@ -9,6 +9,7 @@ the CommitLog path follows the root when it is not set (K-F2).
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,11 @@ class StoreLayout:
         self.lock = root / LOCK_FILE_NAME
         self.repair = root / "repair"
         self.config = root / CONFIG_DIRECTORY
+
+    def repair_at(self, now_ms: int) -> Path:
+        """Return the directory below ``repair`` that is named after a time."""
+        moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+        return self.repair / f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
 
     @property
     def log_directories(self) -> tuple[Path, ...]:

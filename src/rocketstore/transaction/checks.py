@@ -25,8 +25,8 @@ from rocketstore.events import get_logger
 from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.rules.waiting import real_queue
 from rocketstore.storage.attached import Service
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.storage.threads import Periodic
-from rocketstore.transaction.ledger import messages_of
 from rocketstore.transaction.records import (
     DISCARDED,
     HALF,

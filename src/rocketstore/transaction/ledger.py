@@ -24,21 +24,19 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.rules.half_messages import TRANSACTION_GROUP, Half, Halves, ended_by, is_final_of
 from rocketstore.rules.waiting import delayed, real_queue, waiting_offsets
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.tables.positions import end_within
 from rocketstore.transaction.records import DISCARDED, HALF, OP, final_record, known
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
     from rocketstore.rules.half_messages import Identity
     from rocketstore.storage.reading.reader import Reader
-
-PAGE_MESSAGES: Final = 32
-"""Messages read at a time, as 4.9 does (OP_MSG_PULL_NUMS)."""
 
 LONGEST: Final = 10_000
 """Half messages that may lie after one that nobody ends before it is put again at the tail: a
@@ -175,16 +173,6 @@ def _take_op(ledger: Ledger, offset: int, named: Sequence[int]) -> None:
         ledger.note_op(lost, None)
     ledger.note_op(offset, max(named, default=None))
     ledger.op_read = offset + 1
-
-
-def messages_of(reader: Reader, queue: QueueKey, offset: int) -> Iterator[StoredMessage]:
-    """Yield the messages of a queue from an offset on, as far as they can be read."""
-    while offset < reader.max_offset(*queue):
-        page = reader.get(*queue, offset, PAGE_MESSAGES)
-        yield from page.messages
-        if page.next_offset <= offset:
-            return
-        offset = page.next_offset
 
 
 def final_place(half: StoredMessage, max_level: int) -> tuple[QueueKey, Record] | None:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rocketstore.config.files import LOOKED_AT_QUEUES, commonest
-from rocketstore.errors import ConfigError, RocketStoreError
+from rocketstore.config.files import LOOKED_AT_QUEUES, commonest, resolve_size
+from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS, MAX_HASH, is_due_time
 from rocketstore.format.queue_extension import (
@@ -301,7 +301,12 @@ class QueueExtensions:
     ) -> None:
         self.directory = directory
         self.disk = disk
-        self.file_bytes = _file_bytes(directory, config)
+        self.file_bytes = resolve_size(
+            "mappedFileSizeConsumeQueueExt",
+            config.mapped_file_size_consume_queue_ext,
+            commonest(_some_files(directory)),
+            DEFAULT_FILE_BYTES,
+        )
         self.open_files = OpenFiles()
         self.filters = ConsumerFilters(
             config.max_error_rate_of_bloom_filter,
@@ -327,23 +332,6 @@ class QueueExtensions:
         self._open[extension] = None
         if len(self._open) > MOST_OPEN:
             self._open.popitem(last=False)[0].release()
-
-
-def _file_bytes(directory: Path, config: StoreConfig) -> int:
-    """Return how long the files are: as is set, else as those that are there, else as in 4.9."""
-    wanted = config.mapped_file_size_consume_queue_ext
-    seen = commonest(_some_files(directory))
-    if seen is None:
-        return wanted or DEFAULT_FILE_BYTES
-    if wanted is not None and wanted != seen.size_bytes:
-        raise ConfigError(
-            f"mappedFileSizeConsumeQueueExt is {wanted}, but {seen.path} has {seen.size_bytes} "
-            "bytes",
-            key="mappedFileSizeConsumeQueueExt",
-            value=wanted,
-            hint="leave it unset to take the size of the files",
-        )
-    return seen.size_bytes
 
 
 def _some_files(directory: Path) -> Iterator[tuple[Path, int]]:

@@ -416,6 +416,22 @@ class Reader:
         return self._first_stored(queue, offset, offset + 1)[1]
 
 
+def messages_of(
+    reader: Reader, queue: QueueKey, offset: int, tags: str | None = None
+) -> Iterator[StoredMessage]:
+    """Yield the messages of a queue from an offset on, as far as they can be read.
+
+    A page is bounded as in 4.9 (32 messages, 800 entries looked at), so that with `tags` an empty
+    one is not the end of the queue.
+    """
+    while offset < reader.max_offset(*queue):
+        page = reader.get(*queue, offset, tags=tags)
+        yield from page.messages
+        if page.next_offset <= offset:
+            return
+        offset = page.next_offset
+
+
 def _after_fork() -> None:
     for reader in list(_readers):
         reader._go_on_in_child()  # noqa: SLF001 - of this module

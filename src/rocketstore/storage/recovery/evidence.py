@@ -13,7 +13,6 @@ name. ``repair/<time>`` is the time of the repair in UTC.
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
@@ -41,8 +40,7 @@ class Evidence:
     def __init__(self, layout: StoreLayout, disk: Disk, now_ms: int) -> None:
         self._root = layout.root
         self._disk = disk
-        moment = datetime.fromtimestamp(now_ms // 1000, UTC)
-        self._directory = layout.repair / f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
+        self._directory = layout.repair_at(now_ms)
         self._kept_count = 0
 
     @property

@@ -18,7 +18,6 @@ import os
 import shutil
 import uuid
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -191,9 +190,8 @@ def _keep_old(root: Path, journal: Journal, disk: Disk) -> bool:
 
 
 def _kept_directory(root: Path, now_ms: int) -> Path:
-    moment = datetime.fromtimestamp(now_ms // 1000, UTC)
-    first = StoreLayout.of(root).repair / f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
-    path, number = first, 1
+    path = first = StoreLayout.of(root).repair_at(now_ms)
+    number = 1
     while path.exists():
         number += 1
         path = first.with_name(f"{first.name}.{number}")
