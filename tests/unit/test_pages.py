@@ -1,4 +1,7 @@
-"""The examples of the pages for Python programs run as they stand; those on Spark: tests/spark."""
+"""The examples of the pages for Python programs run as they stand.
+
+Those on Spark: tests/spark; those with clients: tests/interop/test_testing_page.py.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from support.patience import PATIENCE_S
 from support.repository import ROOT, files_with, module_ast, module_nodes
 
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
+RUN_ELSEWHERE = re.compile(r"docs/(guide/testing|(guide|reference)/spark)")
 EXAMPLES = [
     pytest.param(code, id=f"{page.stem}-{number}")
     for page in files_with(".md")
-    if not RUN_WITH_SPARK.match(str(page))
+    if not RUN_ELSEWHERE.match(str(page))
     for number, code in enumerate(EXAMPLE.findall((ROOT / page).read_text("utf-8")))
     if "pipeline" not in code
 ]

@@ -1,5 +1,7 @@
 """A broker in a test: a store of a few MB in a temporary directory, and a port that is free.
 
+Page: docs/guide/testing.md.
+
 >>> with Broker() as broker:  # doctest: +SKIP
 ...     client = SomeClient(broker.name_server)
 """
