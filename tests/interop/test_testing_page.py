@@ -32,13 +32,10 @@ def run(tmp_path: Path):
         (tmp_path / name).write_text(content)
 
     def run(*command: str, **more: str) -> str:
-        # A home of its own: clients keep logs there.
-        path = {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "HOME": str(tmp_path),
-        }
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        ours = {"PATH": path, "HOME": str(tmp_path)}  # clients keep logs at home
         done = subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, **path, **more}, check=False,
+            command, cwd=tmp_path, env={**os.environ, **ours, **more}, check=False,
             timeout=START_S, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
