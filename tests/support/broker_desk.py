@@ -86,15 +86,19 @@ class Peer:
 
 
 class Desk:
-    """A broker's table of requests over a store that has no threads."""
+    """A broker's table of requests, over a store that has no threads unless there is a `loop`."""
 
-    def __init__(self, path: Path, config: StoreConfig | None = None, **settings: Any) -> None:
+    def __init__(
+        self, path: Path, config: StoreConfig | None = None,
+        *, loop: Callable[[MessageStore], Any] | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
         self.clock = Clock()
         self.store = MessageStore.open(
-            path, config or StoreConfig.small(), clock=self.clock, threads=False
+            path, config or StoreConfig.small(), clock=self.clock, threads=loop is not None
         )
         self.settings = BrokerSettings(**{"broker_name": "broker-a", **settings})
-        self.loop, self.told = AtOnce(), Told()
+        self.loop = AtOnce() if loop is None else loop(self.store)
+        self.told = Told()
         self.groups = self.store.attached["consuming"].settings
         known = TopicSettings(
             self.store.layout, clock=self.clock, disk=self.store.disk,
