@@ -68,59 +68,75 @@ class Group:
         return read == list(range(QUEUES)) and counts == fair
 
 
-async def live(path: Path, seed: int) -> list[Group]:
-    chance = random.Random(seed)
-    desk = Desk(path, loop=lambda store: Loop(store.attached["async_puts"]))
-    server = await RemotingServer.open(desk.table)
-    address = "{}:{}".format(*server.address)
-    producer = ModelProducer(address)
-    groups = [Group(address, "P", is_orderly=True), Group(address, "C", is_orderly=False)]
-    await asyncio.gather(*(producer.send(queue, QUEUES) for queue in range(QUEUES)))
-    for group in groups:
-        group.join()
+class Life:
+    """A broker, a producer and two groups, and what happens to them."""
 
-    async def time_passes() -> None:
+    def __init__(self, desk: Desk, address: str) -> None:
+        self.desk = desk
+        self.producer = ModelProducer(address)
+        self.groups = [Group(address, "P", is_orderly=True), Group(address, "C", is_orderly=False)]
+        for group in self.groups:
+            group.join()
+
+    @property
+    def members(self) -> list[ModelConsumer]:
+        return [member for group in self.groups for member in group.members]
+
+    async def time_passes(self) -> None:
         """Let locks of those who crashed end, while the others renew theirs."""
         for _ in range(RENEWALS):
-            desk.clock.now_ms += LOCK_LIFE_MS // RENEWALS + 1
-            await asyncio.gather(*(one.renew() for group in groups for one in group.members))
+            self.desk.clock.now_ms += LOCK_LIFE_MS // RENEWALS + 1
+            await asyncio.gather(*(member.renew() for member in self.members))
 
-    async def until(is_true: Callable[[], bool]) -> None:
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        """Let the members look again, until something is true."""
         async with asyncio.timeout(PATIENCE_S):
             for looks in itertools.count(1):
                 if is_true():
                     return
-                for group in groups:
-                    for member in group.members:
-                        member.poke()
+                for member in self.members:
+                    member.poke()
                 await asyncio.sleep(0.002)
                 if looks % 100 == 0:
-                    await time_passes()
+                    await self.time_passes()
 
-    for _ in range(ROUNDS):
-        sends = [producer.send(queue, QUEUES) for queue in chance.sample(range(QUEUES), 3)]
-        changes = [group.change(chance) for group in groups]
-        await asyncio.gather(*sends, *changes)
+    async def round(self, chance: random.Random) -> None:
+        """Send, change both groups, and see to what that comes."""
+        sends = [self.producer.send(queue, QUEUES) for queue in chance.sample(range(QUEUES), 3)]
+        await asyncio.gather(*sends, *(group.change(chance) for group in self.groups))
         if chance.random() < 0.5:
-            continue  # the next change comes before this one has settled
-        await time_passes()
-        await until(lambda: all(one.is_settled() for one in groups))
-        for group, queue in itertools.product(groups, range(QUEUES)):
-            offset = desk.store.consumer_offsets.get(TOPIC, group.name, queue) or 0
+            return  # the next change comes before this one has settled
+        await self.time_passes()
+        await self.until(lambda: all(group.is_settled() for group in self.groups))
+        for group, queue in itertools.product(self.groups, range(QUEUES)):
+            offset = self.desk.store.consumer_offsets.get(TOPIC, group.name, queue) or 0
             assert offset <= group.journal.committed[queue] <= group.journal.seen[queue]
-    await time_passes()
-    for group in groups:
-        await until(lambda group=group: group.journal.seen == producer.acknowledged)
-        for member in group.members:
+
+    async def end(self) -> None:
+        """Let everything be consumed, and all go."""
+        sent = self.producer.acknowledged
+        await self.until(lambda: all(group.journal.seen == sent for group in self.groups))
+        for member in self.members:
             await member.leave()
-        for queue in range(QUEUES):
-            offset = desk.store.consumer_offsets.get(TOPIC, group.name, queue)
-            assert offset == producer.acknowledged[queue]
-    await producer.remoting.close()
+        for group, queue in itertools.product(self.groups, range(QUEUES)):
+            assert self.desk.store.consumer_offsets.get(TOPIC, group.name, queue) == sent[queue]
+        await self.producer.remoting.close()
+
+
+async def live(path: Path, seed: int) -> list[Group]:
+    """Live through all rounds; return what the groups saw."""
+    chance = random.Random(seed)
+    desk = Desk(path, loop=lambda store: Loop(store.attached["async_puts"]))
+    server = await RemotingServer.open(desk.table)
+    life = Life(desk, "{}:{}".format(*server.address))
+    await asyncio.gather(*(life.producer.send(queue, QUEUES) for queue in range(QUEUES)))
+    for _ in range(ROUNDS):
+        await life.round(chance)
+    await life.end()
     await server.close()
     desk.loop.close()
     desk.close()
-    return groups
+    return life.groups
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
