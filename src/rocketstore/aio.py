@@ -3,7 +3,7 @@
 Law: nothing here waits on the event loop's thread. A put appends there, which takes microseconds,
 and its sync is waited for elsewhere; what may take longer runs on a thread of the loop's executor;
 waiting for messages costs no thread. A consumer takes its messages on the loop: a call that is
-cancelled would otherwise have taken one that nobody gets.
+cancelled would otherwise have taken a message that no caller gets.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ async def wait_until(
         with contextlib.ExitStack() as ringing, contextlib.suppress(TimeoutError):
             ringing.callback(store.ring(_LoopBell(changed)))
             async with asyncio.timeout(timeout_s):
-                # Has dispatch look at once, instead of at its next turn.
+                # Makes dispatch look at once, instead of at its next turn.
                 while not (is_true() or store.is_closed or store.wait_until(is_true, 0)):
                     await changed.wait()
                     changed.clear()

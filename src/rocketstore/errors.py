@@ -28,7 +28,7 @@ class RocketStoreError(Exception):
     """Exit code of the command line when this error ends a command."""
 
     retriable: ClassVar[bool] = False
-    """Whether the same call may succeed later without anybody changing something."""
+    """Whether the same call may succeed later although nothing is changed meanwhile."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -103,7 +103,7 @@ class BodyTooLargeError(FormatError, ValueError):
 
 
 class StoreError(RocketStoreError):
-    """Something about a store directory as a whole; a file of it cannot be read or made."""
+    """A problem of a store directory as a whole: a file in it cannot be read or made."""
 
     exit_code = 3
 
@@ -130,23 +130,23 @@ class StoreClosedError(StoreError):
 
 
 class StoreForkedError(StoreClosedError):
-    """The store object is that of the process that forked this one."""
+    """The store object belongs to the parent of this forked process."""
 
 
 class StoreReadOnlyError(StoreError):
-    """A write was asked of a store that was opened read-only."""
+    """A write was attempted on a store that was opened read-only."""
 
     exit_code = 2
 
 
 class NotReadableError(StoreError):
-    """Pages are not given out while the running flag ``NOT_READABLE`` is set."""
+    """No pages are returned while the running flag ``NOT_READABLE`` is set."""
 
     retriable = True
 
 
 class StoreFullError(StoreError):
-    """The file system has no room for a new file."""
+    """The file system has no space for a new file."""
 
     retriable = True
 
@@ -213,7 +213,7 @@ class InvalidNameError(RefusedMessageError):
 
 
 class NotFoundError(RocketStoreError):
-    """The store is well, and what was asked for is not in it: a topic, a queue, a message id."""
+    """The store is healthy, but has no such topic, queue or message id."""
 
 
 class ArchiveError(RocketStoreError):
@@ -248,7 +248,7 @@ class InvalidFilterError(RocketStoreError):
 
 
 class SparkJobError(RocketStoreError):
-    """Spark gave a job up for a reason of its own: a worker that was killed, no memory, no room."""
+    """Spark gave a job up for a reason of its own: a killed worker, no memory, no disk space."""
 
     exit_code = 3
     retriable = True
@@ -262,14 +262,14 @@ class RemotingError(RocketStoreError):
 
 
 class ResponseError(RemotingError):
-    """The other side answered that it did not do what was asked.
+    """The other side refused a request.
 
     Attributes
     ----------
     code
         Its `rocketstore.remoting.ResponseCode`, or a number that it does not list.
     remark
-        What it says of it.
+        Its explanation.
     """
 
     retriable = False

@@ -1,7 +1,7 @@
 """Lines with fields that a store logs: through ``logging``, below the logger ``rocketstore``.
 
 Law: nothing global is configured. The host switches these lines off, formats and routes them as it
-does with any library's: ``logging.getLogger("rocketstore")``. Unless it does, nobody hears them.
+does with any library's: ``logging.getLogger("rocketstore")``. Unless it does, nothing is printed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EventLogger(logging.LoggerAdapter[logging.Logger]):
     """
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name that logging gave it
-        """Whether anybody wants to hear; ``disabled`` of ``rocketstore`` silences all below it."""
+        """Whether the level is logged; ``disabled`` of ``rocketstore`` silences all below."""
         return not ROOT.disabled and super().isEnabledFor(level)
 
     def process(

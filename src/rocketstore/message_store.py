@@ -52,7 +52,7 @@ def _delays(store: BaseStore) -> DelayService | None:
 
 
 def _replication(store: BaseStore) -> MasterService | SlaveService | None:
-    """Make the part that the settings ask for; most ask for none, and import nothing for it."""
+    """Make the part that the settings ask for; most settings ask for none, and import nothing."""
     config = store.config
     if config.broker_role is BrokerRole.SLAVE and config.ha_master_address is not None:
         from rocketstore.replication.slave import SlaveService  # noqa: PLC0415
@@ -66,7 +66,7 @@ def _replication(store: BaseStore) -> MasterService | SlaveService | None:
 
 
 SERVICES: Final[tuple[Maker, ...]] = (
-    LogMark,  # which whoever saves positions asks for
+    LogMark,  # asked for by all parts that save positions
     _offsets,  # stops last: the others set offsets until they end
     _delays,  # finds out what it delivered before a slave or a consumer asks for anything
     _replication,  # serves slaves before a future waits for them
@@ -90,8 +90,8 @@ class MessageStore(BaseStore):
     delays
         Delivers delayed messages; None in a slave.
     replication
-        What slaves follow (``haListenPort``), or what follows a master (``haMasterAddress``); None
-        without.
+        The service that slaves follow (``haListenPort``), or the one that follows a master
+        (``haMasterAddress``); None without either.
     batch_topics
         Topics whose queues hold batches, as brokers of 5.x have them.
     """
@@ -134,9 +134,9 @@ class MessageStore(BaseStore):
         return self.topics_of("memory")
 
     def at_physical_offset(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message whose record starts at an offset, None when none does.
+        """Return the message whose record starts at an offset, or None.
 
-        One that a transient store pool holds yet is committed first (K-D3).
+        A message that is still in the transient store pool is committed first (K-D3).
         """
         if self.transient_pool is not None:
             self.check_open()  # a child would wait for what another thread holds at the fork
@@ -191,7 +191,8 @@ class MessageStore(BaseStore):
 
         It waits for messages, goes through all queues of the topics, those that come later too, and
         through what the group gave back. Several consumers of a group, one per thread, share the
-        queues. The group's offsets are a broker's: either goes on where the other one stopped.
+        queues. The group's offsets are the same as a broker's: each continues where the other one
+        stopped.
 
         Parameters
         ----------
@@ -231,7 +232,7 @@ class MessageStore(BaseStore):
     def begin(
         self, message: Message, queue_id: int = 0, *, producer_group: str | None = None
     ) -> HalfMessage:
-        """Store a half message: nobody consumes it before it is committed.
+        """Store a half message: no consumer gets it before it is committed.
 
         It waits for its flush whatever the message says. A message without a unique key gets one.
 
@@ -240,7 +241,7 @@ class MessageStore(BaseStore):
         message, queue_id
             What a commit puts, and where.
         producer_group
-            Who may end it; None takes the property ``PGROUP``, or ``DEFAULT_PRODUCER``.
+            The group that may end it; None takes the property ``PGROUP``, or ``DEFAULT_PRODUCER``.
 
         Raises
         ------
@@ -297,7 +298,7 @@ class MessageStore(BaseStore):
         )
 
     def check_transactions(self, on_check: Callable[[StoredMessage], CheckAnswer | None]) -> None:
-        """Ask about transactions that nobody ends, every ``transactionCheckInterval``.
+        """Ask about transactions without an end, every ``transactionCheckInterval``.
 
         Off until this is called. A half message is asked about when it is older than
         ``transactionTimeOut``, or than its property ``CHECK_IMMUNITY_TIME_IN_SECONDS``. After
@@ -307,9 +308,10 @@ class MessageStore(BaseStore):
         Parameters
         ----------
         on_check
-            Called on a thread of the store with the half message, topic and queue being those it
-            is meant for; its offsets are those `end_transaction` takes. It answers, or, with
-            ``UNKNOWN`` or None, is asked again. Another callback takes the place of this one.
+            Called on a thread of the store with the half message, whose topic and queue are those
+            it is meant for, and whose offsets are those that `end_transaction` takes. A callback
+            that returns ``UNKNOWN`` or None is asked again later. A second call of this method
+            replaces the callback.
 
         Notes
         -----

@@ -21,7 +21,7 @@ def system_clock_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Return ms that only count on, for pauses and ages of what this process did."""
+    """Return ms of a clock that never goes back, for pauses and ages within this process."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -53,7 +53,7 @@ class ByteRange(NamedTuple):
 class Window(NamedTuple):
     """Bytes at hand of a log or queue: the first one has offset `base`, `size` may be read.
 
-    `file` is the mapped file that `buffer` is of, if it is of one.
+    `file` is the mapped file that `buffer` belongs to, if any.
     """
 
     buffer: Any

@@ -46,7 +46,7 @@ def verify_store(
 ) -> VerifyReport:
     """Check everything in the store at `path` and report it; change nothing.
 
-    The store may be in use: what a writer has not finished is not reported.
+    The store may be in use: what its writer has not finished yet is not reported.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def verify_store(
         report, is_live = look()
     if not is_live or not (report.is_damaged or report.has_warnings):
         return report
-    # Files are not read in one moment: what a writer wrote meanwhile looks torn. Damage is what is
-    # seen twice.
+    # Files are not all read at one moment: what was written meanwhile looks torn. Damage is what is
+    # # seen twice.
     again, _ = look()
     seen = {(found.kind, found.file, found.offset) for found in report.findings}
     findings = [
@@ -89,10 +89,10 @@ def verify_store(
 def _look(
     path: Path, config: StoreConfig, now_ms: int, progress: Callable[[int], None] | None
 ) -> tuple[VerifyReport, bool]:
-    """Return what one look finds, and whether somebody writes to the store."""
+    """Return what one look finds, and whether a process writes to the store."""
     layout, sizes = find_layout(path, config)
     is_live = may_have_writer(layout.lock)
-    # Read first: what consumers had by then, the queues have when they are looked at.
+    # Read first: the queues, read later, then have every message that the offsets count.
     read = cache(small_files(layout))
     standing = list(positions(read, changed_ns(layout.config)))
     kinds = find_kinds(layout, read)

@@ -84,7 +84,7 @@ LOOKED_AT_QUEUES: Final = 64
 def commonest(files: Iterable[tuple[Path, int]], multiple_of: int = 1) -> FileObservation | None:
     """Return a file of the length that most have, the longer one in doubt.
 
-    A file without bytes, or of a length that is no multiple, was cut off, and tells nothing.
+    A file without bytes, or of a length that is no multiple, was cut off, and says nothing.
     """
     sizes = {path: size for path, size in files if size and size % multiple_of == 0}
     counted = Counter(sizes.values())
@@ -147,7 +147,7 @@ SMALL: Final = StoreSizes(*SMALL_SIZES.values())
 
 
 def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) -> StoreSizes:
-    """Decide every size: set, else learnt from the store's files, else 4.9's default.
+    """Decide every size: as set, else as learnt from the store's files, else 4.9's default.
 
     Log files as long as those of `StoreConfig.small` tell of the profile: the sizes of files that
     are not there yet are its own, too.
@@ -228,6 +228,6 @@ def _resolve_index(
             f"{seen.size_bytes} bytes",
             key=key,
             value=value,
-            hint="set both as the writer of the files had them, or neither",
+            hint="set both to what the writer of the files had, or set neither",
         )
     return slots, items

@@ -39,7 +39,7 @@ def broker_conf_key(field: str) -> str:
 
 
 class Option(NamedTuple):
-    """Unit and inclusive limits of an option, and whether 4.9's ``broker.conf`` has no such key."""
+    """Unit and inclusive limits of an option, and whether 4.9's ``broker.conf`` lacks it."""
 
     unit: str = "-"
     low: float | None = None

@@ -28,9 +28,9 @@ ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _MISSPELT_RATIO: Final = 0.85
-"""A key of a ``broker.conf`` this similar to an option (difflib, 0 to 1) is it, misspelt."""
+"""A key of a ``broker.conf`` this similar to an option (difflib, 0 to 1) is a misspelt one."""
 _SIMILAR_RATIO: Final = 0.5
-"""So alike they are worth asking "did you mean"."""
+"""Keys this similar are worth the question "did you mean"."""
 _ADDRESS_KEYS: Final = frozenset({"brokerIP1", "listenPort"})
 """Keys of the broker that give the store's host (BrokerController.getStoreHost)."""
 _EMPTY_IS_UNSET: Final = frozenset({"haMasterAddress"})
@@ -123,7 +123,7 @@ class LoadedConfig(NamedTuple):
     origins: dict[str, Origin]
     """By ``broker.conf`` key, every option included, in the order of `StoreConfig`."""
     warnings: tuple[str, ...]
-    """What was ignored and may not have been meant so."""
+    """What was ignored, perhaps against the user's intention."""
 
 
 def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -186,7 +186,7 @@ def load_config(
     overrides
         Texts ``key=value`` (``--set``); a later duplicate wins.
     others
-        Keys that the caller takes itself: nothing is said of them.
+        Keys that the caller handles itself: no warning is given for them.
 
     Raises
     ------
@@ -211,7 +211,8 @@ def load_config(
     where, in_file = Origin("flag", "--set"), {}
     if broker_conf is not None:
         where = Origin("file", os.fspath(broker_conf))
-        # A broker deletes what has expired, and has no key that says so; other programs are asked.
+        # A broker deletes expired files without a key that says so; other programs have to ask for
+        # it.
         in_file = {"retention": "true"} | load_broker_conf(broker_conf)
     origins = {spec.key: Origin("default") for spec in FIELDS.values()}
     texts: dict[str, str] = {}

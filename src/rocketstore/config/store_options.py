@@ -9,7 +9,7 @@ from rocketstore.config.option import Option, Options
 from rocketstore.units import KiB, MiB
 
 SMALL_SIZES: Final[dict[str, Any]] = {
-    # Whole pages, with room for 4.9.8's longest record (4 MiB and 64 KiB) and a BLANK after it.
+    # Whole pages, with space for 4.9.8's longest record (4 MiB and 64 KiB) and a BLANK after it.
     "mapped_file_size_commit_log": 4 * MiB + 68 * KiB,
     "mapped_file_size_consume_queue": 20 * KiB,
     "max_hash_slot_num": 2_500,
@@ -33,7 +33,7 @@ class RecoveryPolicy(enum.Enum):
 
 
 class StoreOptions(Options, frozen=True, kw_only=True):
-    """Where files lie, how long they are, and what becomes of what is put."""
+    """Where files lie, how long they are, and how messages are put, read, kept and deleted."""
 
     # --- where files lie ------------------------------------------------------------------------
     store_path_root_dir: str | None = None

@@ -1,10 +1,10 @@
 """Puts that answer later: a message is appended at once, and its future resolved when it is safe.
 
-Law: a future is resolved exactly once, with what `put` returns or raises, and none is left when the
-store has closed. Only what the store itself says of a message goes into its future: anything else,
-an interrupt or a lack of memory, is raised by the call that it hit, or has the thread ask again.
-One thread waits for all, and started with the store; a put while it ends waits by itself.
-A future cannot be cancelled, because its message is in the log.
+Law: a future is resolved exactly once, with what `put` returns or raises, and none is pending when
+the store has closed. Only the store's own answer about a message goes into its future. Any other
+failure, such as an interrupt or a lack of memory, is raised by the call that it hit, or makes the
+thread ask again. One thread, started with the store, waits for all of them; a put while that thread
+ends waits by itself. A future cannot be cancelled, because its message is in the log.
 
 How derived: CommitLog.asyncPutMessage of 4.9, whose future the flush completes (spec B3).
 """
@@ -34,7 +34,7 @@ PutFuture = Future[PutResult]
 
 _ASK_AGAIN_S: Final = 1.0
 _ASKED_FOR_S: Final = 5.0
-"""What nobody foresaw, a lack of memory, say, may be over by then; if not, the future gets it."""
+"""An unforeseen failure, say a lack of memory, may be over by then; if not, the future gets it."""
 
 _log: Final = get_logger(__name__)
 
@@ -73,7 +73,7 @@ class AsyncPuts(Service):
             future.set_result(result)
             return future
         self._pending[future] = result, monotonic()
-        # Known to the thread by now: it looks once more after it was told to stop.
+        # The thread knows of it by now: it looks once more after it was told to stop.
         if self._thread.is_running and not self._thread.stopping.is_set():
             self._bell.ring()
         else:
@@ -111,7 +111,7 @@ class AsyncPuts(Service):
         self._pending.pop(future, None)
 
     def forget(self, error: RocketStoreError) -> None:
-        """End the futures in a forked child, where nobody resolves them, and call nobody back."""
+        """End the futures in a forked child, where no thread resolves them, and run no callback."""
         for future in self._pending:
             future._condition = threading.Condition()  # noqa: SLF001 - a thread may have held it
             future._done_callbacks = []  # type: ignore[attr-defined] # noqa: SLF001 - the parent's

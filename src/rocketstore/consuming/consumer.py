@@ -1,7 +1,7 @@
 """A consumer: an iterator over the messages of a topic that one group has not consumed yet.
 
-Law: what the program did not acknowledge is delivered again: to another consumer of the group once
-this one is closed or nobody holds it any more, or after the next open of the store. Nothing is
+Law: a message that the program did not acknowledge is delivered again: to another consumer of the
+group once this one is closed or garbage-collected, or after the next open of the store. Nothing is
 acknowledged by itself: not by the end of a loop's body, not by an exception, not by `close`.
 """
 
@@ -37,7 +37,7 @@ class ConsumedMessage(StoredMessage, frozen=True, kw_only=True, gc=True):
     queue
         Where it was read: after it was given back, a queue of the group's retry topic.
     consumer, delivery
-        Who has it.
+        The consumer that has it.
     """
 
     queue: QueueKey
@@ -72,7 +72,7 @@ class Consumer:
         self._idle_timeout_s = idle_timeout_s
         self._member = Member(group.all_members.next_id())
         # Without `close` too, as when a loop over an unnamed consumer ends. Before it joins, and
-        # until it has left: an interrupt leaves nobody in the group who does not read.
+        # until it has left: an interrupt leaves no member in the group that does not read.
         self._finalizer = weakref.finalize(self, group.abandon, self._member)
         self._finalizer.atexit = False
         group.join(self._member)
@@ -157,7 +157,7 @@ class Consumer:
             False where the message is not this consumer's any more: acknowledged or given back
             already, or handed over to others when it was closed.
         """
-        # In a forked child nobody may wait for the group's lock.
+        # In a forked child no thread may wait for the group's lock.
         return not self.is_closed and self._group.acknowledge(message.queue, message.delivery)
 
     def give_back(self, message: ConsumedMessage, delay_level: int = 0) -> bool:

@@ -1,4 +1,4 @@
-"""Where a group begins that has no offset of a queue, and wants only what comes from now on.
+"""Where a group begins in a queue if it has no offset there and wants only new messages.
 
 Source: ConsumerManageProcessor.queryConsumerOffset of 4.9, which answers 0 there.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_consumed_from_the_beginning(store: BaseStore, topic: str, queue_id: int) -> bool:
-    """Whether a queue is still whole, and so young that all of it may be in memory, or empty."""
+    """Whether a queue is empty, or still whole and so young that all of it may be in memory."""
     if store.min_offset(topic, queue_id) > 0:
         return False
     _, first = next(store.queue_entries(topic, queue_id, 0, 1), (0, None))

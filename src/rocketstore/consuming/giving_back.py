@@ -1,10 +1,10 @@
 """A message that a consumer gives back: the copy that is consumed later, or a dead letter.
 
-Law: a copy keeps body, flag, times, host and properties of the message, but for its further queues;
-it counts one more try, and names the topic and the id of the first one. Transaction bits are not
-kept: the copy is a message of its own, which no transaction waits for. Where the properties leave
-no room for what a copy adds, the longest go: a message that could never be given back would stop
-its group (4.9 refuses the copy each time). Source:
+Law: a copy keeps body, flag, times, host and properties of the message, except for its further
+queues. It counts one more try, and names the topic and the id of the first message. Transaction
+bits are not kept: the copy is a message of its own, which no transaction waits for. Where the
+properties leave no space for what a copy adds, the longest ones are left out: a message that could
+never be given back would stop its group (4.9 refuses the copy each time). Source:
 SendMessageProcessor.asyncConsumerSendMsgBack and handleRetryAndDLQ of 4.9 (spec B4).
 """
 

@@ -1,8 +1,8 @@
-"""A consumer group in this process: its members, who reads which queue, and its offsets.
+"""A consumer group in this process: its members, which of them reads which queue, its offsets.
 
-Law: each queue is read by one member at a time, and no message is with two members. Who leaves, by
-`leave` or because nobody holds it any more, hands its messages over. One lock guards the group;
-nothing is waited for and no file is written under it.
+Law: each queue is read by one member at a time, and no message is with two members. A member that
+leaves, by `leave` or because it was garbage-collected, hands its messages over. One lock guards the
+group; no code waits or writes a file while it holds the lock.
 
 How derived: RebalanceImpl, RebalancePushImpl.computePullFromWhere and ProcessQueue of 4.9's client,
 ConsumerManageProcessor.queryConsumerOffset of its broker (spec B24.4).
@@ -97,7 +97,7 @@ class Group:
 
     @property
     def has_members(self) -> bool:
-        """Whether anybody consumes."""
+        """Whether the group has a consumer."""
         return any(not member.is_gone for member in self._members)
 
     def join(self, member: Member) -> None:
@@ -115,18 +115,18 @@ class Group:
             self._share()
 
     def abandon(self, member: Member) -> None:
-        """Let a consumer go when somebody looks next; takes no lock, so that a collector may."""
+        """Remove a consumer at the next look; takes no lock, as the collector may call it."""
         member.is_gone = True
         self._tell()
         self.share_again()
 
     def _tell(self) -> None:
-        """Let clients of the group, if there are any, know who is here."""
+        """Let clients of the group, if there are any, know the consumers of this process."""
         ids = (member.id for member in tuple(self._members) if not member.is_gone)
         self.all_members.note_own(self.name, tuple(ids))
 
     def share_again(self) -> None:
-        """Have the queues shared again when somebody looks next; takes no lock."""
+        """Have the queues shared again at the next look; takes no lock."""
         self._queue_count = -1
         with contextlib.suppress(StoreClosedError):
             self.store.look_again()
@@ -154,11 +154,11 @@ class Group:
         for key in own - self._windows.keys():
             self._windows[key] = self._opened(key)
         for key in self._windows.keys() - own if clients.ids else ():
-            del self._windows[key]  # a client reads on from the offset
+            del self._windows[key]  # a client continues at the offset
         self._queue_count = count
 
     def _queues_of(self, topic: str, clients: GroupClients) -> list[QueueKey]:
-        """Return the queues of a topic, those included that clients know and got no message yet."""
+        """Return the queues of a topic, and those without messages that clients know."""
         known = {QueueKey(topic, one) for one in range(clients.queue_counts.get(topic, 0))}
         return sorted(known.union(key for key in self.store.queues() if key.topic == topic))
 

@@ -1,11 +1,11 @@
 """Who is in a group besides the consumers of this process: clients of a broker.
 
 Both share the queues of a group by one rule, which each member applies for itself: all members in
-the order of their ids, all queues in their order. So this process and the clients have to know the
-same members and the same queues.
+the order of their ids, all queues in their order. This works only while this process and the
+clients know the same members and the same queues.
 
-Law: what changes here is told to whoever `watch`es: a client learns of a consumer that came or
-went, a consumer shares again when a client did.
+Law: every change here is reported to the callbacks of `watch`: a client learns of a consumer that
+joined or left, and consumers share again when a client did.
 
 How derived: RebalanceImpl.rebalanceByTopic of 4.9's client.
 """

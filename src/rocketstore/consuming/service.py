@@ -34,7 +34,7 @@ class ConsumingService(Service):
     settings
         Of every group.
     members
-        Who is in every group.
+        The members of every group.
     """
 
     name = "consuming"
@@ -94,7 +94,7 @@ class ConsumingService(Service):
         return group
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield how far the groups are behind, those that another process consumes for too."""
+        """Yield how far the groups are behind, including those that other processes consume for."""
         return lag_metrics(self._store)
 
     def note_clients(self, group: str, clients: GroupClients) -> None:

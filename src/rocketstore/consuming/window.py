@@ -1,11 +1,11 @@
-"""What of one queue a group has read and not yet acknowledged, and how far its offset may go.
+"""What a group has read of one queue and not yet acknowledged, and how far its offset may go.
 
 Law: the group's offset passes a message only when that message and all before it are acknowledged.
 A message is with one consumer at a time; one that comes back is delivered before later ones.
 
 How derived: ProcessQueue of 4.9's client, whose smallest message is the offset that it commits.
 Here the window belongs to the group, not to a consumer, so that a queue may change hands while
-messages of it are still at work.
+messages of it are still being processed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class QueueWindow:
 
     @property
     def offset(self) -> int:
-        """Where the group goes on if it ends now: the first message that is not acknowledged."""
+        """Where the group continues if it stops now: the first unacknowledged message."""
         return self._open[0] if self._open else self.next_offset
 
     @property
@@ -74,7 +74,7 @@ class QueueWindow:
         return delivery
 
     def holds(self, delivery: Delivery) -> bool:
-        """Whether a delivered message is still with its consumer, neither done nor taken back."""
+        """Whether a consumer still has a message, neither acknowledged nor taken back."""
         return self._delivered.get(delivery.message.queue_offset) is delivery
 
     def acknowledge(self, delivery: Delivery) -> bool:

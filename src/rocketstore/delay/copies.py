@@ -1,16 +1,16 @@
 """Which delayed messages were delivered: found in the log itself, where no file says it.
 
-``delayOffset.json`` is saved every some seconds, and a kill between two saves leaves it behind the
-log. So it also says where the log ended when it was saved (``logEnd``, which fastjson passes over):
-a copy after that place is a delivery that the offsets do not know. A copy is known by DELAY,
-REAL_TOPIC and REAL_QID, which say its level and its own queue; its source by properties, born time,
-host, body checksum and numbers, which a delivery does not change, but for what it says of further
-queues. The first of equal ones counts.
+``delayOffset.json`` is saved every few seconds, so after a kill it is older than the log.
+Therefore it also says where the log ended when it was saved (``logEnd``, which fastjson passes
+over): a copy after that place is a delivery that the offsets do not count. A copy is known by
+DELAY, REAL_TOPIC and REAL_QID, which say its level and its own queue; its source by properties,
+born time, host, body checksum and numbers, which a delivery does not change, except for those of
+further queues. Of equal sources the first one counts.
 
 Law: a message with a copy in the log is not delivered again, one without is delivered.
 
-Without ``logEnd`` (the file is of a Java broker, or lost) the log is looked through from the first
-message on that waits.
+Without ``logEnd`` (the file is of a Java broker, or lost) the log is read from the first waiting
+message on.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def resume(
     """
     offsets, looked_at = saved.offset_table, saved.log_end
     if looked_at is not None and looked_at > log_end:
-        # The log was cut, or put back from a copy: what was delivered says the log alone.
+        # The log was cut, or restored from a copy: the log alone says what was delivered.
         offsets, looked_at = {}, None
     for level in levels:
         first = store.min_offset(DELAY_TOPIC, level.queue_id)
@@ -78,7 +78,7 @@ def resume(
 
 
 class _Sources:
-    """The waiting messages of a level, until a copy of each was met."""
+    """The waiting messages of a level of which no copy was found yet."""
 
     def __init__(self, store: Reader, level: Level) -> None:
         self._level = level
@@ -125,7 +125,7 @@ def _mark_of(message: StoredMessage) -> Mark:
 
 
 def _first_waiting(store: Reader, levels: Sequence[Level]) -> int | None:
-    """Return where the first record stands that waits: a copy of it can only follow."""
+    """Return where the first waiting record stands: its copy can only follow."""
     whole = [
         (entry.physical_offset for entry in entries_of(store, one, one.offset) if entry.size)
         for one in levels
@@ -146,7 +146,7 @@ def _copies(store: Reader, start: int, stop: int) -> Iterator[StoredMessage]:
 
 
 def _delayed_records(file: LogFile, start: int, stop: int) -> Iterator[int]:
-    """Yield where records with a delay level stand, those of the delay topic left out."""
+    """Yield where records with a delay level stand, except those of the delay topic."""
     batches = scan_window(
         ReadLogFile(file, file.size),
         base=file.base,

@@ -1,10 +1,10 @@
 """Deliver what is due: read a level's entries in order, put a copy of each where it belongs.
 
 Law: a level's entries are dealt with in order of their times, each exactly once, and not before
-the time in the entry. What a clock gave that was ahead waits for its delay from when that was seen.
-A put that the store does not take now is tried again and never skipped; only what can never be
-delivered is passed over, with a line in the log: its record is gone or damaged, it names no place,
-or no store could take it.
+the time in the entry. A message stored by a clock that was ahead waits for its delay from the
+moment at which that was noticed. A put that the store does not take now is tried again and never
+skipped. A message is skipped, with a warning, only if it can never be delivered: its record is gone
+or damaged, it names no queue, or no store could take it.
 
 How derived: ScheduleMessageService.DeliverDelayedMessageTimerTask of 4.9 (spec B18). The copy keeps
 the text of all properties, DELAY, REAL_TOPIC and REAL_QID included; its put looks at none of them.
@@ -63,7 +63,7 @@ class DelayedDelivery:
 
     def run_once(self, now_ms: int) -> int:
         """Deliver what is due; return after how many ms to look again."""
-        if now_ms < self._last_ms:  # what is held was judged by a clock that was ahead
+        if now_ms < self._last_ms:  # held messages were judged by a clock that was ahead
             for level in self.levels:
                 level.begin_at(level.offset)
         self._last_ms = now_ms
@@ -79,7 +79,7 @@ class DelayedDelivery:
         stop = self._store.max_offset(DELAY_TOPIC, level.queue_id)
         start = max(level.looked_at, level.offset)
         if start >= stop:
-            # Stored, but not dispatched yet: it is waited for, as its time may be near.
+            # Stored, but not dispatched yet: wait for it, as its time may be near.
             is_ahead = self._store.next_queue_offset(DELAY_TOPIC, level.queue_id) > start
             return min(pause_ms, RETRY_MS if is_ahead else LOOK_MS)
         last = min(stop, start + BATCH_ENTRIES)
@@ -101,14 +101,14 @@ class DelayedDelivery:
         return 0
 
     def _held_until(self, level: Level, entry: Due, now_ms: int) -> int:
-        """Return when a message is due that waits for longer than its level says today."""
+        """Return when a message is due whose time is further away than its level says today."""
         message = message_of(self._store, level, entry)
         if message is None or not is_due_time(entry.due_ms, message.store_timestamp_ms):
             return now_ms  # damage: no level gave this time
         stored_ms = message.store_timestamp_ms
         if stored_ms <= now_ms:
-            return entry.due_ms  # of a level that was longer, or is gone (K-S6)
-        # Stored in the future: the clock was ahead, and how long ago that was nobody knows.
+            return entry.due_ms  # from a level that was longer, or no longer exists (K-S6)
+        # Stored in the future: the clock was ahead, and it is unknown how long ago that was.
         if entry.offset >= level.seen[0] or level.seen[1] > now_ms:
             level.seen = self._store.max_offset(DELAY_TOPIC, level.queue_id), now_ms
         delay_ms = max(level.delay_ms, entry.due_ms - stored_ms)

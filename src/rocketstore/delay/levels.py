@@ -31,7 +31,7 @@ class Level:
 
     Every entry before `offset` is dealt with, and those in `delivered`, which are beyond it. Before
     `looked_at` the others are `held`, a heap of what waits for longer than the level says. `seen`:
-    until when and where entries were seen that a clock gave which was ahead.
+    until when, and where, there were entries of a clock that was ahead.
     """
 
     number: int
@@ -56,20 +56,20 @@ class Level:
             self.offset += 1
 
     def look_on(self, offset: int) -> None:
-        """Note that what stands between `looked_at` and an offset is dealt with, or a filler."""
+        """Note that all entries from `looked_at` to an offset are dealt with, or fillers."""
         for passed in range(self.looked_at, offset):
             self.note(passed)
         self.looked_at = offset
 
     def begin_at(self, offset: int) -> None:
-        """Look at all again that is left from an offset on."""
+        """Look again at all that is left from an offset on."""
         self.delivered = {one for one in self.delivered if one >= offset}
         self.offset = self.looked_at = offset
         self.held = []
 
 
 class Due(NamedTuple):
-    """What an entry of a level's queue says; a `size` of 0: its record is lost."""
+    """What an entry of a level's queue says; with a `size` of 0 its record is lost."""
 
     offset: int
     due_ms: int
@@ -99,9 +99,9 @@ def entries_of(store: Reader, level: Level, offset: int, most: int | None = None
 
 
 def _extended_due_ms(store: Reader, level: Level, offset: int, address: int) -> int:
-    """Return when a message is due whose time stands in the queue's extension (spec F7).
+    """Return the due time of a message whose time stands in the queue's extension (spec F7).
 
-    Where it is lost there, the delay counts from the store time, as in 4.9.
+    If it is lost there, the delay counts from the store time, as in 4.9.
     """
     unit = store.extension_unit(DELAY_TOPIC, level.queue_id, address)
     if unit is not None:

@@ -1,9 +1,9 @@
-"""DelayService: the thread that delivers delayed messages, and what it writes down of that.
+"""DelayService: the thread that delivers delayed messages and saves how far it is.
 
-Law: nothing is delivered before it is known what was (K-S4), and what is written down was flushed:
-the log holds every copy that ``delayOffset.json`` counts, after a power cut as well. What was
-delivered since is found in the log (`delay.copies`), so after any end each message is delivered
-once.
+Law: nothing is delivered before it is known what was delivered already (K-S4). Copies are flushed
+before ``delayOffset.json`` counts them, so the log holds them after a power cut as well. Later
+deliveries are found in the log (`delay.copies`), so each message is delivered once, however the
+process ended.
 
 How derived: ScheduleMessageService of 4.9 (spec B18): one thread here instead of one per level.
 """
@@ -61,7 +61,7 @@ class DelayService(Service):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, and write down how far it came."""
+        """Stop the thread, and save how far it came."""
         self._thread.stop()
         if self.delivery is None:
             return
@@ -87,7 +87,7 @@ class DelayService(Service):
         try:
             pause_ms = self.delivery.run_once(now_ms)
         except BaseException:
-            # A copy may be in the log of which nothing was noted: the log is asked again.
+            # The log may have a copy that was not noted: read the log again.
             self.delivery, self._log_end_at_start = None, -1
             raise
         self._save_in_time(now_ms)
@@ -144,14 +144,14 @@ class DelayService(Service):
     def _state(self) -> DelayOffsets:
         assert self.delivery is not None, "nothing is written down before it is known"
         levels = self.delivery.levels
-        # As long as copies beyond a level's offset count, the log is looked at from where it was.
+        # As long as copies beyond a level's offset count, the log is read from the same place on.
         if not any(level.delivered for level in levels):
             self._looked_at = self._store.appended_physical_offset
         offsets = {level.number: level.offset for level in levels if level.offset}
         return DelayOffsets(log_end=self._looked_at, offset_table=offsets)
 
     def _is_worth_saving(self, state: DelayOffsets) -> bool:
-        """Whether something was delivered, or something waits and the log went on."""
+        """Whether a message was delivered, or one waits and the log has grown."""
         assert self.delivery is not None
         if state.offset_table != self._saved.offset_table:
             return True
@@ -163,7 +163,7 @@ class DelayService(Service):
 
     def _save_in_time(self, now_ms: int) -> None:
         interval_ms = self._store.config.flush_delay_offset_interval
-        # A clock that was set back does not put saving off.
+        # A clock that was set back does not delay the next save.
         if self._to_save is None and not 0 < self._next_save_ms - now_ms <= interval_ms:
             self._next_save_ms = now_ms + interval_ms
             state = self._state()

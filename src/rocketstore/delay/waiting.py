@@ -1,6 +1,6 @@
 """What waits: delayed messages of a store, by level and due time, read without writing.
 
-What a live store delivered since it wrote its offsets down does not wait: its log says so.
+What a live store delivered since it saved its offsets does not wait: its log says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """One message that waits; without a topic its record cannot be read, or names no place."""
+    """One waiting message; without a topic, its record cannot be read or names no queue."""
 
     level: int
     due_ms: int
@@ -31,7 +31,7 @@ class Waiting(NamedTuple):
 
 
 def waiting(store: ReadOnlyStore) -> list[tuple[Level, Iterator[Due]]]:
-    """Return the levels, each with the entries that wait in it."""
+    """Return the levels, each with its waiting entries."""
     levels = levels_of(store)
     saved = DelayOffsetTable(store.layout).load()
     resume(store, levels, saved, store.max_physical_offset, lambda: False)

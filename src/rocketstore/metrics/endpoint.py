@@ -1,7 +1,7 @@
-"""The HTTP endpoint that Prometheus asks: ``metricsPort``, off unless set, on loopback unless told.
+"""The HTTP endpoint for Prometheus: ``metricsPort``, off unless set, on loopback by default.
 
-Law: asking changes nothing. Closing the store frees the port, in a forked child at once. What is
-needed to serve is imported when something is served.
+Law: a request changes nothing. Closing the store frees the port; a forked child does so at once.
+The modules for serving are imported when a port is set.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MetricsService(Service):
             self._server = None
 
     def forget(self, _error: RocketStoreError) -> None:
-        """Close a forked child's copy of the port: nobody there would answer."""
+        """Close a forked child's copy of the port: no thread there would answer."""
         if self._server is not None:
             self._server.listener.close()
 

@@ -55,7 +55,7 @@ _RATES: Final = {
 }
 _PURPOSES: Final = ("normal", "retry", "dead letter")
 DEFAULT_CLUSTER: Final = "DefaultCluster"
-"""``brokerClusterName`` of a broker that sets none; a store knows of no other."""
+"""``brokerClusterName`` of a broker that sets none; a store knows no other."""
 
 
 def exporter_metrics(store: BaseStore) -> Iterator[Metric]:
@@ -95,7 +95,7 @@ def _runtime(store: BaseStore, told: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _topics(store: BaseStore, broker: dict[str, str]) -> Iterator[Metric]:
-    """Yield the ends of all queues, by topic: how many messages there ever were."""
+    """Yield the ends of all queues, by topic: the count of messages ever put."""
     ends: Counter[str] = Counter()
     for topic, queue_id in store.queues():
         ends[topic] += store.max_offset(topic, queue_id)

@@ -1,4 +1,4 @@
-"""Numbers of a store as prometheus-client has them, taken when somebody asks."""
+"""Numbers of a store in the form of prometheus-client, taken at each request."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The HTTP server of the metrics: an event loop on one thread, asleep until somebody connects.
+"""The HTTP server of the metrics: an event loop on one thread, asleep until a peer connects.
 
-Law: no peer keeps another one from its answer. A request has `REQUEST_TIMEOUT_S` as a whole, of
-more than `MOST_PEERS` the one that came first has to go, and none is given a thread, which the
-system might refuse. Where there is no descriptor left, accepting pauses for a second.
+Law: no peer keeps another one from its answer. A request has `REQUEST_TIMEOUT_S` as a whole. With
+more than `MOST_PEERS` peers the oldest is closed. None is given a thread, which the system might
+refuse. Where there is no descriptor left, accepting pauses for a second.
 
-asyncio accepts, sends and pauses, wsgiref reads the request and writes the answer; ours are the
-limits, which no kept server has (docs/decisions/0038-services-start-with-the-store.md).
+asyncio accepts, sends and pauses; wsgiref reads the request and writes the answer. The limits are
+ours: no maintained server has them (docs/decisions/0038-services-start-with-the-store.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 REQUEST_TIMEOUT_S: Final = 10.0
-"""Longest time for a request and its answer: Prometheus gives a scrape up itself after 10 s."""
+"""Longest time for a request and its answer: Prometheus itself gives up after 10 s."""
 
 MOST_PEERS: Final = 64
 """Connections at once; each costs a descriptor."""
@@ -78,7 +78,7 @@ class MetricsServer:
             await self._over.wait()
         finally:
             loop.remove_reader(self.listener)
-            for _ in range(_TURNS_TO_ACCEPT):  # who is being accepted is a peer by then
+            for _ in range(_TURNS_TO_ACCEPT):  # those being accepted are peers by then
                 await asyncio.sleep(0)
             for transport in self._peers:
                 transport.abort()
@@ -105,7 +105,7 @@ class MetricsServer:
                 peers.remove(transport)
 
     def _note(self, _loop: object, context: dict[str, Any]) -> None:
-        """Log what asyncio tells, repeated or not, once until an answer went out."""
+        """Log what asyncio reports, once until the next answer goes out."""
         said = f"{context['message']}: {context.get('exception')}"
         if said != self._said:
             self._said = said
@@ -125,4 +125,4 @@ class _Request(WSGIRequestHandler):
         """Leave the answer where it is."""
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name there
-        """Say nothing: a request every few seconds is no event."""
+        """Log nothing: a request every few seconds is no event."""

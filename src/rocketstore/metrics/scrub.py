@@ -1,9 +1,10 @@
-"""Read old CommitLog files again and again, slowly, and say when a record in them has rotted.
+"""Read old CommitLog files again and again, slowly, and report records that have rotted.
 
-Recovery looks at the end of the log only, and a read at what is asked for. A bit that flips in a
-file that nobody reads is found when it is too late to fetch the message from anywhere else (K-R13).
+Recovery looks only at the end of the log, and a read only at the message asked for. A flipped bit
+in a file that is not read is found too late, when no other copy of the message is left (K-R13).
 So cold files, all but the one that is written, are checked a few bytes a second: by an open store
-(`metrics.scrub_service`), and by ``rocketstore store scrub``, also for a store of somebody else.
+(`metrics.scrub_service`), and by ``rocketstore store scrub``, also for a store that another process
+writes.
 
 Law: nothing is mapped or repaired, no file is kept from retention, and the page cache keeps what it
 had. What is found is kept in a `DamageMap` and logged, once for each place; what a later pass finds
@@ -95,7 +96,7 @@ class Scrubber:
 
     @property
     def cold_files(self) -> list[LogFile]:
-        """Files that nobody writes to any more, as listed last."""
+        """Files that are no longer written, as listed last."""
         end = self._cold_end()
         return [file for file in self._files.files if file.range.stop <= end]
 
@@ -129,7 +130,7 @@ class Scrubber:
         )
 
     def _check(self, file: LogFile) -> Iterator[int]:
-        """Check a file, and enter what is damaged in it; one that went meanwhile is left out."""
+        """Check a file, and enter its damage; a file that was deleted meanwhile is left out."""
         name, (reached, end) = str(file.path), file.range
         found: list[DamagedRange] = []
         try:
@@ -164,7 +165,7 @@ class Scrubber:
         return DamagedRange(at, size, reason, evidence, file, self._now_ms())
 
     def _enter(self, start: int, stop: int, found: list[DamagedRange]) -> None:
-        """Put what was found between two offsets in the place of what was known there."""
+        """Replace what was known between two offsets by what was found there."""
         known = self.map.damage
         since = {(one.physical_offset, one.size): one.found_timestamp for one in known}
         entries = [one for one in known if not start <= one.physical_offset < stop]
@@ -199,7 +200,7 @@ class _FileBytes:
         with Disk().opened(self._path, writable=False) as descriptor:
             total = fill(descriptor, self._path, position, view)
             if hasattr(os, "posix_fadvise"):
-                # Nobody asked for these bytes: they must not push others out of the page cache,
+                # No reader asked for these bytes: they must not push others out of the page cache,
                 # and the next pass has to ask the disk again.
                 os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
         return total

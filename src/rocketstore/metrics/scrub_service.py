@@ -1,4 +1,4 @@
-"""The scrubber of an open store: some bytes a second, a pause under load, a map that stays.
+"""The scrubber of an open store: some bytes a second, a pause under load, a saved map.
 
 Law: the damage map is replaced as a whole, after a turn that changed it. One that cannot be read or
 written stops nothing: it is logged, kept in memory, and written at the next turn.
@@ -39,7 +39,7 @@ _log: Final = get_logger(__name__)
 
 
 def read_damage_map(root: Path) -> DamageMap:
-    """Return what is known to be damaged in the store at `root`; nothing without a usable map."""
+    """Return the known damage of the store at `root`; none without a usable map."""
     path = root / DAMAGE_MAP_FILE_NAME
     try:
         return decode_damage_map(path.read_bytes())
@@ -75,7 +75,7 @@ class ScrubService(Service):
         self._keep()
 
     def turn(self) -> None:
-        """Check the bytes of a second, unless the store has much to do."""
+        """Check the bytes of one second, unless the store is busy."""
         if self._scrubber is None:
             store = self._store
             sizes = store.config.mapped_file_size_commit_log
@@ -96,7 +96,7 @@ class ScrubService(Service):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the store took and gave more messages a second than the scrubber may disturb."""
+        """Whether the store puts and gets too many messages a second to be disturbed."""
         statistics = self._store.statistics
         load = statistics.rates("put")[0] + statistics.rates("transferred")[0]
         return load > self._pause_above

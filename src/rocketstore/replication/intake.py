@@ -1,4 +1,4 @@
-"""What arrived of a master's log and is not yet in ours: whole records go on, the rest waits.
+"""Bytes of a master's log that are not yet in ours: whole records go on, the rest waits.
 
 Law: a byte reaches the log only as part of a record whose every check passed, its checksum
 included (K-H3), or of a BLANK that fills its file. What waits is never more than one record.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ROWS: Final = 1024
 _CHECK_CRC: Final = True
 _LEAST_BYTES: Final = 8
-"""Length and magic number: with fewer nothing can be said of a record."""
+"""Length and magic number: fewer bytes say nothing about a record."""
 
 
 class Intake:
@@ -51,7 +51,7 @@ class Intake:
         self._waiting += data
 
     def append_whole(self) -> None:
-        """Append what is whole by now."""
+        """Append the records that are whole by now."""
         while (size := self._whole_bytes()) > 0:
             with memoryview(self._waiting) as waiting, waiting[:size] as records:
                 self._append(self.end, records, self._store_time_ms)
@@ -72,11 +72,11 @@ class Intake:
             if count:
                 self._store_time_ms = int(self._rows[count - 1, Column.STORE_TIMESTAMP])
         if position or reason is StopReason.END:
-            return position  # what stopped the walk is looked at when that is appended
+            return position  # what stopped the walk is judged once these are appended
         return self._whole_at_break(file_stop, reason)
 
     def _whole_at_break(self, file_stop: int, reason: StopReason) -> int:
-        """Return what is whole of that at which the walk does not begin; raise for damage."""
+        """Return the size of a whole BLANK where the walk does not begin; raise for damage."""
         waiting = len(self._waiting)
         if file_stop < _LEAST_BYTES and reason is StopReason.UNWRITTEN:
             return file_stop if waiting >= file_stop else 0  # too little room for a BLANK

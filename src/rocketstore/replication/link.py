@@ -1,7 +1,7 @@
 """A connection and its session: one thread waits for bytes, for the clock, and for being rung.
 
-Law: no call of the system blocks but the one that waits, so `Link.ring` reaches it at any time, and
-TLS is used by one thread. A peer that takes nothing is given up after the time that it may be
+Law: the only system call that blocks is the one that waits, so `Link.ring` reaches it at any time,
+and TLS is used by one thread. A peer that takes no bytes is given up after the time that it may be
 silent; what goes out meanwhile is one piece of `Session.outgoing`, never a queue that grows.
 """
 
@@ -53,7 +53,7 @@ class LinkBell(Bell):
             try:
                 self._is_rung = True
                 self._clapper.send(b"\0")
-            except BaseException as error:  # nobody hears it, so the next one is not spared
+            except BaseException as error:  # no effect: so the next ring tries again
                 self._is_rung = False
                 if not isinstance(error, OSError):  # closed, or no memory for it
                     raise
@@ -79,7 +79,7 @@ class Link:
         self._clock = clock
         self._is_stopping = False
         connection.settimeout(0)
-        with contextlib.ExitStack() as undo:  # any of them may be one descriptor too many
+        with contextlib.ExitStack() as undo:  # any of them may exceed the limit of descriptors
             self._selector = undo.enter_context(selectors.DefaultSelector())
             self.bell = LinkBell()
             undo.callback(self.bell.close)
@@ -108,7 +108,7 @@ class Link:
             raise OSError(code, os.strerror(code), self.name)
 
     def shake_hands(self, tls: ssl.SSLContext, timeout_ms: int, *, is_master: bool) -> None:
-        """Go on in TLS; `OSError` where the other side shows no certificate that is believed."""
+        """Continue in TLS; `OSError` where the other side shows no certificate that is trusted."""
         self._selector.unregister(self._socket)
         secured = tls.wrap_socket(
             self._socket, server_side=is_master, do_handshake_on_connect=False
@@ -141,8 +141,8 @@ class Link:
     def run(self, session: Session, silence_ms: int) -> None:
         """Carry bytes between the session and the other side.
 
-        `PeerError` says that the session does not want to go on, `OSError` that the connection
-        broke or the other side closed it.
+        `PeerError` says that the session ends the connection, `OSError` that the connection broke
+        or the other side closed it.
         """
         left = memoryview(b"")
         moved_ms = self._clock()
@@ -200,7 +200,7 @@ def tls_context(config: ReplicationOptions, *, is_master: bool) -> ssl.SSLContex
         return None
     if certificate is None or authorities is None:
         raise ConfigError(
-            "replication by TLS needs haTlsCertificate and haTlsAuthorities, one of them is unset",
+            "TLS needs both haTlsCertificate and haTlsAuthorities; one of them is unset",
             key="haTlsCertificate" if certificate is None else "haTlsAuthorities",
             hint="set both on master and slave, or neither",
         )

@@ -1,7 +1,7 @@
 """The master of a store: listens for slaves, serves each, and lets puts wait for them.
 
-Law: a slave never holds up the store. Puts wait no longer than they said, and only where enough
-slaves are near; what a slave does wrong ends its own connection.
+Law: a slave never holds up the store. Puts wait no longer than their limit, and only while enough
+slaves are close behind; a fault of a slave ends its own connection.
 Law: slaves are told apart (K-H6): ours by the number that each took, one of 4.9 by its host, so
 two connections of one count once.
 How derived: HAService.AcceptSocketService and GroupTransferService of 4.9.8 (spec B10, B21.2).
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.store import BaseStore
 
 MOST_CONNECTIONS: Final = 64
-"""Each has a thread; who comes after them is sent away."""
+"""Each has a thread; a slave beyond this number is refused."""
 
 _BACKLOG: Final = 16
 
@@ -36,7 +36,7 @@ _log: Final = get_logger(__name__)
 
 
 class Follower(NamedTuple):
-    """A connected slave: where it is, and up to where it has the log (-1: it has not said so)."""
+    """A connected slave: its address, and up to where it has the log (-1: not known yet)."""
 
     address: str
     identity: str
@@ -72,7 +72,7 @@ class _Connection:
 class MasterService(Service):
     """Serves the log of `store`; `address` is where, once it is started.
 
-    `acknowledged` tells those who wait that a slave got on.
+    `acknowledged` tells waiting puts that a slave has more of the log.
     """
 
     name = "replication"
@@ -108,18 +108,18 @@ class MasterService(Service):
         _log.info("replication.listening", address=self.address, is_encrypted=bool(self._tls))
 
     def stop(self) -> None:
-        """Take no slave any more, and let go of all; puts that wait hear that it took too long."""
+        """Accept no more slaves, and close all connections; waiting puts end as by time-out."""
         self._accepting.stopping.set()
         self.acknowledged.tell()
         self._accepting.stop()
         for connection in tuple(self._connections):
             connection.thread.stop()
-            self._forget(connection)  # one that never got to work
+            self._forget(connection)  # one whose thread never started
         if self._listener is not None:
             self._listener.close()
 
     def forget(self, _error: RocketStoreError) -> None:
-        """Close a forked child's copies of the sockets: nobody there would answer."""
+        """Close a forked child's copies of the sockets: no thread there would answer."""
         for connection in self._connections:
             connection.link.close()
         if self._listener is not None:
@@ -139,12 +139,12 @@ class MasterService(Service):
             try:
                 self._take(*self._listener.accept())
             except (OSError, SystemRefusedError) as error:
-                if not stopping.is_set():  # no descriptors left, say: they come back
+                if not stopping.is_set():  # for example no descriptors left: later there are some
                     _log.error("replication.accept_failed", error=str(error))
                     stopping.wait(PAUSE_AFTER_ERROR_S)
 
     def _take(self, connection: socket.socket, address: tuple[str, int]) -> None:
-        """Have a thread of its own serve a slave; whatever fails, nothing is left of it."""
+        """Have a thread of its own serve a slave; after a failure nothing of it is left."""
         with contextlib.ExitStack() as undo:
             undo.enter_context(connection)
             if len(self._connections) >= MOST_CONNECTIONS:
@@ -186,10 +186,10 @@ class MasterService(Service):
 
     def _forget(self, slave: _Connection) -> None:
         slave.link.close()
-        with contextlib.suppress(ValueError):  # it was not known yet, or is forgotten
+        with contextlib.suppress(ValueError):  # it was not known yet, or is already removed
             self._connections.remove(slave)
 
-    # --- what others ask ------------------------------------------------------------------------
+    # --- what others call ------------------------------------------------------------------------
 
     @property
     def followers(self) -> list[Follower]:
@@ -200,7 +200,7 @@ class MasterService(Service):
         ]
 
     def welcome(self) -> Welcome:
-        """Return what a slave of ours is greeted with."""
+        """Return the greeting for a slave of ours."""
         ends = self._ends()
         furthest = max(ends.values(), default=-1)
         return Welcome(self.log.file_size, self.log.begin, self.log.end, furthest, len(ends))

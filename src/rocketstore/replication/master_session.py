@@ -1,9 +1,10 @@
-"""The master's side of one connection: sends its log from where a slave asks, hears how far it is.
+"""The master's side of one connection: sends its log from where a slave asks, learns its progress.
 
-Law: only bytes that readers may see are sent, and no number of a slave is believed that cannot be
-true: it asks for bytes that are there, and acknowledges what was sent (K-H1). Who asks for anything
-else is refused at once, with the reason in the log, instead of hearing heartbeats for ever (K-H2).
-How derived: HAConnection.ReadSocketService and WriteSocketService of 4.9.8 (spec B21.2).
+Law: only bytes that readers may see are sent, and a number of a slave is believed only if it can be
+true: it asks for bytes that are there, and acknowledges bytes that were sent (K-H1). A slave that
+asks for anything else is refused at once, with the reason in the log, instead of getting heartbeats
+for ever (K-H2). How derived: HAConnection.ReadSocketService and WriteSocketService of 4.9.8 (spec
+B21.2).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _AGAIN: Final = "the slave has to begin with an empty log: `rocketstore serve sl
 
 
 class _Wants(enum.Enum):
-    """What the next number of the slave is."""
+    """What the next number of the slave means."""
 
     REQUEST = enum.auto()
     NOTHING = enum.auto()
@@ -43,7 +44,7 @@ class _Wants(enum.Enum):
 
 
 class MasterSession:
-    """One slave; `welcome` makes what it is greeted with, `on_acknowledged` hears when it got on.
+    """One slave; `welcome` makes its greeting, `on_acknowledged` is called when it has more.
 
     `position` is where the next frame begins, -1 before a request; the slave has everything before
     `acknowledged`, -1 unless it said so. `identity` is how a slave of ours names itself.
@@ -90,7 +91,7 @@ class MasterSession:
             self.identity = number
             self._wants = _Wants.REQUEST_OF_OURS
         elif self._wants is _Wants.NOTHING:
-            # What it would ask of a master of 4.9; it asks again when it was greeted.
+            # What it would ask of a master of 4.9; it asks again after the greeting.
             self._greeting = self._welcome().encode()
             self._wants = _Wants.IDENTITY
         elif number == HELLO and self._wants is _Wants.REQUEST:
@@ -126,7 +127,7 @@ class MasterSession:
         if not max(self.acknowledged, 0) <= number <= self.position:
             raise PeerError(
                 Trouble.PROTOCOL,
-                f"it acknowledges {number}; sent was all before {self.position}, and it had "
+                f"it acknowledges {number}; it was sent all before {self.position}, and had "
                 f"acknowledged {self.acknowledged}",
             )
         self.acknowledged = number
@@ -158,7 +159,7 @@ class MasterSession:
         if not parts and self.position < self._log.begin:
             raise PeerError(
                 Trouble.TOO_OLD,
-                f"it has come to {self.position}, retention here to {self._log.begin}",
+                f"it is at {self.position}, retention deleted all before {self._log.begin} here",
                 hint=_AGAIN,
             )
         return parts

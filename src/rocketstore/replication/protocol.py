@@ -1,15 +1,15 @@
 """What master and slave say to each other: 4.9's frames, and a greeting between our own.
 
-A slave sends numbers of 8 bytes: first where it wants to begin, then where its log ends by now,
-which acknowledges all before. A master sends frames: a physical offset (8 bytes), a size (4), and
-as many bytes of its log as they are, never of two files; size 0 is a heartbeat.
+A slave sends numbers of 8 bytes: first where it wants to begin, then where its log ends at the
+moment, which acknowledges all bytes before that. A master sends frames: a physical offset (8
+bytes), a size (4), and that many bytes of its log, never of two files; size 0 is a heartbeat.
 
 Our slave says `HELLO` first, which a master of 4.9 takes for "no request yet": it waits for the
 next number. Our master answers it with a `Welcome` at offset -1, which no log has, and the slave
 then names itself and asks again, knowing what there is.
 
-Law: this file knows no socket, no store and no clock. Bytes that cannot be meant are a
-`PeerError`; nothing is believed for being well formed alone.
+Law: this file knows no socket, no store and no clock. Impossible bytes are a `PeerError`; being
+well formed is not enough to be believed.
 How derived: HAConnection and HAClient of 4.9.8 (spec B21.1).
 """
 
@@ -47,7 +47,7 @@ class Trouble(enum.Enum):
 
 
 NEEDS_NEW_LOG: Final = frozenset({Trouble.AHEAD, Trouble.TOO_OLD, Trouble.DIVERGED})
-"""What passes only when the slave begins again with an empty log."""
+"""Causes that end only when the slave begins again with an empty log."""
 
 
 class PeerError(StoreError):
@@ -59,7 +59,7 @@ class PeerError(StoreError):
 
 
 class Welcome(NamedTuple):
-    """What a master says of its log to a slave that greeted it.
+    """What a master says about its log to a slave that greeted it.
 
     Attributes
     ----------
@@ -101,13 +101,14 @@ WELCOME_BYTES: Final = _WELCOME.size
 
 
 class SessionLimits(NamedTuple):
-    """How long and how much a session bears; times in ms.
+    """Time and size limits of a session; times in ms.
 
     Attributes
     ----------
     heartbeat_ms, silence_ms
-        After so long without bytes to send a heartbeat goes out; after so long without one from
-        the other side it is over (``haSendHeartbeatInterval``, ``haHousekeepingInterval``).
+        A heartbeat goes out after so long without bytes to send; the session ends after so long
+        without a byte from the other side (``haSendHeartbeatInterval``,
+        ``haHousekeepingInterval``).
     transfer_bytes
         Most bytes of one frame (``haTransferBatchSize``).
     longest_record_bytes
@@ -170,7 +171,7 @@ class Signs:
         if silent_ms >= self._limits.silence_ms:
             raise PeerError(
                 Trouble.SILENT,
-                f"nothing for {silent_ms} ms, at most {self._limits.silence_ms} are borne",
+                f"nothing for {silent_ms} ms; the limit is {self._limits.silence_ms}",
                 hint="haHousekeepingInterval says how long; see that both sides have the same",
             )
 
@@ -179,7 +180,7 @@ class Signs:
         return now_ms - self.said_ms >= self._limits.heartbeat_ms
 
     def next_due_ms(self) -> int:
-        """Return when one of both is due."""
+        """Return when the next heartbeat or the time-out is due."""
         return min(
             self.said_ms + self._limits.heartbeat_ms, self.heard_ms + self._limits.silence_ms
         )

@@ -1,9 +1,9 @@
-"""A slave that cannot go on from where it is begins again; what it had is kept beside.
+"""A slave that cannot continue from its end begins again; its old files are kept beside the new.
 
-Law: nothing is deleted and nothing is overwritten: each directory and file gets a second name, and
-where that is taken already nothing is done. What was delivered of delayed messages goes with the
-log; consumer offsets stay, and say which log they are of, so that groups go on where both agree.
-4.9 has nothing of the kind: such a slave hears heartbeats for ever (K-H2).
+Law: nothing is deleted or overwritten: each directory and file gets a second name, and if that
+exists already nothing is done. How far delayed messages were delivered is set aside with the log.
+Consumer offsets stay, and say which log they belong to, so that groups continue where both logs
+agree. 4.9 has no such step: there the slave gets heartbeats for ever (K-H2).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def set_log_aside(layout: StoreLayout, end: int) -> list[Path]:
-    """Rename log, queues, index and what is known of them; return the new names.
+    """Rename log, queues, index and the files about them; return the new names.
 
     `end` is where the log ends.
-    `StoreLockedError` says that somebody writes to the store, `StoreError` that something was set
-    aside already, which nobody has looked at.
+    `StoreLockedError` says that a process writes to the store, `StoreError` that files were set
+    aside before and are still there.
     """
     disk = Disk()
     delays = DelayOffsetTable(layout, disk)
@@ -39,15 +39,15 @@ def set_log_aside(layout: StoreLayout, end: int) -> list[Path]:
     known += [delays.path, backup_path(delays.path)]
     derived = [layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue]
     derived.append(layout.index)
-    # What is known goes first, and the log last: interrupted, the next opening builds the rest.
+    # The log goes last: after an interrupt, the next opening builds the rest from it.
     paths = [path for path in (*known, *derived, *layout.commit_log_directories) if path.exists()]
     with StoreLock(layout.lock, layout.written_directories):
         renamed = {path: path.with_name(path.name + REPLACED) for path in paths}
         taken = [str(path) for path in renamed.values() if path.exists()]
         if taken:
             raise StoreError(
-                f"the log cannot be set aside again: {taken[0]} is there from the last time",
-                hint="remove or move it once nothing in it is needed",
+                f"the log cannot be set aside: {taken[0]} is still there from the last time",
+                hint="delete or move it when you no longer need it",
             )
         say_which_log(layout, end, disk)
         for path, name in renamed.items():

@@ -1,8 +1,8 @@
-"""The slave of a store: follows one master, and comes back whenever it lost it.
+"""The slave of a store: follows one master, and connects again whenever it lost it.
 
 Law: it never gives up by itself. After every end it waits, longer each time, and begins again from
-where its own log ends. Where only an empty log can go on it says so, once in `trouble` and at each
-try in the log, and changes nothing: the owner of the store decides (`rocketstore serve slave`).
+where its own log ends. If only an empty log could continue, it says so in `trouble` and at each try
+in the log, and changes nothing: the owner of the store decides (`rocketstore serve slave`).
 How derived: HAClient.run of 4.9.8 (spec B21.3), whose pause is 5 s always.
 """
 
@@ -63,8 +63,8 @@ def master_address(config: ReplicationOptions) -> tuple[str, int]:
 class SlaveService(Service):
     """Follows the master that the settings of `store` name.
 
-    `trouble` is why the last connection ended, None while one is well; `trouble_listeners` hear of
-    it, on the slave's thread.
+    `trouble` is why the last connection ended, None while one works; `trouble_listeners` are called
+    with it, on the slave's thread.
     """
 
     name = "replication"
@@ -102,12 +102,12 @@ class SlaveService(Service):
 
     @property
     def is_following(self) -> bool:
-        """Whether a master is connected whose log agrees with this one."""
+        """Whether a master with a matching log is connected."""
         return self._session is not None and self._session.is_following
 
     @property
     def behind_bytes(self) -> int:
-        """How much the master has and this log does not, as far as it is known; -1 unknown."""
+        """How many bytes the master has and this log lacks; -1 unknown."""
         session = self._session
         if session is None or session.master_end < 0:
             return -1
@@ -128,8 +128,8 @@ class SlaveService(Service):
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _follow_once(self) -> None:
-        """Connect, and follow until something ends that."""
-        self.log.wait_flushed()  # what an earlier connection left
+        """Connect, and follow until the connection ends."""
+        self.log.wait_flushed()  # left by an earlier connection
         found = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as connection:
@@ -167,9 +167,9 @@ class SlaveService(Service):
 
 
 def ask_master(config: ReplicationOptions) -> Welcome:
-    """Return what the master of the settings says of its log, without following it.
+    """Return what the configured master says about its log, without following it.
 
-    `OSError` says which master cannot be reached in time, `PeerError` that it is not one of ours.
+    `OSError`: the master cannot be reached in time; `PeerError`: it is not one of ours.
     """
     try:
         return _asked(master_address(config), tls_context(config, is_master=False))

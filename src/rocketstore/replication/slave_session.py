@@ -1,12 +1,12 @@
-"""The slave's side of one connection: asks from where its log ends, appends what comes, says so.
+"""The slave's side of one connection: asks from its log's end, appends and acknowledges.
 
-It asks a little before its end, at a record that it has. What comes first must be those very bytes:
+It asks a little before its end, at a record that it has. The first bytes that come must be those:
 so a master that has another log is noticed, whatever its version, instead of being followed. A
 master that has nothing from there on sends only heartbeats, and after two of them it is clear
 that this log is ahead of it or too old (K-H2).
 
-Law: bytes are appended at the log's end only, after `Intake` found them intact. What is reported is
-in the log, and was compared with the master's before.
+Law: bytes are appended at the log's end only, after `Intake` found them intact. What is
+acknowledged is in the log, and was compared with the master's before.
 How derived: HAClient of 4.9.8 (spec B21.3).
 """
 
@@ -139,9 +139,11 @@ class SlaveSession:
         elif end > master.end:
             raise PeerError(Trouble.AHEAD, f"it ends at {end}, the master's at {master.end}")
         elif end < master.begin:
-            raise PeerError(Trouble.TOO_OLD, f"it ends at {end}, its begins at {master.begin}")
+            raise PeerError(
+                Trouble.TOO_OLD, f"it ends at {end}, the master begins at {master.begin}"
+            )
         elif self._next < master.begin:
-            self._next = end  # retention was there: nothing is left to compare
+            self._next = end  # retention deleted it: nothing is left to compare
             self.is_following = True
         if not self._is_empty:
             self._reported = self._next
@@ -194,7 +196,7 @@ class SlaveSession:
         return size
 
     def _note_sign_without_bytes(self) -> None:
-        """Give up on a master of 4.9 that does not send what this log ends with."""
+        """Give up a master of 4.9 that does not send the bytes at this log's end."""
         if self.is_following:
             return
         self._signs_without_bytes += 1
@@ -208,7 +210,7 @@ class SlaveSession:
     # --- what goes ------------------------------------------------------------------------------
 
     def outgoing(self, now_ms: int) -> bytes:
-        """Return what is to be said: the greeting, and how far this log is."""
+        """Return what is to be sent: the greeting, and how far this log is."""
         self._signs.check(now_ms)
         data, self._greeting = self._greeting, b""
         # In an empty log nothing is acknowledged before there is something.

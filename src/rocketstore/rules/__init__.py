@@ -1,7 +1,7 @@
-"""What a writer of a store and its judges must agree on.
+"""Rules that a writer of a store and its verification share.
 
-Topics and what their names mean, further queues, half messages and whatever waits, limits of a put,
-which entries and items a record calls for, and which queue offsets can be true.
+Topics and what their names mean, further queues, half messages and other waiting messages, limits
+of a put, which entries and items a record calls for, and which queue offsets can be true.
 
 Law: nothing here knows a file, a thread or Spark; values in, values out.
 """

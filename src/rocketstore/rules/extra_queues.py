@@ -4,12 +4,12 @@ Each of them gives the message its next number when it is put; the numbers stand
 INNER_MULTI_QUEUE_OFFSET, in the order of the names. A light queue (``%LMQ%…``) is queue 0 of its
 name; any other has the queue id of the message.
 
-Law: a number that a record states was given, so its entry is written whatever the settings are,
-which say what a put may ask for; else it would be given again (K-L11).
+Law: the number that a record states was given, so its entry is written, whatever the settings are:
+these say only what a put may ask for. Without the entry the number would be given again (K-L11).
 
-Law: a message that waits (for its time, for the end of its transaction), or that one group alone
+Law: a waiting message (for its time, for the end of its transaction), or one that a single group
 gets again, names its extra queues and has no number in them: it goes there when it is put where it
-belongs. 4.9 enters it at once, and once more then (K-L6).
+belongs. 4.9 enters it at once, and again then (K-L6).
 
 How derived: MultiDispatch and ConsumeQueue.multiDispatchLmqQueue of 4.9.8,
 MultiDispatchUtils.isNeedHandleMultiDispatch of 5.x.
@@ -45,11 +45,11 @@ EXTRA: Final = INNER_MULTI_DISPATCH.encode() + b"\x01"
 """How the property of further queues begins in a record."""
 
 _NUMBER_BYTES: Final = 20
-"""Most that a number takes, with its comma."""
+"""Most bytes that a number takes, with its comma."""
 
 
 class Settings(Protocol):
-    """What a store's settings say of extra queues."""
+    """What a store's settings say about extra queues."""
 
     @property
     def enable_multi_dispatch(self) -> bool:
@@ -71,7 +71,7 @@ def goes_on(topic: str) -> bool:
 
 
 def named(properties: Mapping[str, str]) -> list[str]:
-    """Return the names that stand in properties, as ``String.split`` of Java takes them apart.
+    """Return the names in properties, split as Java's ``String.split`` does.
 
     >>> named({"INNER_MULTI_DISPATCH": "%LMQ%a,copies,"}), named({})
     (['%LMQ%a', 'copies'], [])
@@ -128,9 +128,9 @@ def may_stand_in(
 ) -> bool:
     """Return whether a record of a topic and queue id may stand in a queue.
 
-    It may in its own, and in those that it names. The queue offset is not compared: queues of 4.9
-    can be shifted (K-C1), and a message under a wrong number is better than none. Source:
-    CommitLogDispatcherBuildConsumeQueue, ConsumeQueue.multiDispatchLmqQueue (spec F8).
+    It may stand in its own queue, and in those that it names. The queue offset is not compared:
+    queues of 4.9 can be shifted (K-C1), and a message under a wrong number is better than none.
+    Source: CommitLogDispatcherBuildConsumeQueue, ConsumeQueue.multiDispatchLmqQueue (spec F8).
     """
     if (topic, queue_id) == queue:
         return True
@@ -164,7 +164,7 @@ def _fault(
 
 
 def with_numbers(properties: bytes, queues: Sequence[QueueKey], numbers: Iterable[int]) -> bytes:
-    """Return properties as a record has them that goes to these queues, with numbers there.
+    """Return the properties of a record that goes to these queues, with its numbers there.
 
     Encoded again as 4.9 does, in the order of a Java map and without WAIT. Source:
     MultiDispatch.wrapMultiDispatch.
@@ -224,8 +224,9 @@ class ExtraQueues:
     ) -> list[QueueKey]:
         """Return the queues that a message asks for besides its `own`, each once.
 
-        Raises `RefusedMessageError` for what cannot be followed, if it `refuses`, else leaves that
-        out: a message that is acknowledged and never arrives where it asks would be lost.
+        Raises `RefusedMessageError`, if it `refuses`, for a queue that cannot be used; otherwise
+        leaves that queue out. A message that is acknowledged and never arrives where it asks would
+        be lost.
         """
         names, settings = named(properties), self._settings
         if names and refuses and not settings.enable_multi_dispatch:
@@ -255,10 +256,10 @@ class ExtraQueues:
     def apart(
         self, record: Record, own: QueueKey, *, is_own_in_memory: bool = False
     ) -> list[tuple[QueueKey, Record]]:
-        """Return the queues that a record cannot get a number in, each with a copy to put there.
+        """Return the queues in which a record cannot get a number, each with a copy to put there.
 
-        A message that waited may name a topic that became of another kind meanwhile, or belong to
-        one in memory: it reaches each queue all the same, as a message by itself.
+        A message that waited may name a topic whose kind changed meanwhile, or belong to one in
+        memory: it reaches each queue all the same, as a message by itself.
         """
         if EXTRA not in record.properties or not goes_on(own.topic):
             return []

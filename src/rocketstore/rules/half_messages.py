@@ -1,4 +1,4 @@
-"""Half messages: which of them nobody has ended, told by their records and those that end them.
+"""Half messages: which of them are still open, known from their records and those that end them.
 
 Law: numbers and properties are taken wherever they were read: tables, lists and services that look
 at the same store say the same.
@@ -27,7 +27,7 @@ FIRST_HALF_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 
 
 def decimal_number(text: str | None, digits: int = 18) -> int | None:
-    """Return the number that a property or body is, None where it is not one."""
+    """Return a property or body as a number, None where it is not one."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) <= digits):
         return None
     return int(text)
@@ -66,7 +66,7 @@ def half_of(
 
 
 def identity_of(born_ms: int, body_crc: int, properties: Mapping[str, str]) -> Identity:
-    """Return the identity that a record of a half or final message says."""
+    """Return the identity in the record of a half or final message."""
     return Identity(properties.get(UNIQ_KEY), born_ms, body_crc, properties.get(PRODUCER_GROUP))
 
 
@@ -84,8 +84,8 @@ def is_final_of(
 ) -> bool:
     """Return whether a committed message is that of a half message, or of a copy of it.
 
-    A later copy that the final message names counts where it `is_lost`: power that went may have
-    left what came after it.
+    A later copy that the final message names counts if it `is_lost`: a power cut may have lost it
+    and kept later messages.
     """
     if prepared_offset == half.physical_offset or identity != half.identity:
         return prepared_offset == half.physical_offset
@@ -95,9 +95,9 @@ def is_final_of(
 class Halves:
     """Which half messages of one queue have ended, and which copy stands for which.
 
-    To be told in the order of the log. Where nothing links a copy to what it stands for, it stands
-    for the oldest open half message of its identity; if all of these have ended, so has the copy:
-    the answer came while it was written.
+    Takes messages in the order of the log. A copy without a link to its original stands for the
+    oldest open half message of its identity. If all of these have ended, so has the copy: the
+    answer came while it was written.
 
     Attributes
     ----------

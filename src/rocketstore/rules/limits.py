@@ -34,7 +34,7 @@ def refused_length(what: str, size: int, longest: int) -> Refusal | None:
 
 
 def refused_record(size: int, file_size: int) -> Refusal | None:
-    """Refuse records of one put that no CommitLog file holds."""
+    """Refuse records of one put that do not fit into a CommitLog file."""
     room = file_size - END_FILE_MIN_BLANK_SIZE
     if size <= room:
         return None
@@ -47,7 +47,7 @@ def refused_record(size: int, file_size: int) -> Refusal | None:
 def refused_properties(
     properties: bytes, what: str = "properties", room: int = 0
 ) -> Refusal | None:
-    """Refuse properties that are too long, with `room` for what is added to them.
+    """Refuse properties that are too long, with `room` bytes for what is added to them.
 
     4.9 looks at the length of the string first, then at its bytes, with a status for each.
     """

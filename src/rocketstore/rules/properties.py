@@ -1,4 +1,4 @@
-"""Properties of a record to be put: what they ask of the store, and a record with others."""
+"""Properties of a record to be put: what they ask of the store, and how to replace them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DELAY, _QUEUES, _WAIT = (f"{name}\1".encode() for name in (DELAY, INNER_MULTI_D
 
 
 def asked(block: bytes) -> dict[str, str]:
-    """Return properties that may ask something of the store; none where, as in most, none does."""
+    """Return the properties that may ask something of the store; most messages have none."""
     has_any = _DELAY in block or _QUEUES in block or _WAIT in block
     return decode_properties(block) if has_any else {}
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 DOUBTFUL_BEGINNING: Final = 1 << 26
-"""A queue whose first entry would be beyond is asked for a witness: a flipped bit is likelier than
-a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
+"""A queue whose first entry would be beyond needs a second record that agrees: a flipped bit is
+likelier than a queue that lost so many. Below, any number is believed, as 4.9 believes all."""
 
 _FIRST_SLOTS: Final = 256
 _FIRST_TOPIC_BYTES: Final = 2048
@@ -155,7 +155,7 @@ def is_likely_beginning(queue_offset: int, physical_offset: int) -> bool:
     """Whether a queue may begin with a record's number without another record that agrees.
 
     A header has no checksum, and a forged number would refuse every message after it. It is
-    believed if it is small, or if the log in front of the record has room for so many messages.
+    believed if it is small, or if the log before the record is long enough for so many messages.
     """
     return queue_offset <= max(DOUBTFUL_BEGINNING, physical_offset // FIXED_SIZE)
 
@@ -168,8 +168,9 @@ def is_continued(queue_offset: int, following: int | None, file_entries: int) ->
 def may_follow(queue_offset: int, queue_stop: int, log_bytes: int, file_entries: int) -> bool:
     """Whether a record may state a number past a queue's end; the rule of dispatch and of verify.
 
-    As many messages may be missing as fit into the log between the last one and this one, and as a
-    queue file has places: a later message may stand where lost ones stood, whose numbers are not
-    given again (decision 0014). More would be a forged number, and its fillers would fill the disk.
+    At most as many messages may be missing as fit into the log between the last one and this one,
+    and as a queue file has entries: a later message may stand where lost ones stood, whose numbers
+    are not given again (decision 0014). More would be a forged number, and its fillers would fill
+    the disk.
     """
     return 0 <= queue_offset <= queue_stop + max(log_bytes, 0) // FIXED_SIZE + file_entries

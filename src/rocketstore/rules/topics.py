@@ -12,11 +12,11 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Half messages, what says that they have ended, and those that were checked in vain."""
+"""Half messages, the op messages that end them, and those that were checked in vain."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
-"""Before the name of a group: the topics of its second tries, and of what it cannot consume."""
+"""Prefixes of a group's name: its retry topic, and the topic of its dead letters."""
 
 UNDELIVERABLE_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC)
 """No delayed message is delivered to these (TopicValidator), so none is put for them."""
@@ -52,5 +52,5 @@ def purpose_of(topic: str) -> str:
 
 
 def is_reserved(topic: str) -> bool:
-    """Whether no program makes such a topic, so that it is of no kind but the ordinary."""
+    """Whether programs do not make such a topic, so that it is always of the ordinary kind."""
     return "%" in topic or purpose_of(topic) != "normal"

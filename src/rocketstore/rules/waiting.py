@@ -1,4 +1,4 @@
-"""What waits in a topic of the store for the queue that it is meant for: how far, and whereto.
+"""Messages that wait in a topic of the store: how far they are, and for which queue.
 
 Law: delayed messages and half messages name that queue in the same properties, and tables, lists
 and services that look at the same store say the same of it.
@@ -42,7 +42,7 @@ def waiting_offsets(stored: int | None, first: int, stop: int) -> range:
 
 
 def real_queue(message: StoredMessage) -> QueueKey | None:
-    """Return the queue that a message which waits is meant for; None: it names none that can be."""
+    """Return the queue that a waiting message is meant for; None if it names no possible queue."""
     properties = message.properties
     try:
         topic, queue_id = check_topic(properties.get(REAL_TOPIC)), int(properties.get(REAL_QID, ""))

@@ -1,4 +1,4 @@
 """The JSON tables of a broker in ``config/``: each has one owner, which reads and writes it.
 
-Law: what a table says that its owner does not know, of a newer broker say, stays there.
+Law: a field that the owner does not know, for example of a newer broker, stays in the table.
 """

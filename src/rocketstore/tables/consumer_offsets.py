@@ -1,22 +1,24 @@
 """``config/consumerOffset.json``: where each consumer group goes on in each queue of the store.
 
 The consumers of `rocketstore.consuming` and the checks of transactions share this one table, as
-everything in a broker of 4.9 does; a broker goes on where this process stopped, and the other way
+everything in a broker of 4.9 does. A broker continues where this process stopped, and the other way
 round.
 
-Law: what the file says was consumed is on the disk, and so is what was put to consume it again: a
-save flushes the store first. What this version does not know in the file stays there. A file that
-is broken, with its backup, is an error when an offset is asked for, and nobody writes over it.
+Law: a message that the file counts as consumed is on the disk, and so is a copy that was put for
+another try: a save flushes the store first. What this version does not know in the file stays
+there. If the file and its backup are broken, asking for an offset is an error, and the file is not
+overwritten.
 
 Law: an offset belongs to a queue. A memory topic's queues are gone with the process, so its offsets
-are in no file, and those that the file has of a topic of that name are of its queues on the disk.
+are in no file, and offsets that the file has for a topic of that name belong to its queues on the
+disk.
 
 With ``enableLmq`` the file is ``lmqConsumerOffset.json``. 4.9 begins with no offset, or with old
-ones, when that is switched; here everybody begins with the file that was changed last.
+ones, when that is switched; here every group begins with the file that was changed last.
 
 How derived: ConsumerOffsetManager, LmqConsumerOffsetManager and ConfigManager of 4.9,
-BrokerController's scheduled persist (spec F13). The table is read when somebody first asks, and
-written by a thread that starts with the first change.
+BrokerController's scheduled persist (spec F13). The table is read at the first request, and written
+by a thread that starts with the first change.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class ConsumerOffsetTable(Service):
         self._layout = layout
         self._kinds = TopicKinds() if store is None else store.kinds
         self._check: Callable[[], object] = tuple if store is None else store.check_held
-        # A slave's log is still to come: it is looked at when that is a master's.
+        # A slave's log is still to come: it is checked once the store is a master.
         self._store = None if config.broker_role is BrokerRole.SLAVE else store
         self._is_settled = False
         lmq = config.enable_lmq
@@ -99,7 +101,7 @@ class ConsumerOffsetTable(Service):
         self._thread = Periodic("rocketstore-consumer-offsets", self.save, interval_s)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Return the queue offset a group goes on with, None where it has none yet.
+        """Return the queue offset at which a group continues, None where it has none yet.
 
         Raises
         ------
@@ -110,7 +112,7 @@ class ConsumerOffsetTable(Service):
         return offset if offset >= 0 else None  # 4.9 takes and keeps a -1
 
     def set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Let a group go on with a queue offset, also with an earlier one than before."""
+        """Let a group continue at a queue offset, which may be an earlier one than before."""
         self._check()
         queues = self._table_of(topic).setdefault(offsets_key(topic, group), {})
         if queues.get(queue_id) == offset:
@@ -134,7 +136,8 @@ class ConsumerOffsetTable(Service):
                 return
             self._is_changed = False
             try:
-                # The offsets first: what they count as consumed is there to be flushed.
+                # Copy the offsets first: what they count as consumed is in the log then, to be
+                # flushed.
                 tables, store = self._tables(), self._store
                 counted = 0 if store is None else store.appended_physical_offset
                 self._flush()
@@ -148,7 +151,7 @@ class ConsumerOffsetTable(Service):
                 raise
 
     def start(self) -> None:
-        """Go back where the log is another one; let a thread save what changes from now on."""
+        """Set offsets back if the log is another one; let a thread save later changes."""
         if self._store is not None:
             with contextlib.suppress(FormatError):  # raised where an offset is asked for
                 former = {_TABLE: self._offsets()}
@@ -160,7 +163,7 @@ class ConsumerOffsetTable(Service):
         self._thread.start()
 
     def stop(self) -> None:
-        """Save for the last time; what cannot be saved is said, and is consumed again."""
+        """Save for the last time; a failure is logged, and messages are consumed again then."""
         self._thread.stop()
         try:
             self.save()
@@ -175,13 +178,13 @@ class ConsumerOffsetTable(Service):
             with self._loading:
                 if self._loaded is None:
                     known = _read(self.path.parent) or {_TABLE: {}}
-                    known.pop(_LIGHT, None)  # by now it stands in the other table
+                    known.pop(_LIGHT, None)  # by now it is in the other table
                     self._loaded = ({_LIGHT: {}} if self._lmq else {}) | known
         offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
         return offsets
 
     def _tables(self) -> dict[str, Any]:
-        """Return what the file has of the offsets: those of light groups without a queue id."""
+        """Return the offsets in the form of the file: those of light groups have no queue id."""
         offsets = _copied(self._offsets())
         if not self._lmq:
             return {_TABLE: offsets}
@@ -210,7 +213,7 @@ def _copied(offsets: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
 def _settled(
     reader: Reader, loaded: dict[str, Any], in_memory: Container[str] = ()
 ) -> dict[str, Any]:
-    """Return a table whose offsets count nothing that a reader's log lacks; of `in_memory` all."""
+    """Return a table whose offsets count nothing that a reader's log lacks; keep `in_memory`."""
     marks, table = loaded.get(MARKS) or [], dict(loaded[_TABLE])
     agreed = agreed_end(reader.layout, marks)
     if agreed is None and marks:
@@ -231,14 +234,15 @@ def _settled(
                 why="the log ends before what they count, or is another one from there on",
             )  # fmt: skip
         if group == TRANSACTION_GROUP and agreed is not None:
-            del table[name]  # what has ended may have ended in the other log
+            del table[name]  # what has ended, may have ended in the other log
     return loaded | {_TABLE: table, MARKS: [one for one in marks if one[1] <= (agreed or 0)]}
 
 
 def say_which_log(layout: StoreLayout, end: int, disk: Disk) -> None:
-    """Let the table say that it belongs to the log, which ends at `end`, before that is replaced.
+    """Write into the table which log it belongs to, before that log is replaced; `end` is its end.
 
-    A broker's does not; where that group is in a log's transactions says that log itself.
+    A table of a broker does not say so. How far the group of the transactions is, the log itself
+    says.
     """
     for name in (CONSUMER_OFFSETS_FILE, LMQ_CONSUMER_OFFSETS_FILE):
         path = layout.config / name
@@ -266,7 +270,7 @@ def read_offsets(layout: StoreLayout, reader: Reader | None = None) -> ConsumerO
 
 
 def _read(directory: Path) -> dict[str, Any] | None:
-    """Return what the file that counts has; None without one."""
+    """Return the content of the file that counts; None without one."""
     changed = changed_ns(directory)
     refuse_rocksdb_tables(directory, changed)
     for name in offset_tables_by_age(changed):
@@ -279,7 +283,7 @@ def _read(directory: Path) -> dict[str, Any] | None:
 def _decoded(content: bytes) -> dict[str, Any]:
     """Return everything that stands in the file; raises `FormatError`."""
     table = decode_table(content, ConsumerOffsets)  # judges the types
-    # Another writer's JSON may have its queue ids quoted, as every parser but fastjson wants them.
+    # Other writers quote the queue ids in JSON, as every parser except fastjson wants them.
     tables = {_TABLE: table.by_name()}
     loaded: dict[str, Any] = loads(content)
     return loaded | tables

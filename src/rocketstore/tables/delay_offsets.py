@@ -1,7 +1,7 @@
 """``config/delayOffset.json``: which entry of each delay level is delivered next.
 
 Law: what the file counts was delivered in the log that it names, and is on the disk there. Offsets
-of another log, or lost ones, are none: the log itself says what was delivered (`delay.copies`).
+of another log, or lost ones, are not used: the log itself says what was delivered (`delay.copies`).
 
 How derived: ScheduleMessageService.load and persist of 4.9 (spec B18, F13).
 """
@@ -66,7 +66,7 @@ class DelayOffsetTable:
 
     @system_errors("cannot save the offsets of delay levels")
     def save(self, offsets: DelayOffsets, mark: Sequence[int]) -> None:
-        """Write down offsets that count nothing after the end of `mark`."""
+        """Save offsets that count nothing after the end of `mark`."""
         marks = with_mark(mark, ())
         marked = msgspec.structs.replace(offsets, log_marks=marks or None)
         former: dict[str, Any] = {}
@@ -76,5 +76,5 @@ class DelayOffsetTable:
         write_atomically(self.path, content, disk=self._disk, decode=_decoded)
 
     def clear(self) -> None:
-        """Say of a log that is still to come that nothing of it is delivered; keep no backup."""
+        """Save that nothing of a log that is still to come is delivered; keep no backup."""
         replace_whole(self.path, encode_table(DelayOffsets()).encode(), self._disk)

@@ -1,7 +1,7 @@
-"""``config/subscriptionGroup.json``: what was settled for each consumer group.
+"""``config/subscriptionGroup.json``: the settings of each consumer group.
 
-Law: a change is on the disk before anybody is told of it, with a newer `DataVersion`; what this
-version does not know in the file stays there.
+Law: a change is on the disk, with a newer `DataVersion`, before the call returns. Fields of the
+file that this version does not know stay there.
 
 How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the broker starts.
 """
@@ -53,7 +53,7 @@ class SubscriptionGroups:
         return SubscriptionGroupTable() if table is None else table
 
     def find(self, name: str) -> SubscriptionGroup | None:
-        """Return a group's settings, None where there is no such group.
+        """Return a group's settings, None if the table does not have the group.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class SubscriptionGroups:
         return self.table.subscription_group_table.get(name)
 
     def get(self, name: str) -> SubscriptionGroup:
-        """Return a group's settings, those of a new one where the file says nothing of it.
+        """Return a group's settings, those of a new group where the file does not have it.
 
         Raises `FormatError` as `find`.
         """

@@ -28,9 +28,9 @@ class GroupPlace(NamedTuple):
 
 
 def places_of_groups(store: BaseStore) -> Iterator[tuple[tuple[str, str], list[GroupPlace]]]:
-    """Yield topic and group, and where that is; nothing from a table that is broken.
+    """Yield topic, group and where the group is; nothing from a broken table.
 
-    Consumers are told of that one; the other numbers are no less true.
+    A broken table is reported to consumers; the other numbers are true all the same.
     """
     table: ConsumerOffsetTable = store.attached["consumer_offsets"]
     try:
@@ -65,7 +65,7 @@ def lag_metrics(store: BaseStore) -> Iterator[Metric]:
 
 
 def _begun_ms(store: BaseStore, topic: str, place: GroupPlace, now_ms: int) -> int | None:
-    """Return since when a message waits: one stored in the future, since it was born."""
+    """Return since when a message waits: for one stored in the future, since its birth."""
     queue_id = place.queue_id
     offset = max(place.first, store.min_offset(topic, queue_id))
     stored_ms = store.store_timestamp(topic, queue_id, offset)

@@ -3,10 +3,11 @@
 A mark is [first byte, end, checksum] of a stretch of the log that was on the disk when the table
 was written; it holds a record's head, with a store time that another log does not have there. The
 newest comes first and ends after all that the table counts; of older ones fewer are kept the
-farther they are, so that a log which was cut, replaced or put back is known up to near its end.
+farther back they are, so that a log which was cut, replaced or restored is recognised up to near
+its end.
 
-Law: a position counts nothing that the log at hand has not got, or has from elsewhere. A table
-without marks (4.9 knows none) is believed, as far as the queues go.
+Law: a position counts no message that the log at hand lacks, or that comes from another log. A
+table without marks (4.9 knows none) is believed, as far as the queues go.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 
 MARKS: Final = "logMarks"
 REPLACED: Final = ".replaced"
-"""End of the names of what a slave had before it began again."""
+"""Suffix of the files that a slave had before it began again."""
 
 COMPARED_BYTES: Final = 64 * KiB
 """How much of a log, from its end back, a mark has, and a slave compares at each connection: what
-was lost in an accident of the master is newer than that, or it is not small either."""
+was lost in an accident of the master is newer than that, unless the loss is large."""
 
 
 def known_start(read: Callable[[int, int], bytes | None], file_size: int, end: int) -> int:
@@ -56,7 +57,7 @@ def known_start(read: Callable[[int, int], bytes | None], file_size: int, end: i
 
 
 class LogMark(Service):
-    """The newest mark of an open store's log, which the tables share that are saved."""
+    """The newest mark of an open store's log, shared by the tables that are saved."""
 
     name = "log_mark"
 
@@ -85,14 +86,14 @@ def with_mark(mark: Sequence[int], marks: Sequence[Sequence[int]]) -> list[Seque
         return list(marks)
     kept = [mark]
     for one, older in zip_longest(marks, marks[1:]):
-        # One goes where those beside it are enough.
+        # A mark is left out where its neighbours are enough.
         if one[1] < end and (older is None or end - older[1] > 2 * (end - kept[-1][1])):
             kept.append(one)
     return kept
 
 
 def agreed_end(layout: StoreLayout, marks: Sequence[Sequence[int]]) -> int | None:
-    """Return up to where the log at hand is that of the marks; None: as far as they go."""
+    """Return up to where the log at hand agrees with the marks; None if it does to their end."""
     files = PreadFiles(layout.log_directories)
     if not marks or _is_in(files, marks[0]):
         return None

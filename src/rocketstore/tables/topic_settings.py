@@ -1,7 +1,7 @@
 """The topics of a broker: how many queues each has and who may use it, by ``topics.json``.
 
-Law: a change is on the disk before anybody is told of it, with a newer `DataVersion`. What the
-broker has from its start (`system`) is not in the file before a broker of 4.9 writes it there.
+Law: a change is on the disk, with a newer `DataVersion`, before the call returns. Topics that the
+broker has from its start (`system`) are not in the file before a broker of 4.9 writes them there.
 
 How derived: TopicConfigManager of 4.9 (spec F13).
 """
@@ -52,7 +52,7 @@ class TopicSettings:
         self._load()
 
     def get(self, name: str) -> TopicConfig | None:
-        """Return a topic, None where there is none; one that others marked since is found."""
+        """Return a topic, or None; a topic that another program added since is found."""
         topic = self._topics.get(name)
         if topic is None and self._file_time() != self._changed_ns:
             self._load()

@@ -1,12 +1,13 @@
-"""The check: asks about half messages that nobody ended, as a producer may have died in between.
+"""The check: asks about half messages without an end, as their producer may have died.
 
 Each turn goes over the open half messages in order. One whose producer is to be asked is put again
 at the tail, with the number of times it was asked, and then `on_check` is called; so a count
 survives a kill, and the offset before which nothing is open moves on.
 
-Law: what becomes of a half message is taken down before anything else is done with it: a copy is in
-the log before its original counts as moved, and in the ledger before anybody is asked. Where that
-is not known, the ledger is read again. A put that fails ends the turn, and the next one goes on.
+Law: what becomes of a half message is recorded before anything else is done with it: a copy is in
+the log before its original counts as moved, and in the ledger before the producer is asked. Where
+that is not known, the ledger is read again. A put that fails ends the turn, and the next one goes
+on.
 
 How derived: TransactionalMessageServiceImpl.check, TransactionalMessageCheckService of 4.9 (spec
 B19.4). There a half message is asked about only when enough op messages were read to be sure; here
@@ -57,7 +58,7 @@ _log: Final = get_logger(__name__)
 
 
 class CheckAnswer(Enum):
-    """What a producer says of a half message."""
+    """What a producer answers about a half message."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
@@ -65,7 +66,7 @@ class CheckAnswer(Enum):
 
 
 class TransactionChecks(Service):
-    """The checks of one open store; off before `watch` names whom to ask."""
+    """The checks of one open store; off until `watch` gives a callback to ask."""
 
     name = "transaction_checks"
 
@@ -92,7 +93,7 @@ class TransactionChecks(Service):
         self._on_check = on_check
 
     def start(self) -> None:
-        """Start the thread, which does nothing before there is somebody to ask."""
+        """Start the thread, which does nothing before there is a callback to ask."""
         if self._store.config.broker_role is not BrokerRole.SLAVE:
             self._thread.start()
 
@@ -155,7 +156,7 @@ class TransactionChecks(Service):
     # --- one half message -----------------------------------------------------------------------
 
     def _taken(self, half: StoredMessage, step: CheckStep) -> StoredMessage | None:
-        """Return the copy that stands for a half message now, itself if there is none.
+        """Return the copy that now stands for a half message, else the message itself.
 
         None where the store does not take what is to be put.
         """

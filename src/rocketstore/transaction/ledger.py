@@ -1,16 +1,16 @@
-"""Which half messages have ended, which copy stands for which, and where nothing is open any more.
+"""Which half messages have ended, which copy stands for which one, and where none is open any more.
 
 Two offsets of the group `GROUP`, which 4.9 keeps too, bound what has to be read: before the one in
 the half topic everything has ended or was moved to the tail by a check, before the one in the op
 topic every op message names such a half message.
 
 Law: a ledger is a value that others fill; it knows no store, no thread and no clock. `read_ledger`
-fills one from a store that anybody may write: it changes nothing.
+fills one from a store that another process may be writing: it changes nothing.
 
 How derived: TransactionalMessageServiceImpl.fillOpRemoveMap and calculateOpOffset of 4.9 (spec
-B19), which keep the same in maps for one turn of the check. What links a copy to the half message
-it stands for is not stored there: both could be committed. Here they are matched, in order, by
-what they have in common.
+B19), which keep the same in maps for one turn of the check. There nothing stored links a copy to
+the half message that it stands for, so both could be committed. Here they are matched, in order, by
+the fields that they share.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from rocketstore.storage.reading.reader import Reader
 
 LONGEST: Final = 10_000
-"""Half messages that may lie after one that nobody ends before it is put again at the tail: a
+"""Half messages that may follow an open one before that one is put again at the tail: a
 quarter of a second of reading at the next start."""
 
 
 class Ledger(Halves):
-    """What is known of the half messages from `base` on; before it nothing stands open.
+    """What is known of the half messages from `base` on; before it none is open.
 
-    What began since it was read counts as open.
+    A half message that began since the queue was read counts as open.
 
     Attributes
     ----------
@@ -61,18 +61,18 @@ class Ledger(Halves):
         self._ops: dict[int, int] = {}
 
     def note_ended(self, half: Half) -> None:
-        """Take down that a half message has ended."""
+        """Record that a half message has ended."""
         self.end(half.queue_offset)
         self._copies.pop(half.identity, None)
 
     def note_op(self, op_offset: int, queue_offset: int | None) -> None:
-        """Take down the last half message that an op message names; None where it names none."""
+        """Record the last half message that an op message names; None where it names none."""
         if op_offset >= self.op_base:
             self._ops[op_offset] = -1 if queue_offset is None else queue_offset
 
     def advance(self) -> None:
         """Pass over what has ended, and over the op messages that say so."""
-        self._same.clear()  # what stands for what is known; nothing more is read in order
+        self._same.clear()  # which copy stands for which is known; nothing more is read in order
         while self.base in self._ended or self.base in self._moved:
             self.base += 1  # first: after an interrupt the one before it would be open again
             self._ended.discard(self.base - 1)
@@ -82,7 +82,7 @@ class Ledger(Halves):
             self.op_base += 1
 
     def next_op(self) -> int:
-        """Return the first op message that is not known; this process knows its own."""
+        """Return the first op message that is not known; those of this process are."""
         self.op_read = max(self.op_read, self.op_base)
         while self.op_read in self._ops:
             self.op_read += 1
@@ -104,7 +104,7 @@ class Ledger(Halves):
 def read_ledger(
     reader: Reader, offset_of: Callable[[str, str, int], int | None]
 ) -> tuple[Ledger, list[StoredMessage]]:
-    """Return what the queues of a store say, and the half messages that are open by them.
+    """Return what the queues of a store say, and the half messages that are open according to them.
 
     One of these may be committed nevertheless: where a process was killed between the final message
     and its op message. `endings_of` finds out. `offset_of` answers with the offset of a topic, a
@@ -142,7 +142,7 @@ def read_ledger(
 
 
 def open_transactions(reader: Reader) -> list[StoredMessage]:
-    """Return the half messages that nobody has ended, oldest copy first; changes nothing."""
+    """Return the half messages that have no end, oldest copy first; changes nothing."""
     offsets = {(key.topic, group, key.queue_id): offset
                for group, key, offset in read_offsets(reader.layout, reader).rows()}  # fmt: skip
     _, halves = read_ledger(reader, lambda *place: offsets.get(place))
@@ -151,7 +151,7 @@ def open_transactions(reader: Reader) -> list[StoredMessage]:
 
 
 def read_ops(reader: Reader, ledger: Ledger) -> None:
-    """Take down every op message that the ledger has not seen."""
+    """Record every op message that the ledger has not seen."""
     for op in messages_of(reader, OP, ledger.next_op()):
         named = []
         for one in _named(op, reader.max_offset(*HALF)):
@@ -164,7 +164,7 @@ def read_ops(reader: Reader, ledger: Ledger) -> None:
 
 
 def _named(op: StoredMessage, stop: int) -> list[int]:
-    """Return which half messages an op message ends; not those that were still to come."""
+    """Return which half messages an op message ends; later ones do not count."""
     return [named for named in ended_by(op.tags, op.raw_body) if named < stop]
 
 
@@ -176,7 +176,7 @@ def _take_op(ledger: Ledger, offset: int, named: Sequence[int]) -> None:
 
 
 def final_place(half: StoredMessage, max_level: int) -> tuple[QueueKey, Record] | None:
-    """Return what a commit of a half message puts, and where; None where it names no queue.
+    """Return the queue into which a commit of a half message puts; None where it names none.
 
     That is in the delay topic if it asks for a delay, of which there are `max_level` levels.
     """
@@ -188,7 +188,7 @@ def final_place(half: StoredMessage, max_level: int) -> tuple[QueueKey, Record] 
 
 
 def endings_of(reader: Reader, halves: Sequence[StoredMessage]) -> dict[int, StoredMessage]:
-    """Return which of some half messages were ended by what, although no op message says so.
+    """Return which message ended which half message, for ends that no op message states.
 
     By their queue offsets: the final message, or what is kept of one that was discarded. The queues
     are read, as which keys were indexed and which delay levels there were was set at the time.
@@ -230,7 +230,7 @@ def _ends(reader: Reader, place: QueueKey, one: StoredMessage, half: StoredMessa
 def _first_ending(
     reader: Reader, queue: QueueKey, by_identity: dict[Identity, list[StoredMessage]]
 ) -> int:
-    """Return the queue offset before which nothing ended any of some half messages.
+    """Return the queue offset before which no message can have ended one of some half messages.
 
     A copy may have been ended by what names the one that it stands for, of the same born time.
     """

@@ -98,8 +98,8 @@ def half_record(
     topic, queue_id = check_topic(message.topic), check_queue_id(queue_id)
     if topic in (*UNDELIVERABLE_TOPICS, OP.topic, DISCARDED.topic):
         raise InvalidNameError(
-            f"topic {topic} is where the store keeps what waits, and no message's own",
-            hint="name the topic in which consumers shall find it",
+            f"topic {topic} holds waiting messages of the store, and takes no message itself",
+            hint="name the topic in which consumers are to find it",
         )
     asked = message.properties or {}
     refuse_special(asked, alone=True)
@@ -109,7 +109,7 @@ def half_record(
     properties |= {
         TRAN_MSG: "true", PRODUCER_GROUP: producer_group, REAL_TOPIC: topic, REAL_QID: str(queue_id)
     }  # fmt: skip
-    for name in (CHECK_TIMES, FIRST_HALF_OFFSET):  # of a message that was one of ours before
+    for name in (CHECK_TIMES, FIRST_HALF_OFFSET):  # of a message that was a half message before
         properties.pop(name, None)
     return Record(
         body_bytes(message.body),
@@ -123,9 +123,9 @@ def half_record(
 
 
 def missing_room(record: Record, file_size: int) -> str | None:
-    """Return what a half record leaves no room for, None where it leaves enough.
+    """Return what a half record leaves too little space for, None where it leaves enough.
 
-    Checks add properties, and the final record may have a longer topic: without the room, neither
+    Checks add properties, and the final record may have a longer topic: without that space, neither
     could ever be put (K-P6).
     """
     numbers = room_for(named(decode_properties(record.properties)))

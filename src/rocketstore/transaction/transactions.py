@@ -1,9 +1,9 @@
-"""Begin, commit and roll back: what makes a half message of a message, and an end of it.
+"""Begin, commit and roll back: how a message becomes a half message, and how that one ends.
 
 Law: a half message ends once. A commit puts the final message first, then the op message; a process
-killed in between leaves a final message, which the next reader of the ledger looks for before
-anything else becomes of the half one. What failed or was interrupted so that nobody knows whether
-it is in the log is looked for in the same way, before the next attempt.
+killed in between leaves a final message, which the next reader of the ledger looks for before it
+does anything else with the half message. After a failed or interrupted put it may be unknown
+whether the message is in the log: it is looked for in the same way, before the next attempt.
 
 Law: one call at a time works on one half message, and no lock is held while anything is put.
 
@@ -68,7 +68,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
     put
         Outcome of the put of the half message; nothing has begun unless ``put.is_stored``.
     producer_group, transaction_id
-        Who answers for it, and its unique key.
+        The producer group that answers for it, and its unique key.
     """
 
     put: PutResult
@@ -232,7 +232,7 @@ class Transactions(Service):
         return ledger
 
     def settle(self, half: StoredMessage) -> bool:
-        """Find out whether a half message, of which that is not known, is still open."""
+        """Find out whether a half message is still open, where that is not known."""
         if not self._store.wait_dispatched(timeout_s=WAIT_S):
             return False
         offset = half.queue_offset
@@ -258,12 +258,12 @@ class Transactions(Service):
         self._loaded = None
 
     def note_ended(self, half: StoredMessage) -> None:
-        """Take down that a half message has ended."""
+        """Record that a half message has ended."""
         with self._lock:
             self.ledger.note_ended(known(half))
 
     def note_lost(self, queue_offset: int) -> None:
-        """Take down that no half message can be read at an offset (retention, damage)."""
+        """Record that no half message can be read at an offset (retention, damage)."""
         with self._lock:
             self.ledger.end(queue_offset)
 
@@ -283,22 +283,22 @@ class Transactions(Service):
         return put
 
     def read_ops(self) -> None:
-        """Take down the op messages that were not read yet."""
+        """Record the op messages that were not read yet."""
         ledger = self.ledger
         with self._reading:
             read_ops(self._store, ledger)
 
     def claim(self, queue_offset: int) -> bool:
-        """Be the only one who works on a half message; False where somebody else goes on to."""
+        """Claim a half message for this call; False where another one keeps it too long."""
         return self._released.wait_for(lambda: self.claim_at_once(queue_offset), WAIT_S)
 
     def release(self, queue_offset: int) -> None:
-        """Let others work on a half message."""
+        """Give up the claim on a half message."""
         self._claimed.discard(queue_offset)
         self._released.tell()
 
     def claim_at_once(self, queue_offset: int) -> bool:
-        """Be the only one who works on a half message; False where somebody else does."""
+        """Claim a half message for this call; False where another call has it."""
         with self._lock:
             is_free = queue_offset not in self._claimed
             self._claimed.add(queue_offset)
@@ -346,7 +346,7 @@ class Transactions(Service):
     def _let_pass(self, queue_offset: int) -> bool:
         """Move the first half message to the tail, where too many after it have ended.
 
-        4.9 does so by its checks alone, which are off here where nobody answers them.
+        4.9 does so by its checks alone, which are off here without a callback that answers them.
         """
         if not self.claim_at_once(queue_offset):
             return False
@@ -377,13 +377,13 @@ class Transactions(Service):
             return
         try:
             self.save_offsets()
-        except (RocketStoreError, OSError) as error:  # the next open finds out for itself
+        except (RocketStoreError, OSError) as error:  # the next open finds it out by reading
             _log.error("transaction.not_settled", owed=len(self._owed), error=str(error))
 
     # --- parts ----------------------------------------------------------------------------------
 
     def _missing(self, group: str, queue_offset: int, physical_offset: int) -> EndResult:
-        """Say what the half queue has at the given offset, where the log has nothing."""
+        """Describe what the half queue has at the given offset, where the log has no message."""
         page = self._store.get(*HALF, max(queue_offset, 0), 1)
         found = page.messages[0] if page.messages else None
         if found is None or refusal(found, group, queue_offset) is not None:

@@ -90,7 +90,7 @@ def test_a_log_is_set_aside_once(tmp_path: Path) -> None:
             check=False, capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
     assert result.returncode == 3
-    assert "commitlog.replaced is there from the last time" in result.stderr
+    assert "commitlog.replaced is still there from the last time" in result.stderr
     assert end_of(slave) > 0
 
 

@@ -331,7 +331,7 @@ class Reader:
         return self.at_physical_offset(decode_message_id(message_id)[1])
 
     def at_physical_offset(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message whose record starts at an offset, None when none does."""
+        """Return the message whose record starts at an offset, or None."""
         if not 0 <= physical_offset < 1 << 63:
             return None
         message = message_at(self._records, physical_offset, 0)

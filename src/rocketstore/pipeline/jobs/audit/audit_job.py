@@ -110,7 +110,7 @@ def audit(
 ) -> AuditReport:
     """Check every record, queue entry and index item of a store against each other, on Spark.
 
-    The store may be in use: what a writer has not finished is not reported.
+    The store may be in use: what its writer has not finished yet is not reported.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def audit(
     # What is wrong with the place is said before anything slow is begun.
     places = audit_plan.find_places(str(store), config)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    # Read first: what consumers had by then, the queues have when they are looked at.
+    # Read first: the queues, read later, then have every message that the offsets count.
     small, changed = audit_plan.small_contents(places)
     kinds = queue_kinds(small.get, places.queues, places.batch_queues)
     places = places.without(kinds)
