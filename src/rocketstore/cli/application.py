@@ -24,25 +24,25 @@ from rocketstore.errors import RocketStoreError, SparkJobError
 
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
-"""The operating system refused: permission, a full or failing disk. Nothing is known of the store,
-least of all that it is fine."""
+"""The operating system refused: permission, a full or failing disk. Nothing is known about the
+store."""
 EXIT_INTERRUPTED: Final = 130
 """128 + SIGINT, as shells report it."""
 
 INTERRUPT_AGAIN_S: Final = 0.01
-"""After which a Ctrl-C that a destructor swallowed is repeated: longer than a destructor takes."""
+"""Pause after which a swallowed Ctrl-C is repeated: longer than a destructor takes."""
 
 COMMANDS: Final = (
     ("store", "app", "Inspect, verify, repair and fill a store."),
     ("topic", "app", "Topics of a store."),
     ("message", "app", "Read messages of a store."),
     ("queue", "app", "ConsumeQueues: what consumers read through."),
-    ("delay", "app", "Delayed messages: what waits, and when it is due."),
+    ("delay", "app", "Delayed messages: which wait, and when they are due."),
     ("transaction", "app", "Transactions: which are open, and for how long."),
     ("index", "app", "Index files: which message carries which key."),
     ("config", "app", "Settings."),
     ("serve", "app", "Run a store that others follow, one that follows another, or a name server."),
-    ("replica", "app", "How far a slave is."),
+    ("replica", "app", "How far behind a slave is."),
     ("pipeline", "app", "Jobs over whole stores, on Spark: needs rocketstore[pipeline]."),
     ("bench", "app", "Measure puts, gets and scans on this machine."),
     ("demo", "demo", "Import 336,776 real flights into a store, query and verify it."),
@@ -51,13 +51,13 @@ COMMANDS: Final = (
 imported when its command is used, so that ``rocketstore --help`` is quick."""
 
 TRACEBACK: Final = "--traceback"
-"""After any command of ``pipeline``: shows what led to an error, workers' stacks included."""
+"""After any command of ``pipeline``: shows the traceback of an error, with workers' stacks."""
 
 app = App(
     name="rocketstore",
     help="Read, write, verify and repair Apache RocketMQ 4.9 message stores.",
     version_flags=["--version", "-V"],
-    # Markdown is rendered by a library that takes longer than all the rest of `--help`.
+    # A library that renders Markdown takes longer than all the rest of `--help`.
     help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )
@@ -72,12 +72,12 @@ app.command(
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
-    # Started with a stream closed: what is said there goes nowhere, least of all to a store's file.
+    # Started with a stream closed: output to it is dropped, and never reaches a store's file.
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
-    # What the character set lacks is spelt out, as on stderr.
+    # Characters that the encoding lacks are escaped, as on stderr.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.unraisablehook = _interrupt_again
@@ -94,7 +94,7 @@ def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; no stack trace for what a user can mend."""
+    """Run one command and return its exit code; no stack trace for what a user can fix."""
     logging.getLogger().addFilter(_is_not_of_py4j)
     events.ROOT.addHandler(_ON_STDERR)
     # The parser takes a lone dash for an option; here, as everywhere, it is standard input.
@@ -120,7 +120,7 @@ def run(arguments: list[str]) -> int:
         complain("; ".join(filter(None, ("interrupted", str(interrupt)))))
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has left (`| head`): there is nobody to tell.
+        # The reader of our output has left (`| head`): there is no one to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -138,7 +138,7 @@ def _outcome(arguments: list[str]) -> object:
 
 
 def _show_parts() -> int:
-    """Print the version, and what runs compiled here."""
+    """Print the version, and which parts run compiled here."""
     from rocketstore.scan.kernels import compiled_parts
 
     print(f"rocketstore {version('rocketstore')}, Python {platform.python_version()}")
@@ -148,7 +148,7 @@ def _show_parts() -> int:
 
 
 def _kept_traceback(error: BaseException) -> str:
-    """Write what led to an error, workers' stacks included, to a file, and return its name."""
+    """Write the traceback of an error, with workers' stacks, to a file, and return its name."""
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="rocketstore-", suffix=".log", delete=False
     ) as file:
@@ -167,5 +167,5 @@ _ON_STDERR: Final = _OnStderr(logging.WARNING)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Drop what PySpark's bridge to Java logs, to the root, of a call that Ctrl-C broke off."""
+    """Drop what PySpark's bridge to Java logs to the root about a call that Ctrl-C ended."""
     return "/py4j/" not in record.pathname

@@ -1,4 +1,4 @@
-"""``rocketstore bench``: what this machine and this disk give, in a store made for the purpose."""
+"""``rocketstore bench``: how fast this machine and disk are, in a store made for the purpose."""
 
 from __future__ import annotations
 

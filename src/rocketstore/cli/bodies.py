@@ -1,7 +1,8 @@
 """Bodies as the command line prints them: as text where they are text.
 
 Law: JSON output has the stored bytes as base64 unless another form is asked for; then
-``bodyEncoding`` names the form that each body has, which is base64 where it cannot have that one.
+``bodyEncoding`` names the form that each body has, which is base64 where the body cannot be shown
+in that form.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | None = None) -> None:
     """Run a broker for clients of RocketMQ; Ctrl-C or SIGTERM ends it.
 
-    It says where it listens, and "ready" on its standard error once it does. A name server runs
+    It prints where it listens, then "ready" on its standard error. A name server runs
     inside unless namesrvAddr names others. Old files are deleted by the rules of retention; --set
     retention=false keeps them.
 
@@ -32,7 +32,7 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
     store
         Directory of the store, made when there is none; unset: storePathRootDir.
     settings
-        A broker.conf of 4.9 as it is, and keys of it; see `config show`.
+        An unchanged broker.conf of 4.9, and single keys; see `config show`.
     """
     given = settings or StoreSettings()
     loaded = given.load_with_origins(BROKER_KEYS)

@@ -14,7 +14,7 @@ from rocketstore.cli.output import print_rows
 if TYPE_CHECKING:
     from rocketstore.delay.levels import Level
 
-app = App(name="delay", help="Delayed messages: what waits, and when it is due.")
+app = App(name="delay", help="Delayed messages: which wait, and when they are due.")
 
 _LEVEL_COLUMNS: Final = (
     "level", "delayMs", "waiting", "overdue", "firstDueTimestamp", "lastDueTimestamp",
@@ -36,7 +36,7 @@ def list_delays(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> None:
-    """Print what waits in each delay level, or every message that waits.
+    """Print the waiting messages of each delay level, counted or one by one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``rocketstore demo``: a year of real flights into a store, questions to it, jobs over it."""
+"""``rocketstore demo``: a year of real flights imported, queried, and run through the jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rocketstore.message_store import MessageStore
 
 DEMO_MARKER: Final = ".rocketstore-demo"
-"""File that says that a directory was made by the demo and may be made again."""
+"""File that says that a directory was made by the demo and may be replaced."""
 
 HINTS: Final = (
     "store info {}",
@@ -40,7 +40,7 @@ def demo(
     directory: Annotated[Path, Parameter(name="--dir", help="Where the store is made.")] = Path(
         ".demo/flights"
     ),
-    pipeline: Annotated[bool, Parameter(help="Go on with the jobs on Spark.")] = True,
+    pipeline: Annotated[bool, Parameter(help="Continue with the jobs on Spark.")] = True,
 ) -> int:
     """Import the 336,776 flights that left New York City in 2013, query and verify the store.
 
@@ -176,7 +176,7 @@ def _read_by_tag(store: MessageStore) -> None:
 
 
 def consume_half(store: MessageStore) -> None:
-    """Read half of a topic as a consumer group; its offsets stand where a broker keeps them."""
+    """Read half of a topic as a consumer group; a broker finds its offsets."""
     topic, group = "EWR", "departures-board"
     consumed = 0
     for queue_id in range(4):

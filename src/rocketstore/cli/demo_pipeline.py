@@ -17,7 +17,7 @@ SELECT tags, topic, count(*) AS flights, sum(octet_length(body)) / 1e6 AS megaby
 FROM read_parquet($files, hive_partitioning = true)
 GROUP BY ALL ORDER BY flights DESC LIMIT 3
 """
-"""Of the archive, asked of DuckDB: which carriers leave most often from which airport."""
+"""For DuckDB over the archive: which carriers leave most often from which airport."""
 
 HOURS: Final = (6, 9, 12, 15, 18, 21)
 
@@ -56,7 +56,7 @@ def run_jobs(spark: Any, store: Path, scratch: Path) -> int:
     store
         The store of the flights, which is read only.
     scratch
-        Where everything that is made goes.
+        Directory for everything that is made.
     """
     status = _audit(spark, store, scratch)
     _archive_and_restore(spark, store, scratch)

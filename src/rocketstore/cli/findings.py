@@ -46,7 +46,7 @@ def verification_summary(report: VerifyReport) -> str:
 
 
 def checksum_note(report: VerifyReport) -> str:
-    """Return how far the records' checksums reach, so that nobody takes all for proved."""
+    """Return how much the records' checksums cover, so that no reader takes all for proved."""
     counts = report.counts
     return (
         "RocketMQ keeps checksums of bodies only: of "

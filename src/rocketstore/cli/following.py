@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S: Final = 0.1
 _TURNS_PER_LISTING: Final = 5
-"""Looks at the queues for each listing of the directory that has them, maybe by the thousand."""
+"""Looks at the queues between two listings of their directory, which may have thousands."""
 
 _LONGEST_BODY: Final = 4096
 """Characters of a body that a line shows where no terminal says less."""
@@ -30,7 +30,7 @@ _LONGEST_BODY: Final = 4096
 def last_messages(
     reader: ReadOnlyStore, topic: str, queue_id: int | None, count: int, tags: str | None
 ) -> tuple[list[StoredMessage], dict[int, int]]:
-    """Return the last messages by store time, and the offset at which each queue goes on.
+    """Return the last messages by store time, and the offset at which each queue continues.
 
     With `tags` those of the last `count` messages of each queue that match.
     """

@@ -59,9 +59,9 @@ def rebuild(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Make the index again from the CommitLog of a store that nobody writes to.
+    """Make the index again from the CommitLog of a store that no process writes.
 
-    What was there is kept in repair/ inside the store; whatever else is wrong is repaired too.
+    The old index is kept in repair/ inside the store; other faults are repaired too.
     """
     from rocketstore.cli.findings import print_repair
     from rocketstore.storage.audit.repair import rebuild_store

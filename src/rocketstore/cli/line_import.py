@@ -1,4 +1,4 @@
-"""Import text files into a store: a line, a message."""
+"""Import text files into a store: each line becomes a message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BATCH_MESSAGES: Final = 256
 """Messages put at once: enough to spread the cost of a put, few enough to lose little work when
 the disk fills up."""
 BATCH_BYTES: Final = 1 * MiB
-"""Lines held at once, if they are long: one more line begins no further batch of them."""
+"""Bytes of lines held at once: a batch ends with the line that reaches them."""
 
 
 class ImportTarget(NamedTuple):
@@ -108,7 +108,7 @@ def import_lines(
         except RefusedMessageError:
             is_refused = True
         if is_refused:
-            # A batch has the size limit of one message: singly they may fit, or one is named.
+            # A batch has the size limit of one message: singly, lines may fit, or one is named.
             for number, message in enumerate(messages, start=count + 1):
                 try:
                     single = store.put(message, target.queue_id)
@@ -149,7 +149,7 @@ def _refused(name: str, number: int, reason: str) -> RefusedMessageError:
 
 
 def check_input(path: Path) -> None:
-    """Refuse what is no file of lines, before a store is made for it; a pipe is one.
+    """Refuse what is not a file of lines, before a store is made for it; a pipe is allowed.
 
     Raises
     ------

@@ -36,7 +36,7 @@ _WRONG_FILES: Final = frozenset(
 
 
 class LogScan:
-    """One pass over a CommitLog that somebody else may be writing to.
+    """One pass over a CommitLog that another process may be writing.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class LogScan:
     def _log_rows(self, *, damage_only: bool) -> Iterator[dict[str, Any]]:
         holes = {hole.stop: hole for hole in self.files.holes}
         files = self.files.files
-        # What is empty is damage where the log goes on after it; files made ahead are zeros too.
+        # An empty file is damage if the log continues after it; files made ahead are zeros too.
         last = next((file for file in reversed(files) if _holds_data(file)), None)
         for before, file in zip([None, *files], files, strict=False):
             if last is None or file.base > last.base:
@@ -91,9 +91,9 @@ class LogScan:
                     yield from self._rows_of(file, is_last=file is last, damage_only=damage_only)
 
     def _file_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for each file that is not what its name and the other files say.
+        """Yield a row for each file that does not fit its name and the other files.
 
-        One that is missing, empty or cut off with others after it is a hole of the log.
+        A file that is missing, empty or cut off, with others after it, is a hole of the log.
         """
         size = self.files.file_size
         last = self.files.files[-1] if self.files.files else None
@@ -115,7 +115,7 @@ class LogScan:
                 yield self._damage_row(extent, found.path, reason, evidence)
 
     def _is_cut(self, last: LogFile) -> bool:
-        """Whether the last file lost its end, and is not one that a writer was just making."""
+        """Whether the last file lost its end; one that a writer is just making did not."""
         return not self._is_live and _holds_data(last)
 
     def _hole_rows(
@@ -140,8 +140,8 @@ class LogScan:
     ) -> Iterator[dict[str, Any]]:  # fmt: skip
         """Yield what begins in a range of a file; a file that `is_last` may end in zeros.
 
-        A writer may have been writing as it was read: damage is what a second look finds too. At
-        the end of the log it stays unsaid then: a record that is not finished yet.
+        A writer may have been at work meanwhile: damage is what a second look finds too. At the end
+        of the log it is then an unfinished record, and not reported.
         """
         for batch in self._scan(file, start, stop):
             rows = [] if damage_only else [*_message_rows(batch), *_blank_rows(batch, file)]

@@ -55,7 +55,7 @@ def get(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> None:
-    """Print messages of one queue from a queue offset, or a time, on.
+    """Print messages of one queue, from a queue offset or a time on.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def by_id(
     try:
         decode_message_id(message_id)
     except FormatError as error:
-        # What was typed is a matter of usage, not damage in a store.
+        # A mistyped id is an error of usage, not damage in a store.
         raise ConfigError(str(error), value=message_id, hint=hint) from error
     with open_for_reading(store, settings) as reader:
         message = reader.by_id(message_id)

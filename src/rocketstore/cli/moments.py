@@ -1,4 +1,4 @@
-"""Moments as users write them on the command line: one reading for every ``--begin`` and ``--end``.
+"""Moments on the command line: one syntax for every ``--begin`` and ``--end``.
 
 Law: a range begins with ``--begin``, which it includes, and ends before ``--end``.
 """
@@ -16,7 +16,7 @@ _AGO: Final = re.compile(r"-(\d{1,9})(ms|s|m|h|d|w)")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000,
                    "w": 604_800_000}  # fmt: skip
 _EARLIEST_MS: Final = 10**11
-"""A smaller number (before March 1973) was no time of a store: it is an offset or seconds."""
+"""A smaller number (before March 1973) cannot be a store's time: it is an offset or seconds."""
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
@@ -43,7 +43,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     if is_number and (int(text) == 0 or int(text) >= _EARLIEST_MS):
         return int(text)
     try:
-        # Of digits alone eight are a date; datetime reads times into more of them.
+        # Eight digits alone are a date; datetime would read longer numbers as times, too.
         if not is_number or len(text) == 8:
             return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):

@@ -32,7 +32,7 @@ def namesrv(
 ) -> None:
     """Run a name server, for brokers and clients of 4.9; Ctrl-C or SIGTERM ends it.
 
-    It says where it listens, and "ready" on its standard error once it does.
+    It prints where it listens, then "ready" on its standard error.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def namesrv(
         Port at which it listens.
     kv_config
         File that keeps named values, the configuration of order topics above all (kvConfig.json of
-        4.9); it is made when there is none. Unset: they are gone when it ends.
+        4.9); it is made when there is none. Unset: the values are lost when it ends.
     order_messages
-        Tell with its route how an order topic is spread (orderMessageEnable).
+        Send the spread of an order topic with its route (orderMessageEnable).
     """
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(host, port, _values(kv_config), order_messages=order_messages))

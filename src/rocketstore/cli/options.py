@@ -28,7 +28,7 @@ BodyOption = Annotated[
     BodyForm | None,
     Parameter(
         name=["--body", "-b"],
-        help="How bodies are printed; unset: as text in tables where they are text, else base64.",
+        help="How bodies are printed; unset: in tables as text if they are text, else base64.",
     ),
 ]
 
@@ -89,7 +89,7 @@ EndOption = Annotated[
 
 
 def must_exist(directory: Path | str, *, hint: str | None = None) -> None:
-    """Refuse a directory that is not there before anything is done; a URI is not looked at.
+    """Refuse a missing directory before anything else is done; a URI is not checked.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class StoreSettings:
     ] = field(default_factory=list)
 
     def load(self, store: Path | str | None = None) -> StoreConfig:
-        """Return the settings, checked; with a store that has to be there, unless it is a URI.
+        """Return the checked settings; a given store has to exist, unless it is a URI.
 
         Raises
         ------
@@ -135,9 +135,9 @@ class StoreSettings:
         return config
 
     def load_with_origins(self, others: Collection[str] = ()) -> LoadedConfig:
-        """Return the settings with where each comes from; warnings go to stderr.
+        """Return the settings and the source of each; warnings go to stderr.
 
-        `others` are keys that the caller takes itself.
+        `others` are keys that the caller handles itself.
         """
         from rocketstore.config import load_config
 

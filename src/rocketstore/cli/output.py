@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rocketstore.cli.options import Output
 
 _TEXTS: Final = ("body", "keys", "tags", "topic", "value", "origin", "place", "file")
-"""Columns that may be cut, the first one first."""
+"""Columns that may be cut, in this order."""
 
 _LEAST_WIDTH: Final = {"body": 12, "keys": 8, "tags": 6}
 _LEAST_WIDTH_OF_OTHERS: Final = 16
@@ -50,7 +50,7 @@ def print_rows(
     columns
         Keys a table shows, in order.
     notes
-        Keys of sentences, of which each stands on a line of its own below its row.
+        Keys of sentences, each printed on a line of its own below its row.
     """
     if output == "jsonl":
         return _print_lines(rows)
@@ -94,7 +94,7 @@ def cell_text(column: str, value: object) -> str:
 
 
 def terminal_width() -> int | None:
-    """Return how wide tables may be, None where nothing says so."""
+    """Return how wide tables may be, None for no limit."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
@@ -149,7 +149,7 @@ def _print_table(
     longest = (limit or _USUAL_WIDTH) + 1
     shown: list[tuple[list[str], list[str]]] = []
     for row in rows:
-        if "body" in row:  # maybe of megabytes, of which the beginning is shown
+        if "body" in row:  # maybe megabytes, of which only the beginning is shown
             row["body"] = row["body"][:longest]
         sentences = [printable(str(row[note])) for note in notes if row.get(note)]
         shown.append(([cell_text(column, row.get(column)) for column in columns], sentences))
@@ -190,7 +190,7 @@ def _print_cells(cells: Sequence[str], widths: Sequence[int]) -> None:
 
 
 def _wrapped(text: str, margin: int, *, is_data: bool = False) -> list[str]:
-    """Return the lines of a text; of data no blank is lost between them."""
+    """Return the lines of a text; in data, no blank between them is lost."""
     width = terminal_width()
     if width is None or len(text) + margin <= width:
         return [text]

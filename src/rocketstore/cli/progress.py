@@ -1,4 +1,4 @@
-"""Progress with rate and time left, on stderr and only on a terminal."""
+"""Progress with rate and time left, on stderr, only on a terminal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def progress(
     task: str, *, total: int | None, unit: str = "bytes"
 ) -> Iterator[Callable[[int], None]]:
-    """Show how far `task` is; yields a function that takes what was done since its last call.
+    """Show how far `task` is; yields a function to call with the amount done since its last call.
 
     Parameters
     ----------
     task
         What is being done, as a verb phrase.
     total
-        The whole, in `unit`; None when it is not known.
+        The total, in `unit`; None when it is not known.
     unit
         ``bytes``, shown as MB/s; a plural noun, shown as a count per second; or nothing, for what
         takes as long as it takes.

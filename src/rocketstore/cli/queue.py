@@ -135,7 +135,7 @@ def lag(
     from rocketstore.tables.consumer_offsets import read_offsets
 
     with open_for_reading(store, settings) as reader:
-        # The offsets first: what comes meanwhile is lag, and no group is ahead of its queue by it.
+        # The offsets first: later messages count as lag, and put no group ahead of its queue.
         places = list(read_offsets(reader.layout).rows())
         groups = sorted({name for name, _, _ in places})
         rows = [
@@ -160,9 +160,9 @@ def rebuild(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Make the queues again from the CommitLog of a store that nobody writes to.
+    """Make the queues again from the CommitLog of a store that no process writes.
 
-    What was there is kept in repair/ inside the store; whatever else is wrong is repaired too.
+    The old queues are kept in repair/ inside the store; other faults are repaired too.
     """
     from rocketstore.cli.findings import print_repair
     from rocketstore.storage.audit.repair import rebuild_store

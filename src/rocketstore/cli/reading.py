@@ -28,9 +28,9 @@ def open_for_reading(path: Path, settings: StoreSettings | None) -> ReadOnlyStor
 def queues_of(
     reader: ReadOnlyStore, topic: str, queue_id: int | None, output: Output
 ) -> list[QueueKey]:
-    """Return the queues of a topic, or the one that is asked for.
+    """Return the queues of a topic, or the requested one.
 
-    For what is not there `output` gets an empty answer.
+    If there is none, `output` gets an empty answer.
 
     Raises
     ------
@@ -60,14 +60,14 @@ def queues_of(
 
 
 def not_found(what: str, hint: str | None, output: Output) -> NotFoundError:
-    """Return the error of something that the store does not have, after an empty answer."""
+    """Return the error for something that the store does not have, after an empty answer."""
     if output == "json":
         print("[]")
     return NotFoundError(what, hint=hint)
 
 
 def say_shown(shown: int, total: int | str) -> None:
-    """Say on stderr that not everything was printed."""
+    """Tell on stderr that not everything was printed."""
     if isinstance(total, str) or shown < total:
         complain(f"{shown} of {total} shown; --max shows more")
 

@@ -1,4 +1,4 @@
-"""``rocketstore replica``: how far slaves are."""
+"""``rocketstore replica``: how far behind slaves are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
 from rocketstore.cli.output import print_rows
 from rocketstore.cli.serve import MasterOption, with_master
 
-app = App(name="replica", help="How far a slave is.")
+app = App(name="replica", help="How far behind a slave is.")
 
 
 @app.command
@@ -20,10 +20,10 @@ def status(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> None:
-    """Print where this log ends, where its master's does, and what is missing here.
+    """Print the ends of this log and its master's, and how much is missing here.
 
-    The master has to be one of rocketstore; one of 4.9 does not say where its log ends. What slaves
-    it has, and up to where the furthest of them acknowledged, is what it says of all of them.
+    The master has to be one of rocketstore; one of 4.9 does not say where its log ends. The number
+    of slaves, and how far the furthest of them acknowledged, are the master's for all of them.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rocketstore.verification.damage_map import DamagedRange
 
 TURNS_PER_S: Final = 10
-"""A rate is kept over a tenth of a second, so that the disk is used evenly."""
+"""The rate is kept over each tenth of a second, so that the disk is used evenly."""
 
 _RATE: Final = re.compile(r"([0-9]{1,15})([KMG]?)", re.IGNORECASE)
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -38,7 +38,7 @@ def parse_rate(text: str) -> int:
     match = _RATE.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"--rate {text}: no number of bytes a second",
+            f"--rate {text}: not a number of bytes a second",
             key="rate",
             value=text,
             hint="write 50M, 800K or 1G; 0 is as fast as it goes",
@@ -47,9 +47,9 @@ def parse_rate(text: str) -> int:
 
 
 class ColdCheck:
-    """One pass over the log of a store that anybody may own.
+    """One pass over the log of a store that any process may own.
 
-    Where somebody may be writing, the file that is written is left out; else all are checked.
+    If a process may be writing, the file that it writes is left out; otherwise all are checked.
     """
 
     def __init__(self, root: Path, config: StoreConfig) -> None:

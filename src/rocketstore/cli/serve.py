@@ -58,7 +58,7 @@ def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) ->
     config = _served(settings)
     if config.ha_listen_port is None:
         config = msgspec.structs.replace(config, ha_listen_port=HA_PORT)
-    if config.broker_role is BrokerRole.SLAVE:  # its broker.conf is that of the slave it was
+    if config.broker_role is BrokerRole.SLAVE:  # its broker.conf is from its time as a slave
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
     with stop_on_signal() as stop, MessageStore.open(store, config) as opened:
         assert isinstance(opened.replication, MasterService)
@@ -85,8 +85,8 @@ def slave(
     master
         Address at which the master listens for slaves.
     renew
-        Where this log does not fit the master's (it is ahead, too old, or another one), set it
-        aside under names that end in .replaced, and begin again. --no-renew goes on trying.
+        If this log does not fit the master's (it is ahead, too old, or another one), set it aside
+        under names that end in .replaced, and begin again. --no-renew keeps trying.
     """
     config = _served(settings, broker_role=BrokerRole.SLAVE)
     config = with_master(config, master)
@@ -108,10 +108,10 @@ def with_master(config: StoreConfig, master: str | None) -> StoreConfig:
 
 
 def _sized(store: Path, config: StoreConfig) -> StoreConfig:
-    """Return settings with the master's size of files where nothing else says it (K-H8)."""
+    """Return settings with the master's file size where it is not known otherwise (K-H8)."""
     is_new = not PreadFiles(StoreLayout.of(store, config).log_directories).files
     if is_new and config.mapped_file_size_commit_log is None:
-        # A master of 4.9 does not say it, and one that is away will be asked by the slave.
+        # A master of 4.9 does not tell it; one that is away is asked by the slave later.
         with contextlib.suppress(RocketStoreError, OSError):
             size = ask_master(config).file_size
             return msgspec.structs.replace(config, mapped_file_size_commit_log=size)
@@ -139,7 +139,7 @@ def _follow(store: Path, config: StoreConfig, stop: StopSignal, *, renew: bool) 
             stop.bell.wait()
             if Trouble.FILE_SIZE in troubles:
                 troubles.remove(Trouble.FILE_SIZE)
-                if _sized(store, config) != sized:  # its master was away, or is another one
+                if _sized(store, config) != sized:  # the master was away, or is another one
                     return None
         return None if stop.is_set else opened.replicated_log.end
 

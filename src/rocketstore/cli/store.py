@@ -34,7 +34,7 @@ def info(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> None:
-    """Print what the store holds: files, sizes, offsets, times, who writes to it."""
+    """Print what the store holds: files, sizes, offsets, times, and which process writes it."""
     from rocketstore.cli.reading import open_for_reading
     from rocketstore.cli.store_info import store_info
 
@@ -127,7 +127,7 @@ def scrub(
 ) -> int:
     """Check the records of the CommitLog slowly; writes nothing, works beside a writer.
 
-    The file that a writer is at is left out. `store verify` checks everything, at full speed.
+    The file that is being written is left out. `store verify` checks everything, at full speed.
 
     Parameters
     ----------
@@ -159,14 +159,14 @@ def repair(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Repair a store that nobody writes to.
+    """Repair a store that no process writes.
 
     Parameters
     ----------
     policy
         ``salvage`` keeps every intact record; ``compatible`` ends the log where 4.9.3 would.
     dry_run
-        Say what would be done and change nothing.
+        Tell what would be done and change nothing.
     """
     from rocketstore.cli.findings import print_repair
     from rocketstore.storage.audit.repair import repair_store
@@ -222,7 +222,7 @@ def import_(
         raise ConfigError("store import: no FILE is given", hint="- is standard input")
     for path in files:
         check_input(path)
-    # Pipes have no size to say how far the import is.
+    # Pipes have no size by which to show progress.
     total = sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
     started = time.monotonic()
     count = 0

@@ -21,7 +21,7 @@ def store_info(store: ReadOnlyStore) -> dict[str, Any]:
     checkpoint, problems = None, []
     try:
         checkpoint = store.checkpoint()
-    except (FormatError, OSError) as error:  # the rest is shown all the same
+    except (FormatError, OSError) as error:  # the rest is shown nevertheless
         reason = system_error(error) if isinstance(error, OSError) else str(error)
         problems.append(f"{store.layout.checkpoint}: {reason}")
     known = read_damage_map(store.layout.root)

@@ -20,9 +20,9 @@ def list_transactions(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> None:
-    """Print the transactions that nobody has ended: age in seconds, and how often it was asked.
+    """Print the open transactions: age in seconds, and how often their producer was asked.
 
-    The offsets are those that a commit or a rollback names.
+    The offsets are those to name in a commit or a rollback.
     """
     from rocketstore.cli.reading import open_for_reading
     from rocketstore.format.properties import REAL_QID, REAL_TOPIC

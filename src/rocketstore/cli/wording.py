@@ -1,6 +1,6 @@
-"""How the command line says things: errors on stderr, times of people, text that is safe to show.
+"""The wording of the command line: errors on stderr, times for people, text that is safe to show.
 
-Law: what a store holds was written by others; no character of it steers the terminal.
+Law: the content of a store is not trusted; no character of it controls the terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ERROR_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 
 
 def complain(text: str) -> None:
-    """Say a sentence on stderr, in the one form that all have."""
+    """Print a sentence on stderr, in the one form that all have."""
     print(f"rocketstore: {_ERROR_NUMBER.sub('', text)}", file=sys.stderr)
 
 
@@ -51,7 +51,7 @@ def _short_path(path: Path) -> str:
 
 
 def system_error(error: OSError) -> str:
-    """Return what the operating system refused: the file first, and no number."""
+    """Return what the operating system refused: the file first, without the number."""
     if error.strerror is None:
         return str(error)
     names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
@@ -70,7 +70,7 @@ def local_time(timestamp_ms: int, precision: str = "milliseconds") -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with what a terminal would not show, or would obey, as an escape."""
+    """Return a text with invisible and control characters as escapes."""
     if text.isprintable():
         return text
     return "".join(

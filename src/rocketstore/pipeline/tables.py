@@ -418,7 +418,7 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     The lag is the queue's end less the group's offset, as the broker's own tools have it: negative
     for a group that is ahead of a queue which lost messages. A queue that is not there ends at 0.
     """
-    # The offsets first: what comes meanwhile is lag, and no group is ahead of its queue by it.
+    # The offsets first: later messages count as lag, and put no group ahead of its queue.
     table = read_consumer_offsets(store)
     queue_of = queues.queue_opener(store.location)
     end_of = cache(lambda key: queue_of(key).max_offset)

@@ -139,9 +139,7 @@ class SlaveSession:
         elif end > master.end:
             raise PeerError(Trouble.AHEAD, f"it ends at {end}, the master's at {master.end}")
         elif end < master.begin:
-            raise PeerError(
-                Trouble.TOO_OLD, f"it ends at {end}, the master begins at {master.begin}"
-            )
+            raise PeerError(Trouble.TOO_OLD, f"it ends at {end}, master's begins at {master.begin}")
         elif self._next < master.begin:
             self._next = end  # retention deleted it: nothing is left to compare
             self.is_following = True

@@ -1,4 +1,4 @@
-"""What works on an open store from above: services, each in a package of its own.
+"""Services that work on an open store, each in a package of its own.
 
 A service is made with the store, which it gets as its only argument, and finds there what it needs:
 `store.clock`, `store.disk`, `store.config`, and services made before it by `store.attached[name]`.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """The base of services, which override what concerns them; `name` is how others find it."""
+    """The base of services, which override what they need; others find a service by its `name`."""
 
     name: str
 
@@ -32,10 +32,10 @@ class Service:
         """End; after an interrupt it is called again."""
 
     def forget(self, error: RocketStoreError) -> None:
-        """Drop what would act in a forked child, where whoever waits gets `error`."""
+        """Drop what would act in a forked child; waiting callers there get `error`."""
 
     def runtime_info(self) -> Mapping[str, object]:
-        """Return what it tells of itself in the store's runtime information."""
+        """Return its part of the store's runtime information."""
         return {}
 
     def metrics(self) -> Iterable[Metric | Histogram]:
@@ -44,4 +44,4 @@ class Service:
 
 
 Maker: TypeAlias = Callable[[Any], "Service | None"]
-"""Makes a service of a store, None where the settings want none: often the class itself."""
+"""Makes a service of a store, or None by the settings; often the class itself."""

@@ -1,4 +1,4 @@
-"""What an open store knows to be on the disk: the checkpoint, and the ends of queues and index.
+"""What is known to be on the disk of an open store: checkpoint, ends of queues and index.
 
 Law: a time of the checkpoint is written only after what it promises is on the disk, and none goes
 back between two openings. `physic_ms`: the CommitLog is synced up to the last message of that time;
@@ -68,7 +68,7 @@ class StoreCheckpoint:
         self._written = self.times
 
     def advance(self, *, physic_ms: int = 0, logics_ms: int = 0, index_ms: int = 0) -> None:
-        """Take note of what became durable; a time never goes back."""
+        """Note what became durable; a time never goes back."""
         with self._lock:
             self.times = Checkpoint(*map(max, self.times, (physic_ms, logics_ms, index_ms)))
 
@@ -78,9 +78,9 @@ class StoreCheckpoint:
             self.times = times
 
     def flush(self) -> None:
-        """Write the times down, durably; no call of the system when nothing changed.
+        """Write the times durably; no system call when nothing changed.
 
-        Where that fails, the old times stay, so recovery goes back further than it must.
+        If that fails, the old times stay, so recovery goes back further than it must.
         """
         with self._lock:
             times = self.times
@@ -93,7 +93,7 @@ class StoreCheckpoint:
             try:
                 if os.fstat(descriptor).st_size < CHECKPOINT_SIZE_BYTES:
                     self._disk.allocate(descriptor, self.path, CHECKPOINT_SIZE_BYTES)
-                # One write of 24 bytes into one page: torn by nothing but a torn sector.
+                # One write of 24 bytes into one page: only a torn sector could tear it.
                 self._disk.write_at(descriptor, self.path, 0, encode_times(times))
                 self._disk.fdatasync(descriptor, self.path)
             finally:
@@ -122,7 +122,7 @@ def mark_in_use(abort: Path, disk: Disk) -> None:
 
 
 def promise_nothing(layout: StoreLayout, disk: Disk) -> None:
-    """Let an opening after an interruption check everything: what was promised is made again."""
+    """Make an opening after an interruption check everything: promised entries are made again."""
     mark_in_use(layout.abort, disk)
     checkpoint = StoreCheckpoint(layout.checkpoint, disk=disk)
     checkpoint.reset(Checkpoint())
@@ -133,14 +133,14 @@ def promise_nothing(layout: StoreLayout, disk: Disk) -> None:
 
 
 class QueueEnds(NamedTuple):
-    """Of one queue: the first offset its files have room for, and its next message's offset."""
+    """Of one queue: the first offset in its files, and the next message's offset."""
 
     first: int
     next: int
 
 
 class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the file says when everything before `log_end` had been dispatched."""
+    """Content of the file, of a moment when everything before `log_end` had been dispatched."""
 
     version: Literal[1]  # a later one is not read
     is_closed: bool  # written at an orderly end, not while the store was open
@@ -149,11 +149,11 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     index_files: list[tuple[str, IndexHeader]] | None  # oldest first; None where it is not known
 
     def applies(self, log: MappedFileQueue, *, clean: bool) -> bool:
-        """Whether nobody but this package has written to the store since.
+        """Whether no other program has written to the store since.
 
         A broker of 4.9 that stored a message, or began the next file, left a log that goes on.
-        After a crash of ours it goes on too: then the file says that the store was open. `clean`
-        says whether the last writer, ours or a broker, ended in order.
+        After a crash of this package it goes on too: then the file says that the store was open.
+        `clean` says whether the last writer, ours or a broker, ended in order.
         """
         if not (clean or self.is_closed):
             return True
@@ -167,7 +167,7 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 def read_known_ends(root: Path) -> KnownEnds | None:
-    """Return what the file below `root` says; None without one that is whole.
+    """Return the content of the file below `root`; None without an intact one.
 
     It is JSON of a checksum and what it is of.
     """
@@ -182,7 +182,7 @@ def read_known_ends(root: Path) -> KnownEnds | None:
 
 
 def write_known_ends(root: Path, ends: KnownEnds, *, disk: Disk) -> None:
-    """Replace the file, durably but for its name; a crash leaves the old one or the new one."""
+    """Replace the file, its bytes durably; a crash leaves the old one or the new one."""
     content = msgspec.json.encode(ends)
     encoded = msgspec.json.encode((zlib.crc32(content), msgspec.Raw(content)))
     replace_whole(root / KNOWN_ENDS_FILE_NAME, encoded, disk, sync_name=False)
@@ -219,7 +219,7 @@ class KnownEndsWriter:
         return KnownEnds(1, is_closed, log_end, queues, index)
 
     def write(self, ends: KnownEnds) -> None:
-        """Write it down unless the file says so; where there is no room, the old one has to do."""
+        """Write the file if it changed; if the disk is full, the old one stays."""
         if ends == self._written:
             return
         try:
@@ -266,8 +266,8 @@ class QueueFlusher:
     def flush_all(self, *, is_closed: bool = False) -> bool:
         """Flush everything dispatched so far and move the checkpoint; return whether it moved.
 
-        `is_closed`: nothing comes after it, the store ends in order. After a sync that failed,
-        which raises, the checkpoint does not move any more.
+        `is_closed`: the store ends in order, and nothing is written after this. A failed sync
+        raises; after it the checkpoint does not move any more.
         """
         with self._flushing:
             # Read first: entries of later records may or may not be in what is flushed.

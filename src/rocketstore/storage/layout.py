@@ -34,8 +34,8 @@ class StoreLayout:
     """Paths of one store.
 
     CommitLog files are made in one directory, unless ``storePathCommitLog`` names several; those of
-    ``readOnlyCommitLogStorePaths`` are read, never written or deleted. Where recovery and repair
-    keep copies of what they cut, 4.9 knows no directory.
+    ``readOnlyCommitLogStorePaths`` are read, never written or deleted. The directory for copies of
+    bytes that recovery and repair cut is unknown to 4.9.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Which entries of batch queues the records of a log call for, and what stands there instead.
 
-Law: one entry for each record of a batch topic, in the order of the log; one whose queue offsets
-cannot come after those before it gets none. Places mean nothing, so a queue is compared as a whole.
+Law: one entry for each record of a batch topic, in the order of the log; a record whose queue
+offsets cannot come after those before it gets none. Positions have no meaning there, so a queue is
+compared as a whole.
 
 How derived: BatchConsumeQueue.putMessagePositionInfoWrapper of 5.3.1 (spec F9, B12).
 """
@@ -46,14 +47,14 @@ BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
 
 
 UNREACHABLE: Final = "queue-impossible"
-"""Kind of finding of records that no queue can have."""
+"""Kind of the finding for records that no queue can have."""
 
 
 # --- what a record says -------------------------------------------------------------------------
 
 
 def inner_place(sys_flag: int, queue_offset: int, properties: Mapping[str, str]) -> tuple[int, int]:
-    """Return first queue offset and number of messages of a record; (-1, 0) where it lies.
+    """Return first queue offset and number of messages of a record; (-1, 0) where these are false.
 
     A record that holds no batch is one message.
     """
@@ -67,7 +68,7 @@ def inner_place(sys_flag: int, queue_offset: int, properties: Mapping[str, str])
 
 
 def entry_of(columns: RecordColumns, number: int) -> BatchEntry:
-    """Return the entry that a record of a batch topic calls for, no written one if it lies."""
+    """Return the entry that a record of a batch topic calls for; zeros if its numbers are false."""
     row = columns.cols[number].tolist()
     properties = {}
     if row[Column.SYS_FLAG] & INNER_BATCH:
@@ -96,7 +97,7 @@ def queue_stops(columns: RecordColumns) -> Int64Array:
 def entries_called_for(
     columns: RecordColumns, numbers: QueueNumbers
 ) -> Iterator[tuple[QueueKey, bytes]]:
-    """Yield queue and entry of each record of a batch topic, also of one that lies (`entry_of`)."""
+    """Yield queue and entry of each record of a batch topic, false ones too (`entry_of`)."""
     if not numbers.batch_topics:
         return
     queues = numbers.of(columns)
@@ -108,8 +109,8 @@ def entries_called_for(
 def batch_may_follow(base_offset: Any, queue_stop: Any, physical_offset: Any) -> Any:
     """Whether a record's first number may come after those of a queue up to `queue_stop`.
 
-    A forged number would refuse every later message: as many as fit the log may be missing. Numbers
-    or columns of them.
+    A forged number would refuse every later message, so at most as many as fit into the log may be
+    missing. Numbers or columns of them.
     """
     most = np.maximum(DOUBTFUL_BEGINNING, physical_offset // BATCH_MESSAGE_FIXED_SIZE)
     return (queue_stop <= base_offset) & (base_offset <= queue_stop + most)
@@ -119,7 +120,7 @@ def batch_may_follow(base_offset: Any, queue_stop: Any, physical_offset: Any) ->
 
 
 def stored_entries(content: bytes | bytearray) -> BatchEntryArray:
-    """Return the entries that the files of a queue hold, up to the last one that is no zeros."""
+    """Return the entries that the files of a queue hold, up to the last one that is not zeros."""
     count = -(-len(content.rstrip(b"\0")) // BATCH_ENTRY_SIZE_BYTES)
     # The last numbers of an entry may be zeros.
     whole = content[: count * BATCH_ENTRY_SIZE_BYTES].ljust(count * BATCH_ENTRY_SIZE_BYTES, b"\0")
@@ -156,14 +157,14 @@ def queue_findings(
     log_min: int,
     writer: LastWriter,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the entries of a queue, and which of its records can have none.
+    """Yield what is wrong with the entries of a queue, and with records that cannot have one.
 
     Parameters
     ----------
     stored
-        What stands in its files; entries of records before `log_min` have expired.
+        The entries in its files; those of records before `log_min` have expired.
     called
-        What its records call for, in the order of the log.
+        The entries that its records call for, in the order of the log.
     writer
         Where it is live, one of the two may have been read before the other.
     """
@@ -209,7 +210,7 @@ def queue_findings(
 
 
 def _followed(called: BatchEntryArray) -> BatchEntryArray:
-    """Return those entries that dispatch takes in, each after the ones before it."""
+    """Return the entries that dispatch accepts, each after the ones before it."""
     bases, places = (called[name].astype(np.int64) for name in ("base_offset", "physical_offset"))
     stops = bases + called["message_count"]
     follows = batch_may_follow(bases, np.append(0, stops)[:-1], places)

@@ -1,8 +1,8 @@
 """The damage map of a store: what its scrubber knows to be damaged, kept over restarts.
 
 It lies in the store's root as ``damage-map.json``, which 4.9 does not look at. The scrubber of an
-open store writes it; tables and reports read it. A file that is missing says nothing; one that is
-broken is begun again, because the next pass finds everything once more.
+open store writes it; tables and reports read it. A missing file says nothing; a broken one is
+started again, because the next pass finds everything once more.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rocketstore.errors import FormatError
 DAMAGE_MAP_FILE_NAME: Final = "damage-map.json"
 
 MAX_DAMAGED_RANGES: Final = 10_000
-"""Ranges that the map keeps, the first ones of the log: about 2 MB, so that it stays a small file
+"""Ranges that the map keeps, the first ones of the log: about 2 MB, so that the file stays small
 although a whole disk has rotted."""
 
 
 class DamagedRange(msgspec.Struct, frozen=True, rename="camel"):
-    """Bytes of the log without an intact record, and when (in ms) they were first seen so."""
+    """Bytes of the log without an intact record, and when (in ms) they were first found damaged."""
 
     physical_offset: int
     size: int
@@ -72,5 +72,5 @@ def decode_damage_map(content: bytes) -> DamageMap:
         return msgspec.json.decode(content, type=DamageMap)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(
-            f"no damage map: {error}", hint="remove it; a scrub finds all again"
+            f"no damage map: {error}", hint="remove it; the next scrub finds all damage again"
         ) from error

@@ -1,7 +1,7 @@
 """Which files of a log or a queue are usable, by their names and lengths.
 
-Law: a file that its name or its neighbours contradict is left out and reported, never guessed
-about; a short one is usable as far as it goes, of a long one its nominal size.
+Law: a file that does not fit its name or its neighbours is left out and reported, never guessed
+about. A short one is usable as far as it goes, a long one up to its nominal size.
 
 How derived: MappedFileQueue.load of 4.9 (spec F2).
 """
@@ -44,11 +44,11 @@ class FileProblem(Enum):
     DUPLICATE = "DUPLICATE"
     """Another directory holds a file of this name."""
     MISSING = "MISSING"
-    """Its neighbours are there, it is not: a hole."""
+    """It is missing between its neighbours: a hole."""
 
     @property
     def kind(self) -> str:
-        """What the kind of its finding ends with."""
+        """The suffix of its finding's kind."""
         return self.value.lower().replace("_", "-")
 
 
@@ -71,7 +71,7 @@ File = TypeVar("File", bound=Any)
 def usable_files(
     listed: Iterable[File], file_size: int, findings: list[FileFinding[AnyPath]]
 ) -> list[File]:
-    """Return the usable ones of ordered files; what is wrong with others goes to `findings`."""
+    """Return the usable files of an ordered list; faults of the others go to `findings`."""
     files: list[File] = []
 
     def report(path: AnyPath, problem: FileProblem, expected: str, found: str) -> None:
@@ -134,7 +134,7 @@ def log_file_findings(
         if entry_count:
             yield finding("log-empty", "commitlog", reason)
         else:
-            action = "nothing to do: no message came yet; if some did, bring the files back"
+            action = "nothing to do if no message was ever put; otherwise restore the files"
             yield finding("log-empty", "commitlog", reason, severity=Severity.NOTE, action=action)
 
 

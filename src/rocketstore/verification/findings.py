@@ -1,4 +1,4 @@
-"""What is found wrong with a store: every kind with its weight and remedy, declared once.
+"""Faults of a store: every kind with its severity and remedy, declared once.
 
 Law: a finding says what, where (file and offset), how bad, and what to do next.
 """
@@ -17,10 +17,10 @@ class Severity(Enum):
     """How bad a finding is, worst last."""
 
     NOTE = "note"
-    """Worth knowing; nothing is wrong (a filler entry, an older process's pre-allocated file)."""
+    """Worth knowing; nothing is wrong (a filler entry, a file that an earlier process made)."""
 
     WARNING = "warning"
-    """A structure that can be rebuilt, or a doubt that was decided for keeping."""
+    """A structure that can be rebuilt, or records of unclear origin that were kept."""
 
     DAMAGE = "damage"
     """Bytes that were messages or belong to the store's own files are lost or disagree."""
@@ -30,14 +30,14 @@ _N, _W, _D = Severity
 
 
 class Kind(NamedTuple):
-    """A kind of finding: weight, and what to do or what repair does, unless others are given."""
+    """A kind of finding: its severity, and what to do or what repair does, by default."""
 
     severity: Severity
     action: str
 
 
 DANGLING_HINT: Final = "bring back what the link points to, or remove the link and repair the store"
-"""What helps where a file is a link to one that is not there, say on a disk that is not mounted."""
+"""Remedy for a link to a file that is not there, for example on a disk that is not mounted."""
 
 _KEEPS: Final = "they keep their places; a get steps over them"
 _AGAIN: Final = "repair makes the index again"
@@ -120,7 +120,7 @@ log or a queue have kinds of their own, see `file_rules`."""
 INDEX_REBUILT: Final = frozenset(
     kind for kind, one in KINDS.items() if kind.startswith("index-") and one.action == _AGAIN
 ) | {"index-missing"}
-"""Kinds of trouble that making the index again takes away."""
+"""Kinds of findings that are gone when the index is made again."""
 
 
 class Finding(NamedTuple):
@@ -139,11 +139,11 @@ class Finding(NamedTuple):
     action
         What to do, or what repair would do or did.
     topic, queue_id, queue_offset
-        The queue, and the first queue offset that is concerned; None where none is.
+        The queue and the first queue offset concerned; None without.
     physical_offset
-        Place in the log; None where none is.
+        Place in the log; None without.
     expected, found
-        The two values, as far as it is one value.
+        The two values, if the finding is about a single value.
     """
 
     severity: Severity
@@ -176,7 +176,7 @@ def finding(  # noqa: PLR0913 - what, where, why; the rest have defaults
     action: str | None = None,
     **more: Any,
 ) -> Finding:
-    """Return a finding with the weight and the remedy of its kind, unless others are given."""
+    """Return a finding with the severity and the remedy of its kind, unless others are given."""
     known = KINDS[kind]
     return Finding(
         known.severity if severity is None else severity,
@@ -191,7 +191,7 @@ def finding(  # noqa: PLR0913 - what, where, why; the rest have defaults
 
 
 class LastWriter(NamedTuple):
-    """What is known of the writer of a store: what it has not entered yet is no loss.
+    """What is known about the writer of a store: entries that it has not written yet are no loss.
 
     It `is_live`, at work; or it was killed when the last record of the log whose entry agrees was
     that at `dispatched_to`, a physical offset: -1 without one, None where it was not killed.
@@ -201,10 +201,10 @@ class LastWriter(NamedTuple):
     dispatched_to: int | None = None
 
     def judged(self, found: Finding) -> Finding:
-        """Return a finding of missing entries as a warning where they are only not made yet.
+        """Return a finding of missing entries, as a warning where they are only not made yet.
 
-        Records are dispatched in the order of the log, so a killed writer leaves none out before
-        the last one that it entered. The next opening enters the others.
+        Records are dispatched in the order of the log, so a killed writer left out none before the
+        last one that it entered. The next opening enters the others.
         """
         reached, at = self.dispatched_to, found.physical_offset
         if reached is None or at is None or at <= reached:
@@ -269,7 +269,7 @@ class VerifyReport:
 
     @property
     def has_warnings(self) -> bool:
-        """Whether something was found that is no mere note."""
+        """Whether something more than a note was found."""
         return any(one.severity is not Severity.NOTE for one in self.findings)
 
     @property
@@ -286,7 +286,7 @@ class VerifyReport:
 
 
 def state_of(findings: Sequence[Finding]) -> str:
-    """Return in a few words what findings come to, as the last line of a check has it."""
+    """Return a summary of findings in a few words, for the last line of a check."""
     if any(one.severity is Severity.DAMAGE for one in findings):
         return f"DAMAGED: {len(findings)} findings"
     if any(one.kind == "abort" for one in findings):

@@ -1,7 +1,7 @@
 """An index file by itself, and its items against the keys of the records.
 
-Law: an index is only a way to find records, so nothing in it is ever lost for good: every finding
-means "make it again". Items pass by in order, and one number per slot is kept.
+Law: an index only helps to find records, so every finding about it means "make it again".
+Items pass by in order, and one number per slot is kept.
 
 How derived: IndexFile and IndexService of 4.9 (spec F10, B15). Java's own index may lack keys
 (K-I1) and hold the record of a crash twice (K-I8); the first is reported, the second is not.
@@ -53,7 +53,7 @@ class IndexDefect(msgspec.Struct, array_like=True):
 
 
 class IndexFacts(msgspec.Struct, array_like=True):
-    """What one index file holds, looked at by itself.
+    """The content of one index file, judged by itself.
 
     `first` and `last` are the physical offsets of the records of its first and its last item, -1
     without items; `last_difference_s` is the time that the last one states; `slots_in_use` is None
@@ -134,7 +134,7 @@ def check_index_file(
 def _slot_troubles(
     read: ReadBytes, layout: IndexLayout, newest: Int64Array, live_count: int | None
 ) -> list[IndexDefect]:
-    """Compare slots with the newest items; those of more items than a live file had are new."""
+    """Compare slots with the newest items; slots beyond the items that a live file had are new."""
     wrong, first_bad = 0, -1
     for begin in range(0, len(newest), CHUNK_SLOTS):
         expected = newest[begin : begin + CHUNK_SLOTS]
@@ -158,7 +158,7 @@ def _out_of_order(position: int) -> IndexDefect:
 
 
 class Lacking(NamedTuple):
-    """Keys that no item has: how many, and the first record of one."""
+    """Keys without an item: how many, and the first record with one."""
 
     key_count: int = 0
     first: int = -1
@@ -217,7 +217,7 @@ def index_findings(
                 troubles += _header_troubles(file, store_time)
         found += [finding(one.kind, file.file, one.reason, offset=one.offset) for one in troubles]
     if not in_order:
-        return found  # an item may lie where nobody looks for it: a rebuild is due anyway
+        return found  # an item may be in a place where no search looks: a rebuild is due anyway
     for one in sorted(stray, key=lambda one: (one.is_stale, one.file)):
         kind = "index-stale" if one.is_stale else "index-wrong"
         what = "name records past the log's end" if one.is_stale else "name no record with that key"
@@ -250,12 +250,12 @@ def _header_troubles(
 
 
 class HeaderWitness(NamedTuple):
-    """What is known of a file besides its header.
+    """What is known about a file besides its header.
 
     The records of its first and its last item, and their store times, None where they cannot be
     read; the last item's time difference, None where it is the only one, whose own is another
     file's (K-I5); how many slots are in use, and how many items, as until 4.7.0 each item counted,
-    None where nobody counted.
+    None if not counted.
     """
 
     first_offset: int
@@ -278,7 +278,7 @@ def right_times(header: IndexHeader, witness: HeaderWitness) -> IndexHeader:
     """Return the header with the times that items and records agree on.
 
     4.9 believes a header: where its times are wrong, a search by time passes the file over. A time
-    is wrong only when two witnesses contradict it: that of a record has no checksum either.
+    is wrong only when two sources contradict it: the store time of a record has no checksum either.
     """
     begin, end = header.begin_timestamp_ms, header.end_timestamp_ms
     recorded_begin = begin if witness.begin_ms is None else witness.begin_ms

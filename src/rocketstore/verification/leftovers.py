@@ -2,11 +2,11 @@
 
 A 4.9 broker that cuts its log after a crash only moves a position back; the bytes stay. What it
 writes later may be shorter, and after the new end stand old records with the right magic, length,
-address and checksum. They are not messages, yet nothing in one of them says so. What gives them
-away is their relation to the records in front: their queue offsets were given out again since, and
+address and checksum. They are not messages, yet no field in them says so. They are recognised by
+their relation to the records in front: their queue offsets were given out again since, and
 their store times are older.
 
-The same relation can come about honestly (a topic deleted and created again restarts at queue
+The same relation can have an innocent cause (a topic deleted and created again restarts at queue
 offset 0, a clock is set back, a bit flips in a header, which no checksum covers), so the test is
 narrow:
 
@@ -14,12 +14,13 @@ narrow:
   break, or after another leftover. What an unbroken chain reaches from a kept record is kept.
 - Prepared and rollback records, whose queue offset is always 0, neither testify nor are judged.
 - A queue offset repeats only against the queue's present life (since its numbers last restarted),
-  and only records count that agree with their neighbours, so one flipped header on either side
-  convicts nobody.
+  and only records count that agree with their neighbours, so a single flipped header on either side
+  decides nothing.
 - The time goes back only if the stretch *ends* older than the last trusted record: a log that went
   on after a clock was set back catches up.
-- A break that is *bridged* (the broken record's own header leads to where the stretch begins) says
-  that the log went on there; then older times alone are a doubt, which is kept and reported.
+- A break that is *bridged* (the broken record's own header leads to where the stretch begins) shows
+  that the log went on there; then older times alone are not enough: the stretch is kept, and
+  reported.
 
 Law: pure functions over numpy columns; no file is read here. The reasons, case by case, are in
 docs/decisions/0004-leftovers.md.
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 EVIDENCE_RECORD_LIMIT: Final = 262_144
-"""Records of a stretch that are asked for repeats. Repeats stand at the head of each queue's
+"""Records of a stretch that are checked for repeats. Repeats stand at the head of each queue's
 records, because an old log numbered its messages upwards too, so more would only cost memory."""
 
 TRUSTED_RECORD_LIMIT: Final = 8_388_608
@@ -52,10 +53,10 @@ TRUSTED_RECORD_LIMIT: Final = 8_388_608
 What the present log wrote over an old one stands right in front of the leftovers."""
 
 CLOCK_TOLERANCE_MS: Final = 24 * 3600 * 1000
-"""A store time later than now by more than this is a damaged header, not a clock."""
+"""A store time later than now by more than this is a damaged header, not a wrong clock."""
 
 TAIL_RECORD_COUNT: Final = 4096
-"""Records at the end of a stretch that are asked for its time, and for where its queues stopped."""
+"""Records at the end of a stretch from which its time and the ends of its queues are taken."""
 
 TIME_WITNESS_COUNT: Final = 3
 """Records whose median is taken as the time at which a stretch begins or ends."""
@@ -83,7 +84,7 @@ class Judgement(NamedTuple):
 
 
 class KeyColumns(NamedTuple):
-    """What the test looks at, one row per record in log order.
+    """The columns that the test looks at, one row per record in log order.
 
     `queue_number` is equal for normal records of the same topic and queue id, and only for those;
     `queue_stop` is the queue offset after a record, which may hold a batch; `is_normal` is false
@@ -114,7 +115,7 @@ class KeyColumns(NamedTuple):
 
 
 class LeftoverJudge:
-    """Decides stretch by stretch, in physical order, what is log and what an old log left behind.
+    """Decides stretch by stretch, in physical order, which are the log's and which an old log left.
 
     Call `decide` for each stretch, and after a kept one `trust` with all of its records. By
     `now_ms` an impossible store time is recognised.
@@ -179,7 +180,7 @@ class LeftoverJudge:
         went_back = last_ms is not None and ends_ms is not None and ends_ms < last_ms
         normal = head.rows(head.is_normal)
         repeats = self._repeated_heads(normal)
-        # A leftover testifies that the log had ended: nothing bridges over it.
+        # A leftover shows that the log had ended: no bridge leads over it.
         is_bridged = is_bridged and leftover is None
         # While the clock goes on, a single repeat among many records is a flipped header rather
         # than an old log, which repeats record after record.
@@ -208,7 +209,7 @@ class LeftoverJudge:
         return Judgement(Verdict.LOG, "nothing repeats and the store time goes on")
 
     def _repeated_heads(self, normal: KeyColumns) -> int:
-        """Count records at the head of their queue's part of a stretch that repeat trusted ones."""
+        """Count the records that repeat trusted ones at the head of each queue's part."""
         count = 0
         for queue, asked in _by_queue(normal):
             given = self._given_of(queue)
@@ -248,8 +249,8 @@ def _by_queue(normal: KeyColumns) -> Iterator[tuple[int, Runs]]:
 def present_life(queue_offsets: Runs) -> Runs:
     """Return the firm queue offsets of one queue since its numbers last restarted.
 
-    A queue restarts when its topic is deleted and created again. A restart is believed when the
-    next record goes on from it; a lone number that goes back is a flipped header. Numbers that
+    A queue restarts when its topic is deleted and created again. A restart counts when the next
+    record continues it; a single number that goes back is a flipped header. Numbers that
     agree with neither neighbour are left out for the same reason.
     """
     if len(queue_offsets) < 2:
@@ -293,7 +294,7 @@ def _median_time(records: KeyColumns, *, from_end: bool) -> int | None:
 
 
 class ChainSource(Protocol):
-    """What is known of a log's chains."""
+    """What is known about a log's chains."""
 
     def load(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Prepare for questions about chains in some ranges of the log."""
@@ -316,15 +317,15 @@ class ChainSource(Protocol):
 
 
 def left_chains(chains: Sequence[Chain], source: ChainSource, now_ms: int) -> list[LeftChain]:
-    """Return the chains that an earlier log left, and those that are kept in doubt.
+    """Return the chains that an earlier log left, and those that are kept although unclear.
 
-    Of a log without a break nothing is asked.
+    A log without a break needs no judgement.
     """
     records, linked = links(chains)
     if all(linked):
         return []
     judge, none = LeftoverJudge(now_ms), KeyColumns.joined([])
-    # Of each chain the first one whose records testify about it.
+    # Of each chain, the first stretch whose records decide about it.
     counts = np.cumsum([0, *(one.record_count for one in records)])
     witnesses = np.searchsorted(counts, counts[:-1] - TRUSTED_RECORD_LIMIT, side="right") - 1
     firsts = np.maximum(witnesses, 0).tolist()
@@ -369,7 +370,7 @@ BRIDGE_HEADER_BYTES: Final = 88
 
 
 class Headers:
-    """What records of a file say of themselves; `read` returns so many bytes from a position.
+    """What records of a file state; `read` returns so many bytes from a position.
 
     `base` is the physical offset of the file, which is zeros from where `read` returns fewer bytes.
     """
@@ -378,7 +379,7 @@ class Headers:
         self._read, self._base, self._size = read, base, size
 
     def lead(self, start: int, stop: int) -> bool:
-        """Whether the broken bytes from `start` on testify that the log went on at `stop`.
+        """Whether the broken bytes from `start` on show that the log went on at `stop`.
 
         The record that should stand at `start` is damaged, but its header may still lead on: by its
         length, or by the lengths inside it, to `stop` or to another damaged record's header, and so
@@ -401,7 +402,7 @@ class Headers:
         return self._bytes(at + 4, 4) in RECORD_MAGICS, self._number(at + 28, 8) == offset
 
     def _ends_of_record(self, offset: int) -> list[int]:
-        """Where a record says that it ends, if magic or address vouch for its header."""
+        """Return the ends that a record states, if magic or address confirm its header."""
         at = offset - self._base
         if at + BRIDGE_HEADER_BYTES > self._size or not any(self._vouched(offset)):
             return []

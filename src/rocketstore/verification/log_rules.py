@@ -1,7 +1,7 @@
-"""What stands in a log as a whole: chains put together from stretches, damage, the end.
+"""The content of a log as a whole: chains put together from stretches, damage, the end.
 
 Law: the log's end is the end of the last chain that is kept; nothing after it is log. Which chains
-after a break an earlier, longer log left, recovery's judge says (decision 0004).
+after a break come from an earlier, longer log is decided as in recovery (decision 0004).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WITNESSES: Final = 3
 """Store times at each end of a chain, by which leftovers are recognised."""
 
 _NEAR: Final = 64
-"""So many rows at an end of a chain nearly always hold what is asked for."""
+"""This many rows at an end of a chain nearly always hold what is looked for."""
 
 
 class Chain(msgspec.Struct, array_like=True):
@@ -92,7 +92,7 @@ class Damaged(msgspec.Struct, array_like=True):
 
 
 class Stretch(msgspec.Struct, array_like=True):
-    """What stands in a byte range of the file at `base`; `is_gone`: it was deleted unread."""
+    """The content of a byte range of the file at `base`; `is_gone`: it was deleted unread."""
 
     base: int
     start: int
@@ -143,7 +143,7 @@ class Stretch(msgspec.Struct, array_like=True):
 
 
 class LeftChain(NamedTuple):
-    """Records after a break about which there is something to say."""
+    """Records after a break that are reported."""
 
     start: int
     stop: int
@@ -217,7 +217,7 @@ def joined_chains(stretches: Sequence[Stretch]) -> list[Chain]:
 
 
 def links(chains: Sequence[Chain]) -> tuple[list[Chain], list[bool]]:
-    """Return the chains with records, and whether each goes on where the one before it ended."""
+    """Return the chains with records, and whether each continues where the one before it ended."""
     records: list[Chain] = []
     is_linked: list[bool] = []
     expected: int | None = None
@@ -241,8 +241,8 @@ def log_view(
 ) -> LogView:
     """Put the parts of a log together: ordered stretches of the files that begin at `bases`.
 
-    `judge` returns those of the chains that an earlier log left, or that are kept in doubt. Before
-    `start` nothing was looked at.
+    `judge` returns the chains that an earlier log left, or that are kept although unclear. Nothing
+    before `start` was read.
     """
     if not bases:
         return LogView(0, 0, 0, [], [], [], [])
@@ -276,7 +276,7 @@ def _unwritten_ends(
 ) -> Iterator[Damaged]:
     """Call a file's unwritten end damage where the log goes on in a later file.
 
-    Every full file ends in a BLANK, so what should be there was lost: records, or at least that.
+    Every full file ends in a BLANK, so records were lost there, or at least the BLANK.
     """
     covered = dict.fromkeys(bases, 0)
     extents = [(one.start, one.stop) for one in chains]

@@ -1,7 +1,7 @@
-"""What brokers of 5.x keep in a store beside the files of 4.9, and this version does not work with.
+"""Parts that brokers of 5.x keep in a store beside the files of 4.9, and that are not supported.
 
-Law: a store with such a part is read, each part is a finding, and nothing is written to it: what is
-stored would be lost when that broker comes back, or what waits there would never be delivered.
+Law: a store with such a part is read, each part is a finding, and nothing is written to it: new
+messages would be lost when that broker comes back, or waiting ones would never be delivered.
 
 How derived: BrokerController, RocksDBConsumeQueueStore, ConfigStorage, EpochFileCache, TimerWheel,
 PopReviveService, PopConsumerService, CompactionPositionMgr of 5.3.3 (decision 0037).
@@ -55,11 +55,11 @@ _PARTS: Final = {
 NEWER_FILES: Final = (
     *_PARTS, "config/timercheck", "timerwheel", "compaction/position-checkpoint",
 )  # fmt: skip
-"""Every file that tells of such a part, by its name below the store."""
+"""Every file that shows such a part, by its name below the store."""
 
 
 def rocksdb_queues(directory: object) -> StoreError:
-    """Return what is said where queues are asked of a store that has them in RocksDB."""
+    """Return the error for queues of a store that has them in RocksDB."""
     return StoreError(
         f"{directory} is a RocksDB: a broker of 5.x keeps the queues there (defaultRocksDB)",
         hint="store scan and Spark's table commitlog read the log; to work with it here, copy "
@@ -68,7 +68,7 @@ def rocksdb_queues(directory: object) -> StoreError:
 
 
 def refuse_rocksdb_tables(directory: object, names: Container[str]) -> None:
-    """Refuse to take the offsets of a store for none where they are in RocksDB."""
+    """Refuse to take a store for one without offsets where these are in RocksDB."""
     if "rdb" in names or "consumerOffsets" in names:
         raise StoreError(f"{directory}: {_TABLES[0]}", hint=_TABLES[1])
 
@@ -93,7 +93,7 @@ def newer_findings(
         return
     keys = frozenset(queues())
     read_ms, _, taken = struct.unpack_from(">qqq", checkpoint.ljust(24, b"\0"))
-    if not isinstance(wheel, bytes):  # 5.4 may keep it elsewhere: all that was ever put may wait
+    if not isinstance(wheel, bytes):  # 5.4 may keep it elsewhere: every message may wait
         wheel, taken = b"", 0
     slots = np.frombuffer(wheel, _SLOT, count=len(wheel) // _SLOT.itemsize)
     slots = slots[(slots["f3"] > 0) & (slots["f0"] > 0)]

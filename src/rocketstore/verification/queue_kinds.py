@@ -1,9 +1,9 @@
 """Which topics are batch topics, and where ``topics.json`` and the queues there are disagree.
 
 The queues of a batch topic (``queue.type`` of the table) are in ``batchconsumequeue``, those of any
-other in ``consumequeue``. A broker of 4.x, which knows no kinds, makes the latter of every topic
-when it opens a store, so these can go. The former are made for batch topics only: where the table
-does not say that a topic is one, it has lost that, and only the table can be mended.
+other in ``consumequeue``. A broker of 4.x, which knows no kinds, makes plain queues of every topic
+when it opens a store, so these can be removed. Batch queues are made for batch topics only: a table
+that does not name such a topic has lost the entry, and only the table can be repaired.
 
 How derived: ConsumeQueueStore.queueTypeShouldBe of 5.3.1, which starts with neither.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocketstore.verification.small_files import Content
 
 PLAIN_QUEUES: Final = "SimpleCQ"
-"""What a broker of 5.x says of topics that are like all others."""
+"""The type that a broker of 5.x gives to ordinary topics."""
 
 _TABLE: Final = f"{CONFIG_DIRECTORY}/{TOPICS_FILE}"
 
@@ -38,7 +38,7 @@ class QueueKinds(NamedTuple):
     """The batch topics of a store, by its table or its queues, and where these disagree.
 
     `misplaced` are the directories, below the store, of queues that batch topics do not have;
-    `unsaid` are batch topics of which the table does not say so.
+    `unsaid` are batch topics that the table does not mark.
     """
 
     batch_topics: frozenset[str]
@@ -65,7 +65,7 @@ def queue_kinds(
 
 
 def refuse_unknown(topic: str, attributes: Mapping[str, str] | None) -> None:
-    """Raise where a table says of a topic that its queues are of a kind that is not known."""
+    """Raise where a table gives a topic a kind of queue that is not known."""
     kind = (attributes or {}).get(QUEUE_TYPE, PLAIN_QUEUES)
     if kind not in (PLAIN_QUEUES, BATCH_QUEUES):
         raise StoreError(

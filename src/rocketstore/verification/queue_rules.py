@@ -1,10 +1,11 @@
-"""What stands in a queue against what the records of the log call for.
+"""The entries of a queue against those that the records of the log call for.
 
-A stretch of records is compared with the entries at the places that it states; what comes out adds
-up, so however a log is cut, the parts of a queue say the same. Entries that no record called for
-are judged at the end: places of lost records, entries that point past the log or at something else.
+A stretch of records is compared with the entries at the places that it states. The results add up,
+so however a log is cut into parts, the sum for a queue is the same. Entries that no record called
+for are judged at the end: places of lost records, entries that point past the log or at something
+else.
 
-Law: a queue offset is never moved; the question is always what stands at this place.
+Law: a queue offset is never moved; the question is always which entry stands at this place.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ EXPLAINED: Final = {
     "delay-levels": "deliver times by other delay levels, or by a clock behind the store time",
     "multi-dispatch": "entries in extra queues of other records (enableMultiDispatch)",
 }
-"""Reasons for which an entry of a record is another than dispatch would write today."""
+"""Reasons why an entry of a record differs from the one that dispatch would write today."""
 
 
 class QueuePart(NamedTuple):
-    """What some records of one queue, in log order and the first at `start`, say about it.
+    """What some records of one queue, in log order from `start` on, say about it.
 
     Attributes
     ----------
@@ -156,7 +157,7 @@ def _missing_runs(offsets: Int64Array, physical: Int64Array, agrees: BoolArray) 
 
 
 def added(part: QueuePart, more: QueuePart) -> QueuePart:
-    """Return what a part and the one after it say together."""
+    """Return the sum of a part and the one after it."""
     both = [one for one in (part, more) if one.first <= one.last]
     return QueuePart(
         part.start if len(part.stated) else more.start,
@@ -179,7 +180,7 @@ def entries_at(offsets: Int64Array, read: ReadEntries) -> EntryArray:
     found, at = np.empty(offsets.size, ENTRY_DTYPE), 0
     while at < ordered.size:
         first = int(ordered[at])
-        # One flipped offset must not make this read a whole disk of nothing.
+        # One flipped offset must not make this read a disk full of zeros.
         stop = int(np.searchsorted(ordered, first + CHUNK_ENTRIES))
         entries = read(first, int(ordered[stop - 1]) + 1 - first)
         found[order[at:stop]] = entries[ordered[at:stop] - first]
@@ -218,7 +219,7 @@ class QueueView:
         self.topic, self.queue_id = key
         self.file_entries = max(1, file_size // ENTRY_SIZE_BYTES)
         self._read: ReadEntries = functools.partial(padded, files)
-        # The queue offsets that each file has room for.
+        # The queue offsets that each file has space for.
         self._held = held = [
             (file.base // ENTRY_SIZE_BYTES, -(-(file.base + file.size) // ENTRY_SIZE_BYTES))
             for file in files.files
@@ -311,7 +312,7 @@ class QueueView:
     def _judge(self, log: LogBounds) -> None:
         gaps = runs.gaps(self.backed, self.first_offset, self.last_used)
         held = runs.joined([self._held])
-        # However far away a stray file lies, what no file holds is not read.
+        # However far away a stray file lies, gaps between files are not read.
         found = [
             Unbacked(UnbackedKind.UNWRITTEN, start, stop)
             for start, stop in runs.pairs(runs.without(gaps, held))
@@ -337,8 +338,8 @@ class QueueView:
 def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
     """Return the runs of missing entries whose numbers can be, and note the others.
 
-    A record's header has no checksum. A number that so many messages would have to precede as have
-    no room before the record is not believed: the places before it would fill the disk. The rule is
+    A record's header has no checksum. A number is not believed if so many messages do not fit into
+    the log before the record: the places before it would fill the disk. The rule is
     that of dispatch (`may_follow`).
     """
     parts = [part for part in parts if len(part.stated)]
@@ -362,10 +363,10 @@ def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
 def _beginning(rows: Int64Array, file_entries: int) -> int:
     """Return the number that a queue without files begins with.
 
-    It may be any, because old files of log and queue may be gone. It is a forged one where neither
-    the log before its record has room for so many messages, nor the next record goes on there.
+    It may be any number, because old files of log and queue may be gone. It is forged if so many
+    messages do not fit into the log before its record, and the next record does not continue there.
     """
-    # One that no file can have says nothing about the others.
+    # A number that no file can have says nothing about the others.
     rows = rows[(rows[:, 0] >= 0) & (rows[:, 0] <= MAX_QUEUE_OFFSET)]
     for row, after in itertools.zip_longest(rows.tolist(), rows[1:, 0].tolist()):
         first, past, at = row[:3]
@@ -379,7 +380,7 @@ def _beginning(rows: Int64Array, file_entries: int) -> int:
 
 
 def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
-    """Yield what is wrong with a queue; what a live writer has not dispatched yet is nothing."""
+    """Yield what is wrong with a queue; what a live writer has yet to dispatch is no fault."""
     if not is_directory_name(queue.topic):
         if queue.record_count:
             yield finding(
@@ -461,7 +462,7 @@ def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str) -> F
 
 
 def extension_finding(directory: str, topic: str, queue: str, sizes: Sequence[int]) -> Finding:
-    """Name the extension of a queue (spec F7): what is wrong in it is wrong of entries."""
+    """Name the extension of a queue (spec F7): its faults are reported as those of entries."""
     return finding(
         "queue-ext",
         directory,

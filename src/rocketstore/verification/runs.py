@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rocketstore.native.row import Int64Array
 
     Runs: TypeAlias = Int64Array
-    """Shape (n, 2): disjoint, sorted, never touching, unless a function says otherwise."""
+    """Shape (n, 2): disjoint, sorted and not adjacent, unless a function says otherwise."""
 
 
 def no_runs() -> Runs:

@@ -1,7 +1,7 @@
 """The small files of a store: checkpoint and JSON tables, each against the log and the queues.
 
-A consumer that stands past a queue's end waits for messages that may never come; one before its
-beginning has lost some.
+A consumer whose offset is past a queue's end waits for messages that may never come; one whose
+offset is before its beginning has lost some.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Content = bytes | str | None
 def small_file_findings(
     content_of: Callable[[str], Content], now_ms: int, latest_ms: int, *, was_aborted: bool
 ) -> Iterator[Finding]:
-    """Yield what is wrong with all of them; `was_aborted` is the last writer's end."""
+    """Yield the faults of all of them; `was_aborted` tells how the last writer ended."""
     if was_aborted:
         yield finding("abort", ABORT_FILE_NAME, "the last writer did not end in order")
     yield from checkpoint_findings(content_of(CHECKPOINT_FILE_NAME), now_ms, latest_ms)
@@ -190,7 +190,7 @@ def _decoded(content: Content, name: str) -> tuple[Any, str | None]:
 
 
 class Position(NamedTuple):
-    """Where a consumer, or a delay level, goes on in a queue."""
+    """Where a consumer, or a delay level, continues in a queue."""
 
     file: str
     who: str
@@ -230,12 +230,12 @@ def standing_findings(
     """Compare positions with the first and end of each queue (`position_findings`)."""
     topics = {DELAY_TOPIC, *(key.topic for key in bounds)}
     for one in standing:
-        if one.topic in topics:  # else it was deleted, or has had no message yet
+        if one.topic in topics:  # otherwise it was deleted, or has had no message yet
             yield from position_findings(one, bounds.get(QueueKey(one.topic, one.queue_id), (0, 0)))
 
 
 def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[Finding]:
-    """Compare a consumer's next offset with first and end of its queue: of none, (0, 0)."""
+    """Compare a consumer's next offset with first and end of its queue; (0, 0) without one."""
     first, end = bounds
     at = f"{position.who}: next is queue offset {position.offset}, and the queue"
     if position.offset > end:

@@ -1,4 +1,4 @@
-"""What queue entries are that no intact record of the log backs."""
+"""The kinds of queue entries that no intact record of the log backs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UnbackedKind(Enum):
     BEYOND = "beyond-log"
     """They point past the last log file: a file is gone, or was never seen again."""
     WRONG = "wrong"
-    """They point at something else: another queue's record, or no record's start."""
+    """They point at another queue's record, or not at the start of a record."""
 
     @property
     def is_hole(self) -> bool:
@@ -72,7 +72,7 @@ class LogBounds(NamedTuple):
 
 
 class Unbacked(NamedTuple):
-    """Neighbouring entries without an intact record; after a tail comes nothing that stays."""
+    """Neighbouring entries without an intact record; no entry after a tail stays."""
 
     kind: UnbackedKind
     start: int
@@ -81,7 +81,7 @@ class Unbacked(NamedTuple):
 
 
 def unbacked_runs(entries: EntryArray, first: int, log: LogBounds) -> list[Unbacked]:
-    """Say what neighbouring entries are that no record backs; `first` is their queue offset."""
+    """Classify neighbouring entries that no record backs; `first` is their queue offset."""
     if not len(entries):
         return []
     kinds = _kinds(entries, log)

@@ -1,4 +1,4 @@
-"""``rocketstore pipeline archive``: what a log has got since the last run, to a Delta table."""
+"""``rocketstore pipeline archive``: add the new part of a log to a Delta table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def archive(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> None:
-    """Archive what a store's log has got since the last time, as Delta tables by day.
+    """Archive what was added to a store's log since the last run, as Delta tables by day.
 
     Parameters
     ----------

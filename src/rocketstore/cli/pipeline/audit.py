@@ -45,7 +45,7 @@ def audit(
     config = (settings or StoreSettings()).load(store)
     if out is not None:
         refuse_taken(str(out))
-    # What is wrong with the place is said before Spark is started, which takes seconds.
+    # A wrong place is reported before Spark is started, which takes seconds.
     find_places(store, config)
     spark = pipeline.session(master, quiet=True)
     report: AuditReport = pipeline.audit(

@@ -1,4 +1,4 @@
-"""``rocketstore pipeline rebuild``: queues and index again from the CommitLog, on Spark."""
+"""``rocketstore pipeline rebuild``: make queues and index again from the CommitLog, on Spark."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def rebuild(
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> int:
-    """Make queues and index again from the CommitLog of a store that nobody has open.
+    """Make queues and index again from the CommitLog of a store that no process has open.
 
-    What was there is kept in repair/ inside the store.
+    The old ones are kept in repair/ inside the store.
 
     Parameters
     ----------
     store
         Directory of the store, or its URI on an object store.
     prove
-        Change nothing: say where queues and index differ from what would be made, and why.
+        Change nothing: report where queues and index differ from what would be made, and why.
     to
-        Make them in this place, where there is nothing yet, and leave the store as it is; a path,
-        or a URI. A store on an object store needs one.
+        Make them in this new place, and leave the store as it is; a path or a URI. Needed for a
+        store on an object store.
     """
     from rocketstore import pipeline
 
@@ -70,19 +70,19 @@ def _print_report(report: RebuildReport, output: Output) -> None:
         f"{report.queue_count:,} queues, {report.index_item_count:,} index items"
     )
     if report.target != report.store:
-        print(f"They were made in {report.target}; the store is as it was")
+        print(f"They were made in {report.target}; the store is unchanged")
     if report.kept is not None:
-        print(f"What was there is kept in {report.kept}")
+        print(f"The old ones are kept in {report.kept}")
     if report.refused_count:
-        print(f"{report.refused_count:,} records have no entry: their place is taken or cannot be")
+        print(f"{report.refused_count:,} records have no entry: their place is taken or impossible")
     for queue, count in report.kept_places.items():
         print(
-            f"{queue}: {count:,} places at its end are kept: their records are gone, and their "
+            f"{queue}: {count:,} places at its end are kept: their records are lost, and their "
             "numbers are not given again",
             file=sys.stderr,
         )
     for queue in report.gone_queues:
-        print(f"No record of {queue} is left: the queue is gone", file=sys.stderr)
+        print(f"No record of {queue} is left: the queue was removed", file=sys.stderr)
     _print_damage(report.damage)
 
 

@@ -28,8 +28,8 @@ def report(
 ) -> None:
     """Report traffic, sizes, latency, keys, delays, retries and damage as one HTML page.
 
-    The page needs no network and no script. Tables as Parquet and what the page shows as JSON are
-    beside it. The store may be in use; nothing is written to it.
+    The page needs no network and no script. Beside it are tables as Parquet, and the page's content
+    as JSON. The store may be in use; nothing is written to it.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def report(
 
     config = (settings or StoreSettings()).load(store)
     place = out or Path(f"rocketstore-report-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - a name
-    # What is wrong with the places is said before Spark is started, which takes seconds.
+    # A wrong place is reported before Spark is started, which takes seconds.
     planned = plan_report(store, place, config, split_mib * MiB)
     spark = pipeline.session(master, quiet=True)
     _print_report(run_report(spark, planned), output)

@@ -21,7 +21,7 @@ from rocketstore.cli.output import print_object
 
 def restore(
     archive: ArchiveLocation,
-    store: Annotated[str, Parameter(name="STORE", help="What becomes the store: a path or URI.")],
+    store: Annotated[str, Parameter(name="STORE", help="Where the store is made: a path or URI.")],
     /,
     *,
     as_of: str | None = None,
@@ -42,18 +42,18 @@ def restore(
     archive
         Directory of the archive, or its URI on an object store.
     store
-        A place where there is nothing yet.
+        A new or empty place.
     as_of
         Version of the archive's table messages, or an ISO 8601 time; unset: the latest.
     broker
-        Whose log, where the archive has several.
+        Broker of the log, if the archive has several.
     topic
         Only messages of this topic; repeatable.
     allow_gaps
-        Restore a log of which rows were deleted from the archive: with zeros in their place, and
-        without files of which nothing is left.
+        Restore a log although rows of it were deleted from the archive: zeros take their place, and
+        files with no rows left are omitted.
     log_only
-        Make no queues and no index: the first program that opens the store does.
+        Make no queues and no index: the first program that opens the store makes them.
     """
     from rocketstore import pipeline
 
@@ -78,7 +78,7 @@ def restore(
     if result.missing_bytes:
         print(
             f"{result.missing_bytes:,} bytes in {result.missing_stretches:,} stretches of the log "
-            "are gone from the archive: zeros, or files that are left out",
+            "are gone from the archive: they are zeros, or files that were omitted",
             file=sys.stderr,
         )
     whole = "as they were archived" if not result.missing_bytes else "with gaps"

@@ -1,4 +1,4 @@
-"""``rocketstore pipeline sweep``: what killed jobs left, listed or removed."""
+"""``rocketstore pipeline sweep``: list or remove what killed jobs left behind."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def sweep(
     untouched_hours: float = 24,
     output: OutputOption = "table",
 ) -> int:
-    """List what killed restores, rebuilds, audits, reports and writes left, and remove it if told.
+    """List, or remove, what killed restores, rebuilds, audits, reports and writes left.
 
-    Exits 0 where nothing is left that no running job holds, 1 where something was.
+    Exits 1 if there were leftovers that no running job holds, else 0.
 
     Parameters
     ----------
     remove
         Remove what no running job holds.
     untouched_hours
-        How long nothing may have changed in what a process of another machine, or an earlier
-        release, has made, before nobody is taken to hold it.
+        How long the files of a process that is not known here (another machine, an earlier release)
+        must be unchanged before they count as left behind.
     """
     from rocketstore.pipeline.jobs import sweeping
 

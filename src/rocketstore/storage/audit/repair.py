@@ -1,4 +1,4 @@
-"""Repair a store that nobody writes to: keep evidence, set wrong files aside, recover, verify.
+"""Repair a store that no process writes: keep evidence, set wrong files aside, recover, verify.
 
 After an audit and a plan files get their lengths, places that no record can fill get fillers, a
 wrong index is set aside, and recovery from the log's first byte on does the rest. Under ``salvage``
@@ -61,7 +61,7 @@ _MENDED: Final = (
     "log-tail", "log-leftover", "log-file-", "queue-file-", "queue-missing", "queue-wrong",
     "queue-unwritten", "queue-gap", "queue-kind", "checkpoint", *INDEX_REBUILT,
 )  # fmt: skip
-"""How the kinds of findings begin that are gone after a repair."""
+"""Prefixes of the kinds of findings that a repair removes."""
 
 _MENDED_AS_JAVA: Final = (*_MENDED, "queue-stale", "queue-beyond-log", "queue-kept")
 """Under ``compatible``, which does not keep the places of records lost with the log's end."""
@@ -83,7 +83,7 @@ def rebuild_store(
     """
     repair = _Repair(path, config, disk, now_ms, "salvage")
     with repair.locked():
-        # Also: what cannot be read is an error before the first file is moved.
+        # This also raises, before the first file is moved, where a file cannot be read.
         audit = repair.audit()
         repair.refuse_lost_log(audit)
         repair.begin()
@@ -153,13 +153,13 @@ class _Repair:
     def begin(self) -> None:
         """Let an opening after an interrupted repair check and rebuild everything."""
         if not self.is_salvage:
-            return  # its end depends on what this changes, so it has to be started again instead
+            return  # its end depends on what this changes, so the repair has to run again
         mark_in_use(self.layout.abort, self.disk)
         if self.layout.checkpoint.exists():
             self._write_checkpoint(Checkpoint())
 
     def _write_checkpoint(self, times: Checkpoint) -> None:
-        """Write a checkpoint in the place of what was there; a bad one is kept."""
+        """Replace the checkpoint; a bad one is kept."""
         if self._has_bad_checkpoint():
             self.evidence.take_file(self.layout.checkpoint)
         checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
@@ -167,7 +167,7 @@ class _Repair:
         checkpoint.flush()
 
     def report(self, *, dry_run: bool = False) -> RepairReport:
-        """Plan, act, and say what was found, done and left."""
+        """Plan, act, and report what was found, done and left."""
         audit = self.audit()
         self.refuse_lost_log(audit)
         plan = plan_repair(audit, keeps_places=self.is_salvage)
@@ -204,7 +204,7 @@ class _Repair:
         )
 
     def _has_bad_checkpoint(self) -> bool:
-        """Whether the checkpoint says what cannot be; a missing one is no fault."""
+        """Whether the checkpoint states impossible times; a missing one is no fault."""
         found = checkpoint_findings(small_files(self.layout)(CHECKPOINT_FILE_NAME), self.now_ms)
         return any(finding.severity is not Severity.NOTE for finding in found)
 
@@ -214,7 +214,7 @@ class _Repair:
         return [*audit.findings(), *small]
 
     def audit(self) -> StoreAudit:
-        """Return what the store is now, with the end of the log that the policy wants."""
+        """Return an audit of the store, with the end of the log that the policy wants."""
         end_of = None if self.is_salvage else self._compatible_end
         kinds = find_kinds(self.layout, small_files(self.layout))
         return audit_store(
@@ -225,7 +225,7 @@ class _Repair:
         has_abort = self.layout.abort.exists()
         crash = read_checkpoint(self.layout.checkpoint) if has_abort else None
         end = compatible_end(files, self.config, crash).end
-        # What is left is marked as stopped in order: 4.9 then looks at its last three files, which
+        # The result is marked as stopped in order: 4.9 then looks at its last three files, which
         # may begin before the file where it began after the crash, and ends the log there.
         while left := [file for file in files if file.base < end]:
             again = compatible_end(left, self.config).end
@@ -235,8 +235,8 @@ class _Repair:
         return end
 
     def refuse_lost_log(self, audit: StoreAudit) -> None:
-        """Raise where there is nothing to rebuild from."""
-        # Its disk may be there tomorrow: nothing is to be made in its place.
+        """Raise where there is no log to rebuild from."""
+        # Its disk may be mounted again tomorrow: nothing is made in its place.
         queues = (found for queue in audit.queues for found in queue.files.findings)
         for found in (*audit.log_findings, *queues):
             if found.problem is FileProblem.DANGLING_LINK:
@@ -253,7 +253,7 @@ class _Repair:
         """Do what is planned, and return an audit of the outcome."""
         self.begin()
         if plan.files:
-            # Durably; doing it again finds nothing to do.
+            # Durably; a second run finds nothing to do.
             for fix in plan.files:
                 if fix.moves:
                     self.evidence.take_file(fix.path)
@@ -297,7 +297,7 @@ class _Repair:
                 self.disk.fdatasync(descriptor, path)
 
     def _kinds(self, audit: StoreAudit) -> TopicKinds:
-        """Return the kinds; batch topics that the table has lost stay as they are."""
+        """Return the kinds of topics; batch topics that the table has lost stay as they are."""
         kinds = kinds_of(
             self.layout, self.config, self.sizes, disk=self.disk, clock=lambda: self.now_ms,
             keeps_memory=False,
@@ -339,11 +339,11 @@ class _Repair:
             parts.index.flush()
 
     def _mark_clean(self, audit: StoreAudit) -> None:
-        """Say that everything is on the disk, so that the next opening need not recover."""
+        """Record that everything is on the disk, so that the next opening need not recover."""
         layout, newest = self.layout, audit.met.last_ms
         # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
         forget_known_ends(layout.root, keep_queues=self.is_salvage, disk=self.disk)
-        # A dead writer may have left something in the page cache only: audits read that.
+        # A dead writer may have left bytes in the page cache only, where audits read them.
         queues = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
         tops = (*layout.commit_log_directories, *queues, layout.index)
         paths = [path for top in tops if top.is_dir() for path in (top, *top.rglob("*"))]

@@ -1,4 +1,4 @@
-"""What a repair would do to a store, what it says, and what a 4.9 broker would lose of the result.
+"""What a repair would do to a store, also in words, and what a 4.9 broker would lose after it.
 
 Law: all of it is decided from an audit, and nothing is written; queue offsets never move. An audit
 of the repaired store gives an empty plan.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LENGTHS: Final = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
 
 _GIVEN_KINDS: Final = frozenset({UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND})
-"""At a queue's end these numbers were given out, to records that are lost."""
+"""Numbers at a queue's end that were given out to records that are lost."""
 
 _FILLED_KINDS: Final = _GIVEN_KINDS | {UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
 
@@ -45,7 +45,7 @@ _SCANNED_ENTRIES: Final = 800
 
 
 class FileFix(NamedTuple):
-    """A file that should have another length (`size`), or that belongs nowhere (`moves`)."""
+    """A file that should have another length (`size`), or that does not belong there (`moves`)."""
 
     path: Path
     size: int
@@ -57,7 +57,7 @@ class FileFix(NamedTuple):
         return self.path.stat().st_size < self.size
 
     def action(self, shown: str) -> str:
-        """Return what is done, in words."""
+        """Return the step in words."""
         if self.moves:
             return f"{shown}: move it to repair/"
         if self.grows:
@@ -66,7 +66,7 @@ class FileFix(NamedTuple):
 
 
 class QueuePlan(NamedTuple):
-    """What one queue gets; all numbers are queue offsets, ranges half-open.
+    """Changes to one queue; all numbers are queue offsets, ranges half-open.
 
     `write` are places of records whose entry is missing or wrong, `fill` those that get a filler,
     because no record belongs there, `keep` those after the last entry that were given out and stay
@@ -80,7 +80,7 @@ class QueuePlan(NamedTuple):
     cut_from: int | None
 
     def actions(self) -> list[str]:
-        """Return what happens to the queue, in words."""
+        """Return the changes of the queue in words."""
         said = [
             what.format(sum(stop - start for start, stop in ranges), _ranges(ranges))
             for what, ranges in (
@@ -130,7 +130,7 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
             said.append(f"{file}: copy and zero {stop - start} bytes {what} at {offset}")
     for queue in queues:
         said += queue.actions()
-    # Where the table does not say which topics these are, only the table can be mended.
+    # Where the table does not say which topics these are, only the table can be repaired.
     wrong = [] if audit.kinds.unsaid else audit.batch_findings()
     batch_topics = sorted({one.topic for one in wrong if one.topic and one.kind != UNREACHABLE})
     said += [f"batch queues of {topic}: build them again from the log" for topic in batch_topics]
@@ -161,7 +161,7 @@ def _file_fixes(audit: StoreAudit) -> list[FileFix]:
 
 
 def _fixes(findings: Iterable[FileFinding[Path]], size: int) -> list[FileFix]:
-    """Return what the files of one directory need; a missing file cannot be helped."""
+    """Return what the files of one directory need; a missing file cannot be repaired."""
     return [
         FileFix(found.path, size, found.problem not in _LENGTHS)
         for found in findings
@@ -233,12 +233,12 @@ class RepairReport(NamedTuple):
     Attributes
     ----------
     findings
-        What was wrong before the repair.
+        Faults before the repair.
     actions
-        What was done, or with ``dry_run`` would be done, in order.
+        What was done, or would be done with ``dry_run``, in order.
     remaining
-        What is still wrong afterwards: damage in the middle stays as it is. With ``dry_run``, which
-        of the findings no repair mends.
+        Faults that are left: damage in the middle stays as it is. With ``dry_run``, the findings
+        that no repair removes.
     lost_for_broker
         What a 4.9 broker would drop or skip when it opens the store as it is now.
     evidence

@@ -1,9 +1,9 @@
 """One full pass over a store: log, queues and index against each other, beside a writer or not.
 
-Verify reports what the pass found; repair plans from it, and runs it again to say what is left.
+Verify reports what the pass found; repair plans from it, and runs it again to report what is left.
 
-Law: nothing is written, mapped or locked; files are read with ``pread``, so that a writer may work
-on. Only the log tells what is true: queues and index are compared with it, never the other way.
+Law: nothing is written, mapped or locked; files are read with ``pread``, so that a writer may go
+on. Only the log is authoritative: queues and index are compared with it, never the other way.
 Cost: the log twice (once with checksums), a window of some megabytes of it and of a queue in memory
 at a time, and the positions and hashes of all index items.
 """
@@ -95,10 +95,11 @@ def find_kinds(layout: StoreLayout, content_of: Callable[[str], Content]) -> Que
 
 @dataclass(slots=True)
 class StoreAudit:
-    """What a pass found; `log_findings` are files of the log that are not what they should be.
+    """What a pass found; `log_findings` are the faults of files of the log.
 
-    `log` ends where queues were compared up to: at its last intact record, unless the caller chose
-    another end. `met` sums up the records before it; `batches` are the queues of batch topics.
+    `log` ends where the comparison of queues ended: at its last intact record, unless the caller
+    chose another end. `met` sums up the records before it; `batches` are the queues of batch
+    topics.
     """
 
     layout: StoreLayout
@@ -176,9 +177,10 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
 ) -> StoreAudit:
     """Survey the log, then compare queues and index with its records.
 
-    `is_live`: a writer works on the store, so what it has not dispatched yet is no fault; nor is
-    what the last one did not, if it `was_killed`. `end_of` chooses another end of the log than that
-    of the last intact record. `advance` is called with how many bytes of the log were surveyed.
+    `is_live`: a writer works on the store, so records that it has not dispatched yet are no fault;
+    nor are those of the last one, if it `was_killed`. `end_of` chooses another end of the log than
+    that of the last intact record. `advance` is called with how many bytes of the log were
+    surveyed.
     """
     size = sizes.commit_log_file_bytes
     batches = StoredQueues(layout, kinds.batch_topics)
@@ -346,7 +348,7 @@ class IndexAudit:
                 self._files.append(
                     index_rules.check_index_file(name, read, layout, is_live=is_live, take=take)
                 )
-        # Of all files: where they are not in one order, nobody asks what is lacking or stray.
+        # Of all files: where they are not in one order, lacking and stray items are not looked for.
         self._offsets, self._hashes = np.concatenate(offsets), np.concatenate(hashes)
         self._matched = np.zeros(self._offsets.size, dtype=np.bool_)
         self._times: dict[int, int | None] = {

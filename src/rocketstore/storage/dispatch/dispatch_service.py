@@ -5,8 +5,8 @@ and tried again from the same record after a pause that grows to a second (K-R4)
 again the trouble is over (K-C6). Nothing is skipped meanwhile.
 
 When everything is dispatched it looks once more after a millisecond, so that the puts of a busy
-writer share a round and none of them wakes anybody; then it sleeps until the next append rings.
-What waits for its sync, which rings nobody, is looked for after pauses that grow.
+writer share a round and none of them wakes the thread; then it sleeps until the next append rings.
+Messages that wait for a sync, which does not ring, are looked for after growing pauses.
 
 How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a millisecond between rounds.
 """
@@ -39,7 +39,7 @@ _UNTIL_RUNG: Final = -1.0
 
 
 class DispatchHealth(NamedTuple):
-    """How the dispatching thread is: failed tries in a row, the last error, when the first was."""
+    """Health of the dispatching thread: failures in a row, the last error, the first one's time."""
 
     failure_count: int = 0
     error: BaseException | None = None
@@ -55,7 +55,7 @@ _WELL: Final = DispatchHealth()
 
 
 class LogProgress(Protocol):
-    """A log, or what says in its place how far it can be dispatched."""
+    """A log, or a stand-in that says how far it can be dispatched."""
 
     @property
     def max_offset(self) -> int:
@@ -88,7 +88,7 @@ class DispatchService:
         self.dispatcher.board.close()
 
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until `is_true`, which is asked whenever dispatch got on."""
+        """Wait until `is_true`, which is called whenever dispatch made progress."""
         self._bell.ring()
         return self.dispatcher.board.wait_until(is_true, timeout_s)
 
@@ -99,7 +99,7 @@ class DispatchService:
                 self._idle_rounds = 0
 
     def run_once(self) -> bool | None:
-        """Do one round; return whether there was anything, None when it failed."""
+        """Do one round; return whether there was a record, None when it failed."""
         try:
             was_busy = self.dispatcher.run_once()
         except BaseException as error:  # noqa: BLE001 - the thread outlives everything (K-R4)
@@ -130,7 +130,7 @@ class DispatchService:
         if dispatched < log.max_offset:
             return False
         log.ring_at_next_append(self._bell.ring)
-        # What was put before the bell was there is seen here.
+        # Messages that were put before the bell was set are seen here.
         return dispatched >= log.max_offset
 
     def _note_failure(self, error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 A thread walks as far as records may be seen (with SYNC_FLUSH what is on disk, K-D2) and gives the
 rows to the compiled loop (`RowDispatch`), which leaves rare cases to `EntryDecisions`. Recovery
-does so with `force`, to rewrite what a crash may have spoilt; a second thread walks ahead of it.
+uses `force`, to rewrite entries that a crash may have damaged; a second thread walks ahead of it.
 
 Law: no record that can be read is passed over. After damage dispatch goes on at the next
 believable record (K-R3) and counts what it stepped over; an error of any kind is tried again, with
@@ -66,14 +66,14 @@ _NOWHERE: Final = (1 << 63) - 1
 """Beyond every log and every time."""
 
 _LISTED_DAMAGE: Final = 1000
-"""Ranges that a running dispatcher lists; a forced pass lists all of them."""
+"""Damaged ranges that a running dispatcher lists; a forced pass lists all of them."""
 
 
 # --- walking ------------------------------------------------------------------------------------
 
 
 class WalkedBatch(NamedTuple):
-    """Rows, filled again by the next batch, how far the walk got, and what stands there."""
+    """Rows, overwritten by the next batch; how far the walk got; and what it met there."""
 
     columns: RecordColumns
     walked: int
@@ -124,7 +124,7 @@ def walked_ahead(
     try:
         try:
             ended = walker.submit(walk)
-        except RuntimeError:  # the process may have no more threads: the walk does without
+        except RuntimeError:  # the process may have no more threads: then this one walks
             yield from walk_batches(file, start, stop, cycle(matrices), check_crc=check_crc)
             return
         for matrix in matrices:
@@ -196,7 +196,7 @@ class ArrivalBoard:
             self.changes.tell()
 
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Return whether `is_true` became true in time; it is asked whenever dispatch got on."""
+        """Return whether `is_true` became true in time; it is called after progress."""
         self.changes.wait_for(lambda: self._closed or is_true(), timeout_s)
         return is_true()
 
@@ -210,7 +210,7 @@ class ArrivalBoard:
 
 
 class SteppedOver(NamedTuple):
-    """Bytes that dispatch could not read: what the walk found, None where the file is missing."""
+    """Bytes that dispatch could not read: the damage found, None where the file is missing."""
 
     range: ByteRange
     reason: StopReason | None
@@ -245,7 +245,7 @@ class Dispatcher:
         self._decisions = EntryDecisions(log_files, table, lmq=lmq, forged=forged)
         self._loop = RowDispatch(self._decisions, table.rows, index, delay_array(delays_ms))
 
-    # --- what others ask ------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------
 
     @property
     def last_store_timestamp_ms(self) -> int:
@@ -254,19 +254,19 @@ class Dispatcher:
 
     @property
     def behind_bytes(self) -> int:
-        """How much may be dispatched and is not yet."""
+        """Bytes that may be dispatched and are not yet."""
         return max(self._readable_limit() - self.dispatched_offset, 0)
 
     def start_at(self, physical_offset: int, *, last_store_timestamp_ms: int = 0) -> None:
-        """Say that everything before an offset is dispatched."""
+        """Set the offset before which everything is dispatched."""
         self.dispatched_offset = physical_offset
-        # Set, not raised: a time that recovery judged to be damage must not stay.
+        # Set, not maximised: a time that recovery judged to be damage must not stay.
         self._loop.last_store_timestamp_ms = last_store_timestamp_ms
 
     # --- dispatching ----------------------------------------------------------------------------
 
     def run_once(self) -> bool:
-        """Dispatch everything that may be; return whether there was anything.
+        """Dispatch everything that may be dispatched; return whether there was a record.
 
         After an error (a file could not be made) the next call goes on at the same record.
         """
@@ -285,10 +285,9 @@ class Dispatcher:
         """Dispatch the records of [start, stop) now, for recovery.
 
         `start` is where a record or a file begins. A second thread walks ahead where there is a
-        second core, with equal results. With `force` a queue entry that says something else is
-        replaced when the record it points at is not intact, or stands after the new one: then the
-        queue ends up as if built from nothing. With `check_crc` a record with a wrong body checksum
-        is damage.
+        second core, with equal results. With `force` a different queue entry is replaced when the
+        record it points at is not intact, or comes after the new one: then the queue ends up as if
+        it were built from nothing. With `check_crc` a record with a wrong body checksum is damage.
         """
         self.dispatched_offset = start
         self._check_crc = check_crc
@@ -313,7 +312,7 @@ class Dispatcher:
                 self._dispatch_file(file, position - file.base, min(limit - file.base, file.size))
 
     def _step_to_next_file(self, position: int, limit: int) -> None:
-        """Go on where the next file begins: files are missing, or retention was faster."""
+        """Continue where the next file begins: files are missing, or retention was faster."""
         file = first_from(self._files.files, position)
         following = limit if file is None else min(file.base, limit)
         if file is not None and file in self._files.files[:1]:
@@ -344,7 +343,7 @@ class Dispatcher:
                 self._ahead_from = following + LEAST_AHEAD_BYTES
 
     def _dispatch_ahead(self, file: MappedFile, start: int, stop: int) -> tuple[int, StopReason]:
-        """Dispatch what another thread walks; return where that ended, and why."""
+        """Dispatch rows that another thread walks; return where the walk ended, and why."""
         walked, reason = start, StopReason.END
         with closing(walked_ahead(file, start, stop, check_crc=self._check_crc)) as batches:
             for columns, walked, reason in batches:  # noqa: B007 - the last ones are returned
@@ -370,7 +369,7 @@ class Dispatcher:
 
     @contextmanager
     def _dispatching(self, columns: RecordColumns) -> Generator[RowDispatch]:
-        """Have decisions made about `columns`, and say afterwards how far dispatch came."""
+        """Have decisions made about `columns`, and note afterwards how far dispatch came."""
         decisions, loop = self._decisions, self._loop
         decisions.columns = columns
         loop.cursor = loop.count = 0

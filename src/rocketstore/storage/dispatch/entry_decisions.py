@@ -4,8 +4,8 @@ The loop (``native.dispatch.RowDispatch``) enters the common case by itself. It 
 with the number of a row for a queue it does not know, a queue file that is not mapped, a gap,
 another entry in the record's place, and extra queues.
 
-Law: a record's header has no checksum, so its topic, queue id and queue offset are believed only as
-far as they harm nobody: a name that cannot be a directory, or an impossible gap, gives no entry.
+Law: a record's header has no checksum, so its topic, queue id and queue offset are used only as far
+as they do no harm: a name that cannot be a directory, or an impossible gap, gives no entry.
 
 How derived: ConsumeQueue.putMessagePositionInfo and multiDispatchLmqQueue of 4.9 (spec B12, F8).
 """
@@ -53,7 +53,7 @@ def record_at(file: MappedFile, position: int) -> RecordColumns | None:
 
 
 def fits_record(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
-    """Whether an entry that points at a record is the one that the record itself calls for."""
+    """Whether an entry that points at a record is the one that this record calls for."""
     row = record.cols[0].tolist()
     found = (row[Column.SIZE], row[Column.QUEUE_ID], row[Column.QUEUE_OFFSET])
     return (
@@ -84,21 +84,21 @@ class EntryDecisions:
     def enter_batch(self, number: int) -> bool:
         """Enter a record that holds a batch, if its topic is a batch topic.
 
-        It is one, too, where the table does not say so and the record tells what only those take:
-        a slave gets the log alone.
+        A record with a batch also makes its topic one, if the table does not say so: a slave gets
+        the log alone.
         """
         topic, kinds = self.columns.topic(number), self._table.kinds
         is_told = topic not in kinds and entry_of(self.columns, number).is_written
         return self._enter(number, kinds.learn(topic) if is_told else kinds.get(topic))
 
     def _enter(self, number: int, kind: TopicKind | None) -> bool:
-        """Enter a record into the queue of its kind; False where its topic is like others there."""
+        """Enter a record into the queue of its topic's kind; False for a plain topic."""
         if kind is None or not kind.is_on_disk:
             return False
         self.entries[kind.enter(self.columns, number)] += 1
         return True
 
-    # --- what the loop asks; False: it writes no entry ------------------------------------------
+    # --- called by the loop; False: it writes no entry ------------------------------------------
 
     def take_in_queue(self, number: int) -> bool:
         """Take in the queue of a record; that of a special topic gets its entry here."""
@@ -110,7 +110,7 @@ class EntryDecisions:
             return self._refuse(number, "topic or queue id cannot name a directory")
         # Also for bytes that are not UTF-8: Java reads them as this name.
         name = self.columns.bytes_of(number, Column.TOPIC_AT, Column.TOPIC_SIZE)
-        # And again where an interrupt came between taking it in and its name.
+        # Again, if an interrupt came between adding the queue and adding its name.
         self._table.rows.add_name(name, key.queue_id, queue.row)
         return True
 
@@ -201,7 +201,7 @@ class EntryDecisions:
         for key, offset in targets or ():
             self.entries[self._put_extra(number, key, offset, entry, count)] += 1
 
-    # --- what the answers rest on ---------------------------------------------------------------
+    # --- parts of the answers ---------------------------------------------------------------
 
     def key_of(self, number: int) -> QueueKey:
         """Return the queue of a record; a topic that is not UTF-8 is read as Java reads it."""
@@ -237,7 +237,7 @@ class EntryDecisions:
         columns = self.columns.taken(following)
         is_own = columns.queue_id == key.queue_id
         is_own &= columns.call_for(CallsFor.ENTRY)
-        # One that no file can have says nothing about the others.
+        # A number that no file can have says nothing about the others.
         is_own &= (columns.queue_offset >= 0) & (columns.queue_offset <= MAX_QUEUE_OFFSET)
         for row in np.flatnonzero(is_own).tolist():
             if columns.topic(row) == key.topic:
@@ -259,7 +259,7 @@ class EntryDecisions:
         if offset > queue.max_offset and not self._is_plausible_gap(number, queue, offset, count):
             return PutEntry.REFUSED
         old = queue.entry(offset)
-        # The record that has the place cannot be asked: it knows the number in its first queue.
+        # The record that has the place does not help: it states the number in its first queue.
         is_later = old is not None and old.physical_offset > entry.physical_offset
         return queue.put(offset, entry, overwrite=self.forced_range is not None and is_later)
 

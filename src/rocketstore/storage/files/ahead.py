@@ -1,14 +1,14 @@
 """Have the log's next files, and the next pages of the one in use, ready before a put needs them.
 
-Law: a file handed out is complete: all its blocks, its name durable, all zeros. Files that nobody
-took are deleted at an orderly close, after a crash by recovery. One that was taken is handed out
+Law: a file handed out is complete: all its blocks, its name durable, all zeros. Unused files are
+deleted at an orderly close, after a crash by recovery. A file that was handed out is handed out
 again until the log has it. Names appear in the order of the log: while a put makes a file itself,
 the thread makes no later one, so that no reader sees a hole. Pages are touched only after the end
-of the log, and nothing in them changes; what cannot be touched is left to the writer.
+of the log, and nothing in them changes; pages that cannot be touched are left to the writer.
 
 How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
 being made (K-P9): it waits for the one under way, and makes the file itself otherwise. None is made
-ahead that would take the last room of a disk, or of a log whose only file was never half full. 4.9
+ahead that would take the last space of a disk, or of a log whose only file was never half full. 4.9
 has the whole file touched before its first use (`WarmUp`), or nothing (K-M5).
 """
 
@@ -129,17 +129,17 @@ class Preallocator:
         return file
 
     def retire(self, file: MappedFile) -> None:
-        """Take note that `file` is full: what warming locked in memory is let go."""
+        """Note that `file` is full: pages that warming locked in memory are unlocked."""
         file.read_ahead()
         if self.warm_up is not None and self.thread.is_running:
             self._retired.append(file)
             self._changes.tell()
 
     def close(self) -> None:
-        """Stop the thread and delete the files that nobody took."""
+        """Stop the thread and delete the unused files."""
         self.thread.stop()
         unused = [file for base, file in self._ready.items() if not self.is_in_use(base)]
-        with ExitStack() as rest:  # one that cannot be deleted does not keep the others
+        with ExitStack() as rest:  # one that cannot be deleted does not prevent the others
             for directory in {file.path.parent for file in unused}:
                 rest.callback(self.disk.fsync_directory, directory)
             for file in unused:
@@ -207,7 +207,7 @@ class WarmUp:
     """How the pages of a new file are made present before a put needs them, and locked.
 
     MappedFile.warmMappedFile, mlock and munlock of 4.9; a file is unlocked as soon as it is full
-    (K-M6). A failure to lock memory is a log line, never an error.
+    (K-M6). A failure to lock memory is logged, never an error.
     """
 
     def __init__(self, *, flush_every_pages: int, flush: bool) -> None:
@@ -241,8 +241,8 @@ class TouchAhead:
     The first write to a page of a mapping costs a page fault: half a microsecond, and twenty times
     that where the machine has to fetch the memory from its host. A put of 4 KiB pays one each time.
     A slow writer is left alone, because touched pages are dirty and are written to the disk once
-    more. An older request that was not begun is forgotten, and what was touched for the one before
-    is not touched again.
+    more. An older request that was not begun is dropped, and pages that were touched for the
+    previous one are not touched again.
     """
 
     def __init__(self, on_death: OnDeath | None = None) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What the system answers when there is no room: a full file system, or a used-up quota."""
+"""Error numbers for a lack of space: a full file system, or a used-up quota."""
 
 _HINTS: Final = {
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
@@ -54,9 +54,10 @@ _ZEROS: Final = bytes(MiB)
 
 
 def system_error(what: str, error: OSError) -> StoreError:
-    """Return the error that says what could not be done because of `error`, and what helps.
+    """Return an error that says what could not be done because of `error`, and what helps.
 
-    One without a number is of a signal handler (a time limit, say), not the system's: it is raised.
+    One without a number comes from a signal handler (for example a time limit), and is raised as it
+    is.
     """
     if isinstance(error, StoreError):
         return error
@@ -72,7 +73,7 @@ def system_error(what: str, error: OSError) -> StoreError:
 
 @contextlib.contextmanager
 def system_errors(what: str) -> Iterator[None]:
-    """Let an `OSError` out of the block, or out of the function so decorated, as a `StoreError`."""
+    """Turn an `OSError` of a block, or of a decorated function, into a `StoreError`."""
     try:
         yield
     except OSError as error:
@@ -82,7 +83,7 @@ def system_errors(what: str) -> Iterator[None]:
 
 
 def read_at(descriptor: int, path: Path, position: int, size: int) -> bytes:
-    """Return up to `size` bytes of a file; what the disk cannot read is never taken for absent."""
+    """Return up to `size` bytes of a file; a read error is never taken for missing bytes."""
     try:
         return os.pread(descriptor, size, position)
     except OSError as error:
@@ -109,7 +110,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def no_space_error(path: Path, size: int) -> StoreFullError:
-    """Return the error that says that `size` more bytes for `path` found no room."""
+    """Return the error for `size` more bytes of `path` that do not fit on the disk."""
     return StoreFullError(f"no room for {path}: {size} bytes needed", hint=_HINTS[errno.ENOSPC])
 
 
@@ -183,7 +184,7 @@ class Disk:
     def write_at(
         self, descriptor: int, path: Path, position: int, data: bytes | memoryview
     ) -> None:
-        """Write all of `data` at `position`; raises `StoreFullError` where there is no room."""
+        """Write all of `data` at `position`; raises `StoreFullError` where the disk is full."""
         view = memoryview(data)
         while view:
             try:
@@ -238,7 +239,7 @@ class Disk:
                 if sync:
                     self.fsync_directory(path.parent)
             except BaseException:
-                # Else the next try would find it there, and never sync its name.
+                # Otherwise the next try would find it, and never sync its name.
                 self.remove_directory(path)
                 raise
 
@@ -273,7 +274,7 @@ class Disk:
         return -(-100 * used // total) / 100 if total > 0 else None
 
     def capacity(self, path: Path) -> tuple[int, int] | None:
-        """Return the bytes of a path's partition, all and free; None where nobody says."""
+        """Return total and free bytes of a path's partition; None where they are not known."""
         try:
             status = os.statvfs(path)
         except OSError:

@@ -91,7 +91,7 @@ class StoreLock:
         self._locked: list[tuple[OpenFile, os.stat_result]] = []
 
     def acquire(self) -> Self:
-        """Take it, the file made if need be, without waiting; an interrupt leaves it free.
+        """Take the lock without waiting, making the file if need be; an interrupt leaves it free.
 
         Raises `StoreLockedError` where another process holds it, or this one does; `owner_pid` says
         which, if that is known.
@@ -132,7 +132,7 @@ class StoreLock:
             if any(os.path.samestat(status, held) for _, held in self._locked):
                 continue
             opened = OpenFile(directory)
-            self._locked.append((opened, status))  # first: an interrupt may come
+            self._locked.append((opened, status))  # first, as an interrupt may come
             _directories.add(opened)
             _lock_directory(opened.fd, directory, status)
 
@@ -169,10 +169,10 @@ def _is_held(path: Path) -> bool:
 
 
 def writer_pid(path: Path) -> int | None:
-    """Return the process that holds the lock file at `path` now, None when nobody does.
+    """Return the process that holds the lock file at `path` now, or None.
 
-    `UNKNOWN_WRITER` is one without a number, also where the kernel may not be asked and ``abort``
-    says that a writer has not ended. Takes no lock, and opens no descriptor where this process is
+    `UNKNOWN_WRITER` is one without a number; also if the kernel may not be asked and ``abort`` says
+    that a writer has not ended. Takes no lock, and opens no descriptor where this process is
     the writer: closing it would drop the lock.
     """
     with _registry:
@@ -191,7 +191,7 @@ def writer_pid(path: Path) -> int | None:
 
 
 def may_have_writer(path: Path) -> bool:
-    """Whether somebody may be writing to the store of the lock file at `path`.
+    """Whether a process may be writing to the store of the lock file at `path`.
 
     On a disk that other machines mount too, a free lock proves nothing, and ``abort`` decides.
     """
@@ -213,7 +213,7 @@ def _is_shared_disk(path: Path) -> bool:
 
 
 def refuse_writer(path: Path, *, hint: str) -> None:
-    """Raise `StoreLockedError` where somebody holds the lock file at `path` now; takes no lock."""
+    """Raise `StoreLockedError` where a process holds the lock file at `path`; takes no lock."""
     owner = writer_pid(path)
     if owner is not None:
         raise _locked(path, owner, hint)
@@ -272,7 +272,7 @@ def _named(owner: int) -> str:
 
 
 def _owner_pid(descriptor: int) -> int | None:
-    """Return the process that holds the lock, None when nobody does; raises `OSError`."""
+    """Return the process that holds the lock, or None; raises `OSError`."""
     question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCK_START, LOCK_LENGTH_BYTES, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
     # 0 is a process of another PID namespace, less one of another host or a lock of a descriptor.

@@ -1,11 +1,11 @@
-"""Whose the directories of a log are, and whether all of them are there (decision 0033).
+"""Which store owns the directories of a log, and whether all of them are there (decision 0033).
 
-4.9 writes down neither. The root's file ``log-directories`` says which ones a store had when it was
+4.9 records neither. The root's file ``log-directories`` says which ones a store had when it was
 opened last; an attribute of each says which root that was, for 4.9 does not start with a file of
 ours in there.
 
-Law: a doubt counts for the user: no attribute, no file, a copy (whose inodes are others) and a root
-that is gone refuse nothing.
+Law: what is unclear is allowed: a missing attribute, a missing file, a copy (which has other
+inodes) or a root that no longer exists refuses nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _claim_of(path: Path) -> str:
 
 
 def _owner_of(path: Path) -> Path | None:
-    """Return the root of the store that has a log directory, None where nothing says that."""
+    """Return the root of the store that has a log directory, None where it is not recorded."""
     inode, _, owner = _claim_of(path).partition(" ")
     if inode == str(_inode(path)) and _inode(path) in _read(Path(owner)).directories.values():
         return Path(owner)
@@ -86,7 +86,7 @@ def _owner_of(path: Path) -> Path | None:
 
 
 def claim(layout: StoreLayout, disk: Disk) -> None:
-    """Say whose the directories are; one directory inside the root needs no such words."""
+    """Record which store owns the directories; one directory inside the root needs no record."""
     root, directories = layout.root.resolve(), layout.log_directories
     place, is_one = root / LOG_DIRECTORIES_FILE_NAME, len(directories) == 1
     if is_one and directories[0].resolve().is_relative_to(root) and not place.exists():
@@ -102,9 +102,9 @@ def claim(layout: StoreLayout, disk: Disk) -> None:
 
 
 def refuse_foreign(layout: StoreLayout, *, takes_over: bool = False) -> None:
-    """Raise where another store or broker has a log directory, at work or not.
+    """Raise where another store or broker owns a log directory, running or not.
 
-    With `takes_over` a root that has nothing yet gets it: the other one is refused from then on.
+    With `takes_over` a root without files gets it: the other store is refused from then on.
     """
     signs = (layout.checkpoint, layout.consume_queue, layout.root / LOG_DIRECTORIES_FILE_NAME)
     takes_over &= not any(sign.exists() for sign in signs)
@@ -119,7 +119,7 @@ def refuse_foreign(layout: StoreLayout, *, takes_over: bool = False) -> None:
             f"{path} is a log directory of the store {owner}, not of {layout.root}",
             key="storePathCommitLog",
             value=str(path),
-            hint="name a directory of this store; if that one is to have it no more, remove its "
+            hint="name a directory of this store; if the other one is to lose it, remove its "
             f"{LOG_DIRECTORIES_FILE_NAME} and {KNOWN_ENDS_FILE_NAME} first",
         )
     refuse_dledger(layout, writes=True)
@@ -145,7 +145,7 @@ def refuse_dledger(layout: StoreLayout, *, writes: bool = False) -> None:
     if logs and (is_log or writes):
         raise NotAStoreError(
             f"{logs[0]} is the log of a DLedger broker, which is neither read nor written here",
-            hint="let the broker go on; to go on without its messages, move it out of the store",
+            hint="let the broker run; to continue without its messages, move it out of the store",
         )
 
 
@@ -155,8 +155,8 @@ def refuse_absent(
 ) -> None:  # fmt: skip
     """Raise where a directory of the log seems not to be mounted; `stop` ends the last record.
 
-    Without a record of them it may be any that has no file, or, where this process `writes`,
-    lacks some.
+    Without a record of them, any directory without files may be the one, or, if this process
+    `writes`, any that lacks some.
     """
     record = _read(layout.root)
     known = record.directories if record.root == _inode(layout.root) else {}
@@ -178,7 +178,7 @@ def refuse_absent(
 
 
 def _missing(files: Sequence[Any], size: int, stop: int) -> str:
-    """Say which ranges before `stop` no file holds."""
+    """Describe the ranges before `stop` that no file holds."""
     begins = [file.base + size for file in files] or [0]
     pairs = zip(begins, [*(file.base for file in files[1:]), stop], strict=True)
     return ", ".join(f"{begin} to {end - 1}" for begin, end in pairs if begin < end)

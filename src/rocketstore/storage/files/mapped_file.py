@@ -4,8 +4,8 @@ Law: bytes after `write_position` mean nothing; a file never shrinks and a mappi
 while a view of it lives. `flushed_position` moves only after `fdatasync` returned without error.
 
 How derived: MappedFile and ReferenceResource of 4.9 (spec B5) without their faults: a failed sync
-does not count as one (K-D1), a failed copy does not move the position (K-M2), and room on the disk
-is taken before a byte is written through the mapping (K-D7). ``mmap.flush`` is never used because
+does not count as one (K-D1), a failed copy does not move the position (K-M2), and disk space is
+allocated before a byte is written through the mapping (K-D7). ``mmap.flush`` is never used because
 it holds the interpreter's lock; mappings go away when their last view dies.
 """
 
@@ -38,12 +38,12 @@ _PROBE_AHEAD_BYTES: Final = MiB
 """How far ahead of the writer the pages of a sparse file are probed."""
 
 _UNMAPPED_PAGES: Final = 16
-"""So many dirty pages are worth a call that takes them out of the mapping before a sync."""
+"""Number of dirty pages that are worth a call that unmaps them before a sync."""
 
 _NAME_LEVELS: Final = 3
 """How many directories, from a file's own upwards, may have names that no sync has made durable:
 with a queue's first file also the queue's and the topic's are new. Its first flush syncs them all.
-Nobody waits for that, and no entry would be lost: the log has them."""
+No put waits for that, and no entry would be lost: the log has them."""
 
 _log: Final = get_logger(__name__)
 
@@ -69,7 +69,7 @@ class MappedFile:
     The mapping is made at first use: a store with thousands of files opens without mapping them.
     `base` is the offset of its first byte; from there up to `write_position` bytes are written, to
     `flushed_position` they are known to be on the disk, and to `backed_position`, which `reserve`
-    moves, they have room there. With `has_durable_name` a sync of the bytes is all they need.
+    moves, they have space there. With `has_durable_name` a sync of the bytes is all they need.
     """
 
     has_buffer = False
@@ -99,7 +99,7 @@ class MappedFile:
     def create(cls, path: Path, *, base: int, size: int, disk: Disk, sync: bool = True) -> Self:
         """Make a new file of zeros with all its blocks, and its directory if need be.
 
-        Without `sync` the first `flush` makes the names durable. Where there is no room, nothing is
+        Without `sync` the first `flush` makes the names durable. If the disk is full, no file is
         left.
         """
         file = cls(path, base=base, size=size, disk=disk)
@@ -127,7 +127,7 @@ class MappedFile:
         """Map the whole file."""
         access = mmap.PROT_READ | mmap.PROT_WRITE if self.writable else mmap.PROT_READ
         with self._lock:
-            # One that a reader kept is as good as a new one.
+            # A mapping that a reader kept is as good as a new one.
             mapping = None if self._last_mapping is None else self._last_mapping()
             if mapping is None:
                 descriptor = self._opened()
@@ -186,7 +186,7 @@ class MappedFile:
         return self._descriptor
 
     def close_descriptor(self) -> None:
-        """Give the descriptor back once nobody borrows it; later uses open a new one.
+        """Close the descriptor once no caller borrows it; later uses open a new one.
 
         The mapping keeps its own.
         """
@@ -203,7 +203,7 @@ class MappedFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""
-        with self._lock:  # so that nobody closes it; lending one would take longer than the call
+        with self._lock:  # so that it is not closed; borrowing one would take longer than the call
             return read_at(self._opened(), self.path, position, size)
 
     def data_stop(self) -> int:
@@ -212,7 +212,7 @@ class MappedFile:
             return data_stop(descriptor, self.size)
 
     def reserve(self, stop: int) -> None:
-        """Make sure that bytes before position `stop` have room on the disk.
+        """Make sure that bytes before position `stop` have space on the disk.
 
         Call this before writing through `mapping` or `array`. It costs a comparison for a file made
         by `create`; a sparse file (one that Java made) gets its blocks at the first call.
@@ -242,7 +242,7 @@ class MappedFile:
         self.mapping[position:stop] = data
 
     def set_end(self, position: int) -> None:
-        """Say where the written, flushed bytes end (MappedFileQueue.truncateDirtyFiles)."""
+        """Set where the written, flushed bytes end (MappedFileQueue.truncateDirtyFiles)."""
         self.write_position = self.flushed_position = position
 
     def clear_tail(self, position: int) -> bool:
@@ -296,13 +296,13 @@ class MappedFile:
                 self.has_durable_name = True
 
     def sync_by(self, sync: Callable[[int | Callable[[], None]], _T]) -> _T | None:
-        """Have `sync` bring the file to the disk by what it is given (`Disk.sync_call`)."""
+        """Call `sync` with the means to bring the file to the disk (`Disk.sync_call`)."""
         with self._flush_errors(), self.descriptor() as descriptor:
             return sync(self._disk.sync_call(descriptor, self.path))
 
     @contextlib.contextmanager
     def _flush_errors(self) -> Iterator[None]:
-        """Let what the system refuses be a `FlushFailedError`.
+        """Turn an error of the system into a `FlushFailedError`.
 
         A file that retention deletes at that moment has nothing to keep.
         """
@@ -325,7 +325,7 @@ class MappedFile:
         return self._shut_down_at_ms is None
 
     def destroy(self, force_after_ms: int, *, now_ms: int) -> bool:
-        """Delete the file; False while somebody reads it, so ask again later.
+        """Delete the file; False while a reader has it, so ask again later.
 
         The caller syncs the directory. Once the first attempt is `force_after_ms` ago it is deleted
         in spite of readers, whose views stay valid: only the name goes. References are not counted
@@ -345,7 +345,7 @@ class MappedFile:
         return True
 
     def _is_being_read(self) -> bool:
-        """Whether anybody has a view of the mapping, which lives as long as one does."""
+        """Whether a view of the mapping exists; the mapping lives as long as one does."""
         self.unmap()
         return self._last_mapping is not None and self._last_mapping() is not None
 
@@ -355,7 +355,7 @@ class MappedFile:
         self.close_descriptor()
 
     def unmap(self) -> None:
-        """Let go of the mapping; the next use makes it again, or takes one that a reader kept."""
+        """Drop the mapping; the next use makes it again, or takes one that a reader kept."""
         for name in ("mapping", "array"):  # in this order: `array` asks for the mapping
             self.__dict__.pop(name, None)
 

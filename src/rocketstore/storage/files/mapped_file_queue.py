@@ -54,7 +54,7 @@ class MappedFileQueue:
     # --- loading --------------------------------------------------------------------------------
 
     def load(self, *, after_crash: bool = False) -> list[FileFinding[Path]]:
-        """Take in the files that exist, in order, and return what was passed over or tolerated.
+        """Load the files that exist, in order, and return the faults that were tolerated.
 
         Nothing is mapped yet. A short last file, as a crash or a copy leaves it, reaches its size
         with zeros; files after it that hold nothing were made ahead, and count as if they were not
@@ -106,7 +106,7 @@ class MappedFileQueue:
                 problems.append(FileFinding(path, FileProblem.DUPLICATE, expected, seen))
         for path, problem, _, _ in problems:
             if problem is FileProblem.DANGLING_LINK:
-                # What is written next would stand in its place, or follow a hole.
+                # The next message would take its place, or follow a hole.
                 raise StoreDamagedError(
                     f"{path} is a link to {path.resolve()}, which is not there", hint=DANGLING_HINT
                 )
@@ -149,7 +149,7 @@ class MappedFileQueue:
             return None
         index = (offset - files[0].base) // self.file_size
         if not 0 <= index < len(files) or not 0 <= offset - files[index].base < self.file_size:
-            # Only a row with a gap comes here.
+            # Only a row of files with a gap gets here.
             file = last_up_to(files, offset)
             return None if file is None or offset >= file.base + self.file_size else file
         return files[index]
@@ -191,7 +191,7 @@ class MappedFileQueue:
             self.files = (*files, file)
 
     def truncate_after(self, offset: int, *, now_ms: int) -> bool:
-        """Say that written bytes end at `offset`; delete the files that begin after it, if any do.
+        """Set the end of the written bytes to `offset`; delete the files that begin after it.
 
         The file that covers it gets it as its write and flushed position; the bytes after it are
         left to the caller, who may want a copy before `MappedFile.clear_tail`. Source:

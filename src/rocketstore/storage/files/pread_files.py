@@ -1,6 +1,6 @@
 """The files of a log or a queue, read with ``pread`` and nothing else.
 
-For a store that somebody else may be writing to: the writer, ours or a Java broker, adds files,
+For a store that another process may be writing: the writer, ours or a Java broker, adds files,
 deletes old ones and may cut them short, and a memory map of a file that shrinks kills the process.
 ``pread`` at worst returns fewer bytes.
 
@@ -107,7 +107,7 @@ class ReadLogFile:
 
 
 class OpenFile:
-    """A descriptor that is closed when nobody refers to it any more."""
+    """A descriptor that is closed when the last reference to it goes."""
 
     fd = -1
 
@@ -153,7 +153,7 @@ class PreadFiles:
 
     A CommitLog with many paths has several directories (spec F1.1). A `file_size` of None is
     learnt: it is the commonest size of the files. `is_replaced` says whether some file was deleted
-    and made again since: what was read of it is void.
+    and made again since: what was read from it is invalid.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ def listed_files(
 ) -> Iterator[LogFile]:
     """Yield the files of directories whose names are offsets, by directory and name.
 
-    What else is there goes to `findings`, and a directory that is missing holds nothing.
+    Other names go to `findings`; a missing directory counts as empty.
     """
     for directory in directories:
         try:
@@ -271,7 +271,7 @@ def listed_files(
             try:
                 status = path.stat()
             except FileNotFoundError:
-                if path.is_symlink() and not path.exists():  # else deleted since it was listed
+                if path.is_symlink() and not path.exists():  # or it was just deleted
                     found = f"nothing at {path.resolve()}"
                     problem, expected = FileProblem.DANGLING_LINK, "the file it is a link to"
                     findings.append(FileFinding(path, problem, expected, found))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rocketstore.verification.small_files import Content
 
 _ZEROS: Final = bytes(MiB)
-"""How much of a file is looked at at a time."""
+"""Bytes of a file that are compared at a time."""
 
 _T = TypeVar("_T")
 
@@ -46,9 +46,10 @@ _log: Final = get_logger(__name__)
 def make_file(path: Path, size: int, *, disk: Disk, sync: bool = True) -> tuple[int, bool]:
     """Make a file of `size` zero bytes, with all its blocks, in a directory that exists.
 
-    An empty one in the way goes: its maker was interrupted; where something else has the name, or
-    there is no room, nothing is left behind. With `sync`, bytes and name are durable on return.
-    Returns a descriptor open for both ways, and whether the file owns its blocks (`Disk.allocate`).
+    An empty file of that name is replaced: its maker was interrupted. Where something else has the
+    name, or the disk is full, no file is left behind. With `sync`, bytes and name are durable on
+    return. Returns a descriptor open for both ways, and whether the file owns its blocks
+    (`Disk.allocate`).
     """
     if path.is_file() and not holds_data(path):
         disk.unlink(path)
@@ -74,7 +75,7 @@ def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
         if not is_named:
             disk.give_name(descriptor, path)
             is_named = True
-            # Opened again, or the tools of the system would list the file as "(deleted)".
+            # Opened again, since the system's tools would list the file as "(deleted)".
             unnamed, descriptor = descriptor, -1
             os.close(unnamed)
             descriptor = disk.open_file(path, writable=True)
@@ -178,7 +179,7 @@ def small_files(layout: StoreLayout) -> Callable[[str], Content]:
 def changed_ns(directory: Path) -> dict[str, int]:
     """Return when each file of a directory was changed last, by name; in ns since 1970."""
     changed = {}
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # who reads says why not
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # reading it reports why
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 changed[entry.name] = entry.stat().st_mtime_ns

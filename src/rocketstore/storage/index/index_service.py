@@ -157,7 +157,7 @@ class IndexService:
     # --- opening --------------------------------------------------------------------------------
 
     def load(self) -> list[FileFinding[Path]]:
-        """Take in the files on disk; none is deleted, not even after a crash (K-I1).
+        """Load the files on disk; none is deleted, not even after a crash (K-I1).
 
         Returns what was passed over: strange names and wrong lengths. A last file that a crash left
         short, because it was being made, gets its length.
@@ -196,24 +196,24 @@ class IndexService:
     def roll(self) -> IndexFile:
         """Make the next file and let dispatch put into it.
 
-        The first call after loading takes the newest file there is, full or not. Where there is no
-        room, nothing is left. Source: IndexService.getAndCreateLastIndexFile.
+        The first call after loading takes the newest file there is, full or not. If the disk is
+        full, no file is left. Source: IndexService.getAndCreateLastIndexFile.
         """
         if self.files and not self.newest_bytes.size:
             newest = self.files[-1].file
-            # A file that Java made is sparse: a page that finds no room would end the process.
+            # A file that Java made is sparse: a page without disk space would end the process.
             newest.reserve(newest.size)
             newest.close_descriptor()
             self.newest_bytes = newest.array
             return self.files[-1]
         if self._under_way is not None and self._under_way not in (f.file.path for f in self.files):
-            self.disk.unlink(self._under_way)  # an interrupt ended its making
+            self.disk.unlink(self._under_way)  # an interrupt ended the call that made it
         name = next_index_file_name(self.clock(), self.tz, self._newest_name)
         self._under_way = path = self.directory / name
         size = self.layout.size_bytes
         try:
             mapped = MappedFile.create(path, base=0, size=size, disk=self.disk)
-        except StoreError:  # which left nothing of ours behind
+        except StoreError:  # which left no file of ours behind
             self._under_way = None
             raise
         file = IndexFile(mapped, self.layout)

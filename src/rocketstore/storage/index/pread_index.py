@@ -3,11 +3,11 @@
 An index file is 420 MB by default and a lookup needs a header, a slot and a few items of it, so it
 is neither mapped nor read as a whole.
 
-Law: a candidate is only a candidate. Item numbers are used when they lie in the file and go down
-along a chain, so a damaged file ends a search and nothing else.
+Law: a candidate is only a candidate. Item numbers are used when they lie in the file and descend
+along a chain, so a damaged file only ends a search.
 
 How derived: IndexService.queryOffset and IndexFile.selectPhyOffset of 4.9 (spec B15.4, B15.5), with
-the first item's time put right (K-I5) and a second's tolerance at the beginning (K-I6).
+the first item's time corrected (K-I5) and a tolerance of one second at the beginning (K-I6).
 """
 
 from __future__ import annotations

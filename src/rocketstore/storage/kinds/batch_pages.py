@@ -1,8 +1,9 @@
 """Pages of a batch topic's queue: messages are found in their records and given one by one.
 
-Any message of a batch may be the first of a page, or its last. What cannot be read (the record is
-lost, or its body breaks off) is stepped over and counted, as a lost entry of a ConsumeQueue is.
-Raw records are given whole, from the one that holds the offset on, as a broker of 5.x sends them.
+Any message of a batch may be the first of a page, or its last. A message that cannot be read (the
+record is lost, or its body breaks off) is stepped over and counted, like a lost entry of a
+ConsumeQueue. Raw records are given whole, from the one that holds the offset on, as a broker of 5.x
+sends them.
 
 How derived: DefaultMessageStore.getMessage of 5.3.1 over BatchConsumeQueue (spec B13).
 """
@@ -31,7 +32,7 @@ LOOKED_AT: Final = 347
 
 
 class LastBatch:
-    """The batch that was taken apart last: the rest of a large one is asked for next."""
+    """The batch that was decoded last: the rest of a large one is usually asked for next."""
 
     kept: tuple[int, list[StoredMessage]] = (-1, [])
 

@@ -1,7 +1,7 @@
 """Batch topics: their queues, puts of batches to them, and how their queues recover.
 
 A topic is one if ``config/topics.json`` says ``"queue.type": "BatchCQ"`` of it, as a broker of 5.x
-writes it, or if a record of the log holds a batch, which only those take.
+writes it, or if a record of the log holds a batch, which no other topic takes.
 
 Law: the kind of a topic never changes; files of the other kind are an error, not a queue. After
 opening, the queues have every record of the log that recovery kept and no other.
@@ -91,14 +91,14 @@ class BatchQueues(TopicKind):
         return {"attributes": {**attributes, QUEUE_TYPE: BATCH_QUEUES}}
 
     def refuse_unsaid(self, said: frozenset[str]) -> None:
-        """Raise where a topic has such queues and the table does not say that it is one."""
+        """Raise where a topic has batch queues and the table does not call it a batch topic."""
         self._said = said
         for one in compare_kinds(said, [], listed_queues(self._root)).findings:
             where = self._layout.root
             raise StoreDamagedError(f"{where}/{one.file}: {one.reason}", hint=one.action)
 
     def queue(self, key: QueueKey) -> BatchQueue | None:
-        """Return a queue that there is, else None."""
+        """Return a queue that exists, else None."""
         return self._queues.get(key)
 
     def queue_keys(self) -> list[QueueKey]:
@@ -229,7 +229,7 @@ class BatchTopics(BatchQueues):
         for queue in self._mapped.values():
             lost = queue.settle(end if clean else start)
             begin = begin if lost is None else min(begin, lost)
-        for topic in topics - self._said:  # as the log told
+        for topic in topics - self._said:  # by a record of the log
             self._say(topic)
         new = [topic for topic in topics if not (self._root / topic).is_dir()]
         if new:
@@ -240,14 +240,14 @@ class BatchTopics(BatchQueues):
             self.begin(topic)
 
     def begin(self, topic: str) -> None:
-        """Make the directory that says of a topic that its queues are whole."""
+        """Make the directory which marks a topic whose queues are whole."""
         self._disk.make_directory(self._root / topic)
         self._said |= {topic}
 
     # --- dispatch -------------------------------------------------------------------------------
 
     def enter(self, columns: RecordColumns, number: int) -> PutEntry:
-        """Enter a record into its queue; before the queues are recovered nothing is."""
+        """Enter a record into its queue; before recovery of the queues this does nothing."""
         if not self._is_recovered:
             return PutEntry.REPEATED
         key = QueueKey(columns.topic(number), int(columns.queue_id[number]))
@@ -263,7 +263,7 @@ class BatchTopics(BatchQueues):
         return (self._mapped.get(key) or self._take_in(key)).put(entry)
 
     def _say(self, topic: str) -> None:
-        """Say in the table what a record told; no other thread writes it now or in a slave."""
+        """Write into the table what a record showed; no other thread writes it now."""
         self._file.mark(topic, TopicConfig(topic_name=topic).read_queue_nums, self.marks)
         self._said |= {topic}
 

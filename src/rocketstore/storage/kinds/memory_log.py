@@ -1,15 +1,15 @@
 """The messages of memory topics: kept as records, evicted when they take too much memory.
 
-It is to `StoreWriter` and to readers what `CommitLog` is, for records that no file has; its queues
-are read as those on the disk are.
+For `StoreWriter` and readers it takes the place of `CommitLog`, for records that are in no file;
+its queues are read as those on the disk are.
 
-Law: no file is made, written or read. Used memory never exceeds the limit: room is made before a
+Law: no file is made, written or read. Used memory never exceeds the limit: memory is freed before a
 message is added, by deleting the oldest messages of its own topic, and, where that has none left,
 the longest-stored one of all topics. A message is added as a whole or not at all, and so is a
 batch; an interrupt leaves the count of bytes right and no lock held.
 
-How derived: MemoryMessageStore of seed 001 (spec B22), which is in no version of RocketMQ. What it
-leaves open is decided in docs/decisions/0024-memory-topics.md.
+How derived: MemoryMessageStore of seed 001 (spec B22), which is in no version of RocketMQ.
+Questions that it leaves open are decided in docs/decisions/0024-memory-topics.md.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Entries:
         self.content = bytearray(content)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return a copy: what was lent could not grow."""
+        """Return a copy: a bytearray with views could not grow."""
         at = offset - self.base
         return bytes(self.content[at : at + size]) if at >= 0 else b""
 
@@ -110,7 +110,7 @@ class MemoryLog:
     used_bytes
         What the messages take, `ENTRY_OVERHEAD_BYTES` of each included.
     evicted
-        Messages deleted to make room.
+        Messages deleted to free memory.
     max_offset
         Physical offset of the next message.
     """
@@ -142,7 +142,7 @@ class MemoryLog:
     def append(
         self, counter: QueueCounter, records: Sequence[Record], numbered: None = None
     ) -> PutResult:
-        """Append records to a queue, all or none; room is made as the law says."""
+        """Append records to a queue, all or none; memory is freed as the law says."""
         del numbered  # of several queues, and of batches
         now_ms = self._clock()
         with self._lock:

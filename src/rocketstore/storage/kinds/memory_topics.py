@@ -1,8 +1,8 @@
 """Memory topics: topics whose messages live in this process and in no file.
 
 A topic is one if ``config/topics.json`` says ``"memory": true`` of it and ``memoryTopicEnable`` is
-on; else it is a topic like any other. A store that is opened for some puts alone keeps no message
-for anybody, so it refuses such a topic by name, whatever its own setting says.
+on; else it is a topic like any other. A store that is opened only for some puts would keep a
+message for no reader, so it refuses such a topic by name, whatever its own setting says.
 
 How derived: BrokerController.memoryTopicEnable, TopicConfig.memory and the decisions of send and
 pull processor in seed 001 (spec B22).

@@ -78,7 +78,7 @@ class TopicKind(ABC):
 
     @abstractmethod
     def queue(self, key: QueueKey) -> Any:
-        """Return a queue that there is, else None."""
+        """Return a queue that exists, else None."""
 
     @abstractmethod
     def queue_keys(self) -> Iterable[QueueKey]:

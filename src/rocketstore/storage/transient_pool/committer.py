@@ -129,7 +129,7 @@ class Committer:
             self._last_ms = now_ms if is_due else self._last_ms
             return _TURN_S
         self._log.ring_at_next_append(self._bell.ring)
-        # What was put before the bell was there is seen here.
+        # Messages that were put before the bell was set are seen here.
         return self._interval_s if self.uncommitted_bytes else _UNTIL_RUNG
 
     def _run(self) -> None:
