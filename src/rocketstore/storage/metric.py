@@ -1,4 +1,4 @@
-"""A number that a part of a store tells of itself, under the name that Prometheus has it by."""
+"""A number that a part of a store reports, under its name for Prometheus."""
 
 from __future__ import annotations
 

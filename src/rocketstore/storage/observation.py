@@ -1,7 +1,8 @@
-"""What an open store tells of itself: 4.9's runtime information, and numbers for Prometheus.
+"""What an open store reports: 4.9's runtime information, and numbers for Prometheus.
 
-Law: nothing is counted for it. Every value comes from the part that has it; what a broker knows of
-itself (thread pools, totals since midnight, its version) has no key. Asking changes nothing.
+Law: nothing is counted only for this. Every value comes from the part that has it; values of a
+broker itself (thread pools, totals since midnight, its version) have no key. A request changes
+nothing.
 
 How derived: DefaultMessageStore.getRuntimeInfo, AdminBrokerProcessor.prepareRuntimeInfo and
 MixAll.humanReadableByteCount of 4.9.8, whose texts these are.
@@ -29,13 +30,13 @@ NO_POOL: Final = 2**31 - 1
 
 
 class Observation:
-    """Asks the parts of an open store, and its services."""
+    """Collects from the parts of an open store, and from its services."""
 
     def __init__(self, reader: Reader, parts: StoreParts, services: StoreServices) -> None:
         self._reader, self._parts, self._services = reader, parts, services
 
     def runtime_info(self) -> dict[str, Any]:
-        """Return what 4.9 tells of a running store, under its names, and some of our own.
+        """Return 4.9's information about a running store, under its names, and some of our own.
 
         Numbers are numbers; `str` gives the text that 4.9 has in their place.
         """

@@ -1,7 +1,7 @@
 """Open a store for writing: its parts in the order in which each may trust the one before.
 
-Lock, then sizes, log, queues, checkpoint and index as they lie on disk; then recovery, which brings
-them into agreement; then what lets them be written. Nothing is read before the lock is held, and
+Lock, then sizes, log, queues, checkpoint and index as they are on disk; then recovery, which makes
+them agree; then the parts that write them. Nothing is read before the lock is held, and
 ``abort`` is there before the first byte of a put can be.
 
 Law: an open that fails leaves no lock, no thread and no descriptor behind.
@@ -79,7 +79,7 @@ class StoreParts:
                 )
             disk.make_directory(layout.root)
         self.lock, self._to_drop = StoreLock(layout.lock, layout.written_directories), to_drop
-        to_drop.callback(self.lock.release)  # before it is held: an interrupt may come
+        to_drop.callback(self.lock.release)  # before it is held, as an interrupt may come
         self.lock.acquire()
         with system_errors(f"cannot open the store {layout.root}"):
             refuse_foreign(layout, takes_over=True)
@@ -94,12 +94,12 @@ class StoreParts:
             self._make_writable()
 
     def drop(self) -> None:
-        """Let go of the files that are loaded, and of the lock, whatever one of them cannot do."""
+        """Release the loaded files and the lock, even if one of them fails."""
         self._to_drop.close()
-        self.lock.release()  # again, where an interrupt came into that
+        self.lock.release()  # again, if an interrupt came into that
 
     def _load(self) -> None:
-        """Load the files as they lie on the disk, and make what writes to them."""
+        """Load the files as they are on the disk, and make the parts that write to them."""
         config, layout, disk = self.config, self.layout, self.disk
         self.was_clean = not layout.abort.exists()
         self._loaded = loaded = RecoveryParts(
@@ -136,7 +136,7 @@ class StoreParts:
         self._make_log(loaded.log)
 
     def _make_log(self, files: MappedFileQueue) -> None:
-        """Make what appends to the log's files, and what has the next ones ready."""
+        """Make the part that appends to the log's files, and the one that prepares the next."""
         config, layout, disk = self.config, self.layout, self.disk
         file_size, warm_up = self.sizes.commit_log_file_bytes, None
         if config.warm_mapped_file_enable:
@@ -184,10 +184,10 @@ class StoreParts:
     def _find_kinds(
         self, more: Iterable[Callable[[], TopicKind]], *, keeps_memory: bool
     ) -> TopicKinds:
-        """Find what the topics are; of one with queues of both kinds take all away, and keep it.
+        """Find the kinds of topics; set aside all queues of a topic that has both kinds.
 
-        A broker of 4.9, which knows no kinds, made plain ones of records of the log, or a slave did
-        before a record told it the kind. The right ones are built from the log.
+        The plain ones were made by a broker of 4.9, which knows no kinds, or by a slave before a
+        record showed it the kind. The right ones are built from the log.
         """
         kinds = kinds_of(
             self.layout, self.config, self.sizes, disk=self.disk, clock=self.clock,
@@ -204,16 +204,16 @@ class StoreParts:
         return kinds
 
     def _recover(self, policy: RecoveryPolicy | None) -> None:
-        """Bring the files into agreement, and make durable what the last writer left."""
+        """Make the files agree, and make durable what the last writer left."""
         report = self.recovery = recover(
             self._loaded, clean=self.was_clean, now_ms=self.clock(), policy=policy
         )
         if not self.was_clean:
             for file in self.log.files.files:
-                # What recovery read may or may not be on the disk.
+                # The bytes that recovery read may or may not be on the disk.
                 is_read = file.base + file.size > report.start and file.base < report.end
                 if is_read and file.writable and self.config.is_sync_flush:
-                    file.sync()  # before anybody reads it (K-D2)
+                    file.sync()  # before a reader sees it (K-D2)
                 elif is_read and file.writable:
                     # The first flush covers it: readers of an ASYNC_FLUSH store see messages that
                     # are not on the disk anyway, and the checkpoint passes them when they are. A
@@ -227,14 +227,14 @@ class StoreParts:
             for directory in (*own, *layout.commit_log_directories, *topics):
                 if directory.is_dir():
                     self.disk.fsync_directory(directory)
-        # What is put to a memory topic meets no counter of the disk, whose queue is hidden.
+        # A put to a memory topic must not use the counter of a queue on the disk, which is hidden.
         offsets, in_memory = report.queue_offsets, self.kinds.is_in_memory
         given = {key: one for key, one in offsets.items() if not in_memory(key.topic)}
         self.log.seed(given, last_store_timestamp_ms=report.last_store_timestamp_ms)
 
     def _make_writable(self) -> None:
-        """Make what a writer needs, and mark the store as being written."""
-        # Read after recovery, which may have withdrawn it.
+        """Make the parts of a writer, and mark the store as being written."""
+        # Read after recovery, which may have removed it.
         self.checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
         # As 4.9 does, so that a store without a message is one all the same.
         for directory in self.layout.commit_log_directories:
@@ -257,7 +257,7 @@ def open_parts(
 ) -> StoreParts:
     """Make the parts of a store; again, if recovery learnt the kind of a topic with plain queues.
 
-    The table says that of it by now, so the second time these are taken away.
+    The table has the kind by now, so the second time those queues are set aside.
     """
     parts = StoreParts(layout, config, to_drop=to_drop, **more)
     if parts.kinds.of("batch").intersection(parts.queues.topics()):

@@ -1,8 +1,8 @@
 """A store that this process does not own: read beside its writer, or from a read-only mount.
 
-`ReadOnlyStore` answers everything that `Reader` answers. It takes no lock, starts no thread, maps
+`ReadOnlyStore` has all the calls of `Reader`. It takes no lock, starts no thread, maps
 no file and changes no byte. The writer, ours or a Java broker, may add, roll and delete files
-meanwhile; what it dispatched is seen at the next question (`storage.reading.pread_log`).
+meanwhile; what it dispatched is seen at the next call (`storage.reading.pread_log`).
 
 A broker recovers a store and then serves it instead; for that it has to own the files.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _log: Final = get_logger(__name__)
 
 POLL_INTERVAL_S: Final = 0.02
-"""How often `ReadOnlyStore.wait_for` looks, because no writer tells a reader of another process."""
+"""How often `ReadOnlyStore.wait_for` looks, because a writer does not notify other processes."""
 
 
 class ReadOnlyStore(Reader):
@@ -55,7 +55,8 @@ class ReadOnlyStore(Reader):
     Attributes
     ----------
     newer_parts
-        What of the store only a broker of 5.x works with, in words; it does not open for writing.
+        Parts of the store that only a broker of 5.x supports, in words; with one the store does not
+        open for writing.
 
     Raises
     ------
@@ -128,7 +129,7 @@ class ReadOnlyStore(Reader):
 
     @property
     def findings(self) -> list[FileFinding[Path]]:
-        """What is wrong with the files themselves: names, sizes, holes.
+        """Faults of the files themselves: names, sizes, holes.
 
         Files of queues and of the index are looked at when they are first read.
         """
@@ -188,7 +189,7 @@ class ReadOnlyStore(Reader):
 
 
 def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> ObservedSizes:
-    """Return what the files show, and refuse a store that lost its log."""
+    """Return the sizes that the files show, and refuse a store that lost its log."""
     keys = log.queues.keys()[:LOOKED_AT_QUEUES]
     queues = [queue.files for key in keys if (queue := log.queues.get(key)) is not None]
     if not log.files.files and any(files.files for files in queues):

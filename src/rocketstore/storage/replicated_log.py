@@ -40,7 +40,7 @@ class ReplicatedLog:
         return self._log.readable_limit
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes of one file as they are; none where there are none."""
+        """Return up to `size` bytes of one file as they are; empty where the log has none."""
         stop = min(offset + size, self.end)
         found = self._log.bytes_at(offset, size) if offset < stop else None
         if found is None:
@@ -60,7 +60,7 @@ class ReplicatedLog:
         self.wait_flushed()
 
     def wait_flushed(self) -> None:
-        """Wait until `end` is that of all that was appended, which with SYNC_FLUSH takes a sync.
+        """Wait until `end` includes all that was appended, which with SYNC_FLUSH takes a sync.
 
         `StoreError` says that this takes longer than a put would wait.
         """
@@ -75,14 +75,14 @@ class ReplicatedLog:
             )
 
     def ring_at_progress(self, bell: Bell) -> Callable[[], None]:
-        """Ring `bell` whenever there is more to read, until what is returned is called."""
+        """Ring `bell` whenever there is more to read, until the returned function is called."""
         return self._dispatcher.board.changes.ring(bell)
 
     def set_replica(self, wait: Callable[[int, float], PutMessageStatus]) -> None:
         """Have the puts of a SYNC_MASTER wait for replicas by `wait`; see `StoreWriter`."""
 
         def wait_for_replicas(end: int, timeout_s: float) -> PutMessageStatus:
-            with contextlib.suppress(StoreError):  # then no replica can get it
+            with contextlib.suppress(StoreError):  # then no replica can get the message
                 self._services.commit()
             return wait(end, timeout_s)
 

@@ -18,7 +18,7 @@ from rocketstore.format.stored_message import StoredMessage  # noqa: TC001 - fie
 
 
 class PutMessageStatus(Enum):
-    """What became of a put; the causes are in docs/how-it-works/append.md."""
+    """Status of a put; the causes are in docs/how-it-works/append.md."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -68,8 +68,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     store_host
         Host of the store as records hold it.
     detail
-        What was refused and why, for a status that is not ``PUT_OK``; of a message that is stored,
-        that its properties leave too little room for a copy to be given back.
+        What was refused and why, for a status that is not ``PUT_OK``; for a stored message, that
+        its properties leave too little space for a copy to be given back.
     packed_sizes
         Of a batch, the bytes of each record, 4 bytes each; `record_sizes` reads them.
     """

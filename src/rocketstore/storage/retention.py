@@ -1,9 +1,9 @@
-"""Retention: which files may go, when, and by which rule; and whether a disk is too full to go on.
+"""Retention: which files may be deleted, when, and by which rule; and whether a disk is too full.
 
-A CommitLog file goes when its last message is old enough (`fileReservedTime`) and the hour is right
-(`deleteWhen`), the disk is filling up, or somebody asked; on a nearly full disk also before its
-time. Files of queues and index follow the CommitLog's minimum. Files go whole, oldest first, a few
-per round with pauses in between, and the newest of each kind stays.
+A CommitLog file is deleted when its last message is old enough (`fileReservedTime`) and the hour is
+right (`deleteWhen`), the disk is filling up, or a user asked for it; on a nearly full disk also
+before its time. Files of queues and index follow the CommitLog's minimum. Files are deleted whole,
+oldest first, a few per round with pauses in between, and the newest of each kind stays.
 
 Law: every deletion is logged with its file and its rule. A file that is not wholly dispatched, or
 that a reader holds, stays. A disk whose fullness is unknown counts as not full (K-E8).
@@ -56,7 +56,7 @@ _FIRST_WINDOW_BYTES: Final = 64 * KiB
 
 
 class RetentionRule(Enum):
-    """Why a file went."""
+    """Why a file was deleted."""
 
     EXPIRED_AT_HOUR = "older than fileReservedTime, in an hour of deleteWhen"
     EXPIRED_DISK_FILLING = "older than fileReservedTime, disk above diskMaxUsedSpaceRatio"
@@ -67,7 +67,7 @@ class RetentionRule(Enum):
 
 
 class DeletedFile(NamedTuple):
-    """A file that went, and why."""
+    """A deleted file, and the reason."""
 
     path: Path
     rule: RetentionRule
@@ -90,14 +90,14 @@ class DiskUsage(NamedTuple):
 
 @dataclass
 class Retention:
-    """Deletes what may go.
+    """Deletes files by the rules.
 
     `used_ratio` says how full the partition of a directory is. ``deleteWhen`` is in the zone `tz`,
     None being that of this process, as in Java. `pause` waits between two deletions.
 
     `stopping` lets the round under way end after the file it is at: the store is being closed.
     `full_directories` of the CommitLog are too full for new files (spec F1.1); in the next
-    `manual_rounds_left` rounds expired files go at any hour, because somebody asked.
+    `manual_rounds_left` rounds expired files are deleted at any hour, because a user asked for it.
     """
 
     _files: MappedFileQueue
@@ -124,7 +124,7 @@ class Retention:
         self._last_times: dict[int, int | None] = {}
 
     def check_disk(self) -> DiskUsage:
-        """Look how full the partitions are, and set or clear the flag of each (K-E4)."""
+        """Check how full the partitions are, and set or clear the flag of each (K-E4)."""
         directories = self.layout.commit_log_directories
         ratios = ((path, self.used_ratio(path)) for path in directories)
         known = {path: ratio for path, ratio in ratios if ratio is not None}
@@ -160,7 +160,7 @@ class Retention:
         self.manual_rounds_left = MANUAL_ROUNDS
 
     def run_once(self) -> list[DeletedFile]:
-        """Do one round; return what went, in order."""
+        """Do one round; return the deleted files, in order."""
         usage = self.check_disk()
         if not self.config.retention:
             return []
@@ -207,7 +207,7 @@ class Retention:
             self._last_times.pop(file.base, None)
             deleted += went
         if rule is RetentionRule.EXPIRED_MANUALLY and not (is_blocked and not deleted):
-            # A round that did something counts; a request with nothing to do is over (K-E10).
+            # A round that deleted a file counts; a request without files to delete is done (K-E10).
             self.manual_rounds_left = self.manual_rounds_left - 1 if deleted else 0
         if not deleted and (is_nearly_full or self._is_filling(usage)):
             _log.warning(
@@ -220,7 +220,7 @@ class Retention:
         return deleted
 
     def _rule(self, usage: DiskUsage) -> RetentionRule | None:
-        """Return what lets expired files go in this round."""
+        """Return the rule by which expired files are deleted in this round, or None."""
         moment = datetime.fromtimestamp(self.clock() // 1000, UTC).astimezone(self.tz)
         if moment.hour in self._hours:
             return RetentionRule.EXPIRED_AT_HOUR
@@ -296,7 +296,7 @@ def newest_store_time(file: MappedFile, now_ms: int) -> int | None:
         times = np.concatenate(
             [np.empty(0, np.int64), *(batch.columns.store_timestamp for batch in batches)]
         )
-        past = times[times <= now_ms]  # a single later one is a damaged header
+        past = times[times <= now_ms]  # a single later time is a damaged header
         if times.size and np.median(times[-TIME_WITNESS_COUNT:]) > now_ms:
             written_ms = file.path.stat().st_mtime_ns // 1_000_000
             return max(int(past.max(initial=0)), written_ms)

@@ -1,7 +1,8 @@
 """Why a store may not be read or written at the moment.
 
-Law: a bit says one cause, and goes when its cause goes (K-C6): a full CommitLog disk and a full
-queue disk are two causes (K-E4). A bit is set with a reason, and a refused put repeats it.
+Law: a bit stands for one cause, and is cleared when its cause ends (K-C6): a full CommitLog disk
+and a full queue disk are two causes (K-E4). A bit is set with a reason, and a refused put repeats
+it.
 
 How derived: RunningFlags of 4.9 (spec B2); 64 is a bit of 5.x, and COMMIT_ERROR one of ours.
 """
@@ -52,7 +53,7 @@ class RunningFlags:
         return was_clear
 
     def clear(self, flag: RunningFlag) -> bool:
-        """Take back `flag`; return whether it was set before."""
+        """Clear `flag`; return whether it was set before."""
         with self._lock:
             was_set = bool(self.bits & flag)
             self.bits &= ~int(flag)
@@ -60,7 +61,7 @@ class RunningFlags:
         return was_set
 
     def note_death(self, thread: str, error: BaseException) -> None:
-        """Take no puts any more: a thread died, which is what its ``on_death`` says here."""
+        """Refuse puts from now on: a thread died, and called this as its ``on_death``."""
         self.set(
             RunningFlag.NOT_WRITEABLE,
             f"the thread {thread} ended by an unforeseen error: {type(error).__name__}: {error}",
@@ -68,11 +69,11 @@ class RunningFlags:
 
     @property
     def is_readable(self) -> bool:
-        """Whether pages are given out."""
+        """Whether pages are returned."""
         return not self.bits & 1
 
     def check_readable(self) -> None:
-        """Raise `NotReadableError` unless pages are given out (DefaultMessageStore.getMessage)."""
+        """Raise `NotReadableError` unless pages are returned (DefaultMessageStore.getMessage)."""
         if not self.is_readable:
             raise NotReadableError(
                 "pages are not given out at the moment: " + "; ".join(self.reasons),

@@ -1,9 +1,9 @@
 """Everything that works while a store is open: its writer, its threads, and their order.
 
-Law: threads start from the disk upwards (files, flush, dispatch, retention) and stop the other way
-round, each after the one that gives it work. What is left to do at the end is done on the closing
-thread, so that an orderly end does not depend on a thread that died. Puts are refused after the
-death of a thread, which says why.
+Law: threads start from the disk upwards (files, flush, dispatch, retention) and stop in reverse
+order, each after the one that gives it work. Work that is left at the end is done on the closing
+thread, so that an orderly end does not depend on a thread that died. After the death of a thread
+puts are refused, with its error as the reason.
 
 How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
 """
@@ -95,7 +95,7 @@ class StoreServices:
             monotonic=monotonic_ms,
             known_ends=parts.known_ends,
         )
-        # Without threads the caller that waits dispatches; listeners called then may wait too.
+        # Without threads the waiting caller dispatches; listeners called then may wait too.
         self._dispatching = threading.RLock()
         self._made_ahead_of = -1
         self._queue_flush = Periodic(
@@ -130,7 +130,7 @@ class StoreServices:
                 self.attached[service.name] = service
 
     def start(self) -> None:
-        """Start the threads, and then the services; whoever calls this stops what fails to."""
+        """Start the threads, and then the services; after a failure the caller stops them."""
         if not self._threads:
             return
         self._parts.preallocator.thread.start()
@@ -146,14 +146,14 @@ class StoreServices:
     # --- waiting and flushing -------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Bring to the log's files what buffers hold; `StoreError` says that it could not."""
+        """Write the buffers to the log's files; `StoreError` if that fails."""
         if self.committer is not None:
             self.committer.commit()
 
     def wait_dispatched(self, physical_offset: int, timeout_s: float | None) -> bool:
         """Wait until everything before an offset is dispatched."""
         if self._parts.log.readable_limit < physical_offset:
-            # Only flushed messages are dispatched, and one that waits for no flush asks for none.
+            # Only flushed messages are dispatched, and a put without wait does not ask for a flush.
             self.flusher.wake()
             self.commit()
         dispatcher = self._parts.dispatcher
@@ -161,7 +161,7 @@ class StoreServices:
 
     @system_errors("cannot dispatch all messages")
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until something becomes true that dispatch makes true."""
+        """Wait until a condition becomes true that dispatch changes."""
         if self._threads:
             return self.dispatch.wait_until(is_true, timeout_s)
         self.commit()
@@ -188,7 +188,7 @@ class StoreServices:
     # --- the end --------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop everything and flush; take the marker ``abort`` away if that was in order.
+        """Stop everything and flush; remove the marker ``abort`` if all went well.
 
         `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped.
         After any other `StoreError` buffers hold what could not be committed, and nothing stopped.
@@ -226,16 +226,16 @@ class StoreServices:
             raise failure
 
     def _take_marker_away(self) -> str:
-        """Say in the store that it ended in order; return why not, if that fails."""
+        """Mark the store as ended in order; return why not, if that fails."""
         try:
             self._parts.disk.unlink(self._parts.layout.abort)
             self._parts.disk.fsync_directory(self._parts.layout.root)
-        except OSError as error:  # the next open looks closer, and finds all in order
+        except OSError as error:  # the next open checks more, and finds all in order
             return str(error)
         return ""
 
     def _wait_for_dispatch(self) -> None:
-        """Wait as long as dispatch gets on, or tries to."""
+        """Wait as long as dispatch makes progress, or tries to."""
         dispatcher, wanted = self._parts.dispatcher, self._parts.log.readable_limit
         reached, idle_turns = -1, 0
         while idle_turns * _CATCH_UP_TURN_S < CATCH_UP_TIMEOUT_S and self.dispatch.health.is_well:
@@ -247,7 +247,7 @@ class StoreServices:
             reached = dispatcher.dispatched_offset
 
     def _finish(self) -> bool:
-        """Dispatch and flush what is left, on this thread."""
+        """Dispatch and flush the rest, on this thread."""
         parts = self._parts
         try:
             self._catch_up()

@@ -1,6 +1,6 @@
 """What a store has done since it was opened: totals, rates, and how long puts took.
 
-Law: counting costs a put nothing that it would notice. Messages and bytes are read off the queues'
+Law: counting costs a put no measurable time. Messages and bytes are read off the queues'
 own counters; only a put of a millisecond or more is entered in the histogram, the rest is the
 difference to the total.
 
@@ -38,7 +38,7 @@ PRINT_INTERVAL_MS: Final = 60_000
 """How often rates and put times are logged (StoreStatsService.printTPSInterval)."""
 
 _SLOW_PUT_MS: Final = 500
-"""A put that takes longer is worth a line (DefaultMessageStore.putMessage)."""
+"""A put that takes longer is logged (DefaultMessageStore.putMessage)."""
 
 _LOG_EVERY: Final = 50_000
 """One in so many refused puts is logged (DefaultMessageStore.printTimes)."""
@@ -123,10 +123,10 @@ class StoreStatistics:
         self.note_get = self.gets.note
         self.dispatch_max_buffer = 0
 
-    # --- noted by the store ---------------------------------------------------------------------
+    # --- recorded by the store --------------------------------------------------------------------
 
     def note_slow_put(self, elapsed_ms: int, message_count: int = 1) -> None:
-        """Enter a put that took a millisecond or more, and warn of one that took far too long.
+        """Record a put that took a millisecond or more, and warn of one that took far too long.
 
         The first put of an open store makes the log's file and touches it: no reason to warn.
         """
@@ -138,7 +138,7 @@ class StoreStatistics:
             _log.warning("put.slow", took_ms=elapsed_ms)
 
     def note_failed_put(self) -> None:
-        """Count a put that was not taken."""
+        """Count a put that was refused."""
         with self._lock:
             self.failed_puts += 1
 
@@ -178,7 +178,7 @@ class StoreStatistics:
             put_times={name: count for name, count in self.last_minute.items() if count},
         )
 
-    # --- asked by users -------------------------------------------------------------------------
+    # --- for users -------------------------------------------------------------------------
 
     def put_by_topic(self) -> dict[str, PutTotals]:
         """Return messages and bytes put, by topic."""
@@ -217,7 +217,7 @@ class StoreStatistics:
         return rates
 
     def put_latency_ms(self, share: float) -> Latency:
-        """Return within how many ms this share of the puts of the last whole minute were done.
+        """Return the time in ms within which this share of the last whole minute's puts were done.
 
         Between two limits of the put times it is interpolated, as in 4.9, which has more of them.
         Source: StoreStatsService.findPutMessageEntireTimePX.
@@ -242,7 +242,7 @@ class StoreStatistics:
         yield counter("rocketmq_messages_out", "Messages got.", gets.messages)
         text = "Gets, by whether they found a message."
         yield counter("rocketstore_gets", text, results, "result")
-        yield counter("rocketstore_puts_failed", "Puts that were not taken.", self.failed_puts)
+        yield counter("rocketstore_puts_failed", "Puts that were refused.", self.failed_puts)
         text = "How long puts took, in the buckets of 4.9; without a sum."
         counts = [*self.put_time_histogram().values()]
         yield Histogram("rocketstore_put_seconds", text, counts, PUT_LIMITS_S)

@@ -5,8 +5,8 @@ The public `MessageStore` (``rocketstore.message_store``) adds the services of t
 Law: one store object per directory and machine writes, by the lock of `storage.files.lock`. Once
 `close` has returned without an error, all is on the disk and the next open has nothing to recover.
 Files and lock are released only when no thread of the store runs any more, whatever interrupts
-that; a close that did not get that far goes on when called again. A forked child has no threads, no
-lock, and its parent's mappings: it refuses every use, touches no file and waits for no lock.
+that; a close that did not get that far continues when called again. A forked child has no threads,
+no lock, and its parent's mappings: it refuses every use, touches no file and waits for no lock.
 
 How derived: DefaultMessageStore of 4.9, whose order of start and shutdown this follows.
 """
@@ -62,7 +62,7 @@ class BaseStore(Reader):
     recovery
         What recovery found and did when the store was opened.
     problems
-        Files met at opening that are not what they should be.
+        Faults of files that were found at opening.
     statistics
         Counters.
     running_flags
@@ -72,18 +72,18 @@ class BaseStore(Reader):
     attached
         Its services by name, in the order of their start.
     observation
-        What it tells of itself.
+        Its runtime information and numbers.
     transient_pool
         What commits the transient store pool; None where it is off.
     clock, disk
         The time in ms, and the calls that make things durable, as `open` got them.
     extra_queues, kinds
-        Which queues a message may name besides its own; which topics are not like others.
+        Which queues a message may name besides its own; which topics are of a special kind.
     """
 
     is_read_only: Final = False
     keeps_memory = False
-    """Whether it is open for long: one that is not keeps no message of a memory topic."""
+    """Whether it is opened for long: only such a store keeps messages of memory topics."""
 
     def __init__(
         self, parts: StoreParts, *wrong: object, threads: bool = True,
@@ -146,7 +146,7 @@ class BaseStore(Reader):
         config
             Settings; file sizes left unset are learnt from the files.
         read_only
-            Take no lock, start no thread, write no byte; for a store that somebody else writes.
+            Take no lock, start no thread, write no byte; for a store that another process writes.
         clock
             The time in ms; a test passes its own.
         disk
@@ -170,7 +170,7 @@ class BaseStore(Reader):
         NotAStoreError, StoreDamagedError
             With `read_only` there is no store; or it needs a repair first.
         StoreFullError
-            No room to recover it.
+            No disk space to recover it.
         """
         config = StoreConfig() if config is None else config
         note_missing()
@@ -201,7 +201,7 @@ class BaseStore(Reader):
     # --- put ------------------------------------------------------------------------------------
 
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
-        """Store a message at the end of a queue, which comes into being with its first message.
+        """Store a message at the end of a queue, which is made with its first message.
 
         Returns
         -------
@@ -214,8 +214,8 @@ class BaseStore(Reader):
         InvalidNameError
             The topic or queue id cannot be the name of a directory.
         RefusedMessageError
-            Something that has no status in 4.9: separators in properties, a number that does not
-            fit, a body that is not bytes, a transaction.
+            A fault that has no status in 4.9: separators in properties, a number that does not fit,
+            a body that is not bytes, a transaction.
         FlushFailedError
             A sync failed, now or earlier; this store takes no message any more.
         """
@@ -293,7 +293,7 @@ class BaseStore(Reader):
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
         """Return what a put with ``wait_flush=False`` would have returned had it waited.
 
-        Of its time-outs `waited_s` are over. Raises what `put` does of a message in the log.
+        `waited_s` of its time-outs have passed. Raises what `put` raises for a message in the log.
         """
         return self._writer.acknowledged(result, waited_s)
 
@@ -315,20 +315,20 @@ class BaseStore(Reader):
         return self.wait_until(lambda: self.max_offset(topic, queue_id) > offset, timeout_s)
 
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until something is true; `is_true` is asked whenever dispatch got on.
+        """Wait until a condition is true; `is_true` is called whenever dispatch made progress.
 
-        What dispatch does not change is asked again after `look_again`. False when it takes longer
-        than `timeout_s`; without threads in the store there is no wait.
+        For a condition that dispatch does not change, `look_again` has it called again. False when
+        it takes longer than `timeout_s`; without threads in the store there is no wait.
         """
         self.check_open()
         return self._services.wait_until(is_true, timeout_s)
 
     def look_again(self) -> None:
-        """Let all who wait ask again; takes no lock."""
+        """Let all waiting callers check again; takes no lock."""
         self._parts.dispatcher.board.wake()
 
     def ring(self, bell: Bell) -> Callable[[], None]:
-        """Ring `bell` whenever `wait_until` would ask again, until what is returned is called."""
+        """Ring `bell` whenever `wait_until` would check again, until the result is called."""
         return self._parts.dispatcher.board.changes.ring(bell)
 
     def add_listener(self, listener: ArrivalListener) -> None:
@@ -355,7 +355,7 @@ class BaseStore(Reader):
     # --- about the store ------------------------------------------------------------------------
 
     def topics_of(self, kind: str) -> TopicsOfKind:
-        """Return the topics of a kind, as ``batch``, of which it can make more."""
+        """Return the topics of a kind, such as ``batch``; the result can make more of them."""
         return TopicsOfKind(self._parts, kind, check_open=self.check_open)
 
     @property
@@ -391,12 +391,12 @@ class BaseStore(Reader):
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue will get."""
         offset = self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
-        # What comes from a master counts in its queue only.
+        # Messages from a master count in their queues only.
         return max(offset, self.max_offset(topic, queue_id)) if self._writer.is_slave else offset
 
     @property
     def queue_count(self) -> int:
-        """How many queues there are; it changes when one comes."""
+        """How many queues there are; it changes with each new one."""
         special = (len(list(kind.queue_keys())) for kind in self._kinds.known.values())
         return len(self._parts.queues) + sum(special)
 
@@ -406,11 +406,11 @@ class BaseStore(Reader):
         return self._parts.log.last_store_timestamp_ms
 
     def delete_expired_files(self) -> None:
-        """Let retention, if it is on, delete expired files at any hour for its next rounds."""
+        """Have retention, if it is on, delete expired files at any hour in its next rounds."""
         self._parts.retention.delete_manually()
 
     def runtime_info(self) -> dict[str, str]:
-        """Return what 4.9 tells of a running store, under its names, and some of our own."""
+        """Return 4.9's information about a running store, under its names, and some of our own."""
         self.check_open()
         return {key: str(one) for key, one in self.observation.runtime_info().items()}
 
@@ -422,7 +422,7 @@ class BaseStore(Reader):
         return self._is_closed
 
     def close(self) -> None:
-        """Flush everything, say in the store that it ended in order, and let go of it.
+        """Flush everything, mark the store as ended in order, and release it.
 
         A second call does nothing; after one that was interrupted twice (by exceptions out of a
         signal handler) it ends what that one began. After an error the marker ``abort`` stays, so
@@ -443,7 +443,7 @@ class BaseStore(Reader):
             try:
                 self._services.stop()
             except BaseException:
-                # After an interrupt the rest is done all the same, unless there is another one.
+                # After an interrupt the rest is still done, unless there is another one.
                 if not self._services.is_stopped:
                     self._services.stop()
                 raise
@@ -452,10 +452,10 @@ class BaseStore(Reader):
                     self._let_go()
         finally:
             if "by" in self._closing and self._closing["by"] is call:
-                del self._closing["by"]  # by no call: an interrupt could come in it
+                del self._closing["by"]  # without a call, in which an interrupt could come
 
     def abandon(self) -> None:
-        """Let go of a store without threads as a crash would; the next open recovers it."""
+        """Release a store without threads as a crash would; the next open recovers it."""
         if not self._is_let_go:
             self._is_closed = True
             self._writer.stop()
@@ -470,17 +470,17 @@ class BaseStore(Reader):
         self._is_let_go = True
 
     def check_open(self) -> None:
-        """Raise `StoreClosedError`, in a forked child `StoreForkedError`, where no use is left."""
+        """Raise `StoreClosedError` or, in a forked child, `StoreForkedError` if not usable."""
         if self._is_closed:
             raise self._closed_part.again()
 
     def check_held(self) -> None:
-        """Raise as `check_open` does, but not yet while the store closes: services go on then."""
+        """Raise as `check_open` does, but not while the store closes: services work then."""
         if self._is_let_go:
             raise self._closed_part.again()
 
     def _go_on_in_child(self) -> None:
-        """Refuse everything in a forked child, also what is reached by other ways than this."""
+        """Refuse every use in a forked child, also of parts that are reached in other ways."""
         if self._is_let_go:
             return
         error = StoreForkedError(

@@ -1,9 +1,9 @@
 """The threads of a store: one life cycle for all of them, and how they are woken.
 
 Law: a thread is started, asked to stop, and waited for, but not for ever; one whose work fails is
-logged and works again, unless its owner wants it to end; that it ended is logged, and its owner is
+logged and works again, unless its owner wants it to end; an end is logged, and the owner is
 notified. A lock is acquired here only to sleep on it: inside ``Condition.__enter__``, which is
-Python, a signal handler may raise once the lock is taken, and then nobody releases it.
+Python, a signal handler may raise once the lock is taken, and then it is never released.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 JOIN_TIMEOUT_S: Final = 60.0
-"""Longest wait for a thread asked to stop: it is at one system call, or one batch, more."""
+"""Longest wait for a thread asked to stop: it may be in a last system call, or batch."""
 
 PAUSE_AFTER_ERROR_S: Final = 1.0
-"""Descriptors, memory and threads that were refused may be there again by then."""
+"""Pause after which refused descriptors, memory and threads may be available again."""
 
 OnDeath: TypeAlias = "Callable[[str, BaseException], object]"
 """Called on a thread that ends by an error, with the thread's name and the error."""
@@ -62,16 +62,16 @@ class Changes:
         self._bells: list[Bell] = []
 
     def __bool__(self) -> bool:
-        """Return whether somebody waits."""
+        """Return whether a thread waits."""
         return bool(self._bells)
 
     def tell(self) -> None:
-        """Let all who wait look again."""
+        """Let all waiting threads look again."""
         for bell in tuple(self._bells):
             bell.ring()
 
     def ring(self, bell: Bell) -> Callable[[], None]:
-        """Ring `bell` at every change, until what is returned is called."""
+        """Ring `bell` at every change, until the returned function is called."""
         self._bells.append(bell)
         return functools.partial(self._bells.remove, bell)
 
@@ -105,7 +105,7 @@ class StopSign:
         return self._is_set
 
     def set(self) -> None:
-        """Set it, and wake all who wait."""
+        """Set it, and wake all waiting threads."""
         self._is_set = True
         self._changes.tell()
 

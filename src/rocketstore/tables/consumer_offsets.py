@@ -281,7 +281,7 @@ def _read(directory: Path) -> dict[str, Any] | None:
 
 
 def _decoded(content: bytes) -> dict[str, Any]:
-    """Return everything that stands in the file; raises `FormatError`."""
+    """Return the whole content of the file; raises `FormatError`."""
     table = decode_table(content, ConsumerOffsets)  # judges the types
     # Other writers quote the queue ids in JSON, as every parser except fastjson wants them.
     tables = {_TABLE: table.by_name()}

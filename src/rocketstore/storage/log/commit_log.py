@@ -1,12 +1,12 @@
-"""The CommitLog: one endless row of records, written by one thread at a time.
+"""The CommitLog: one endless sequence of records, written by one thread at a time.
 
 Law: a record gets its queue offset, physical offset and store time under one lock, and the end of
 the log moves only after all its bytes are in the mapping. Store times never go back. What a failed
 append leaves after the end is zero.
 Law: an append happens as a whole or not at all, wherever an exception ends it: a signal handler may
 raise one between any two lines. The last file's write position alone is the end of the log, and
-setting it completes an append; all else is put in a note, as values, before the first byte is
-written, and the next to take the lock settles it (docs/decisions/0020).
+setting it completes an append. All other changes are noted, as values, before the first byte is
+written, and the next thread that takes the lock settles them (docs/decisions/0020).
 How derived: CommitLog.asyncPutMessage and DefaultAppendMessageCallback.doAppend of 4.9 (spec B3.4,
 B3.5, F3.1). `native.put` does all of this without the lock, for a plain put.
 """
@@ -96,11 +96,11 @@ class CommitLog:
         self._under_way: _Append | None = None
 
     def drop(self) -> None:
-        """Let go of all files, and of what an append keeps of the last one."""
+        """Drop all files, and what an append keeps of the last one."""
         self.end.drop()
         self.files.drop()
 
-    # --- what readers ask -----------------------------------------------------------------------
+    # --- for readers -----------------------------------------------------------------------
 
     @property
     def min_offset(self) -> int:
@@ -173,7 +173,7 @@ class CommitLog:
         return counters.setdefault(key, _counter(key, 0)) if counter is None else counter
 
     def _counters_of(self, topic: str) -> dict[tuple[str, int], QueueCounter]:
-        """Return the counters that a topic's are among: a plain put looks at those here alone."""
+        """Return the counters among which a topic's are: a plain put looks only at those here."""
         kind = self.kinds.get(topic)
         return self.counters if kind is None else kind.counters
 
@@ -222,7 +222,7 @@ class CommitLog:
                 if end.limit < end.position + size:
                     self._make_room(size)
                 number = counter.next_offset
-                # Since it was looked at the topic may have become of another kind.
+                # Since the check, the kind of the topic may have changed.
                 key = counter.key
                 special = None if number else self.kinds.get(key.topic)
                 if special is not None and special.counters.get(key) is not counter:
@@ -245,7 +245,7 @@ class CommitLog:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let nothing be appended meanwhile; raises `StoreClosedError` once the store closes."""
+        """Prevent appends during the block; raises `StoreClosedError` once the store closes."""
         with self.lock:
             try:
                 self._enter()
@@ -291,7 +291,7 @@ class CommitLog:
             self.end.is_busy = False
 
     def commit(self, least_pages: int = 0) -> int:
-        """Bring what buffers hold to the files; return the committed offset.
+        """Write the content of the buffers to the files; return the committed offset.
 
         `StoreError` says that the system refused it. Source: MappedFileQueue.commit, but for all
         files (K-D5).
@@ -327,7 +327,7 @@ class CommitLog:
         self.end.is_busy = True
         if self._under_way is not None:
             self._settle()
-        if self._is_closing:  # while this put was on its way to the lock
+        if self._is_closing:  # while this put waited for the lock
             raise StoreClosedError("the store was closed")
         now = self.clock()
         self.end.locked_since_ms = self.monotonic()
@@ -336,7 +336,7 @@ class CommitLog:
         return now + self.end.behind_ms
 
     def _settle(self) -> None:
-        """Bring everything into agreement with the end of the file that an append went to."""
+        """Make everything agree with the end of the file that an append wrote to."""
         note = self._under_way
         if note is None:
             return
@@ -351,7 +351,7 @@ class CommitLog:
         self._under_way = None
 
     def _make_room(self, size: int) -> None:
-        """Make room for `size` bytes after the end: in this file, or in the next."""
+        """Make space for `size` bytes after the end: in this file, or in the next."""
         file = self.files.last()
         if file is not None:
             end = file.write_position + size + END_FILE_MIN_BLANK_SIZE
@@ -363,7 +363,7 @@ class CommitLog:
         self._roll(file, size)
 
     def _use(self, file: MappedFile) -> None:
-        """Make `file` the one that is written, as far as it has room on the disk."""
+        """Make `file` the one that is written, as far as it has space on the disk."""
         if self.sync_flush:
             file.write_single_pages(file.write_position)
         limit = min(file.size, file.backed_position) - END_FILE_MIN_BLANK_SIZE
@@ -373,9 +373,9 @@ class CommitLog:
     def _look(self) -> None:
         """Wake dispatch, which may sleep, and have pages touched if a stretch was filled fast."""
         end = self.end
-        touch = None if end.file is None else self.touch_ahead  # a slave uses no file so
+        touch = None if end.file is None else self.touch_ahead  # None: a slave's
         stretch_stop = (end.position // TOUCH_BYTES + 1) * TOUCH_BYTES
-        end.look_at = NEVER if touch is None else stretch_stop  # dispatch may put that back
+        end.look_at = NEVER if touch is None else stretch_stop  # dispatch may set that back
         if self._ring is not None:
             self._ring()
         if touch is not None and end.base + stretch_stop != self._stretch_stop:
@@ -387,16 +387,16 @@ class CommitLog:
                 touch.request(end.file, stretch_stop, stretch_stop + ahead * TOUCH_BYTES)
 
     def _roll(self, full: MappedFile | None, size: int) -> None:
-        """Go on in the next file with `size` bytes; nothing changes if there is no next one.
+        """Continue in the next file with `size` bytes; nothing changes if there is no next one.
 
-        4.9 writes the BLANK first; taking the file first lets a smaller message still use the room
-        of a file that cannot be followed because the disk is full.
+        4.9 writes the BLANK first; taking the file first lets a smaller message still use the space
+        of the last file when the disk is full.
         """
         base = 0 if full is None else full.base + full.size
         file = self.preallocator.take(base, ahead=full is not None)
         end = min(size + END_FILE_MIN_BLANK_SIZE, file.size)
         file.reserve(end)
-        _ = file.array  # room for its map may be missing too
+        _ = file.array  # memory for its map may be missing too
         self.end.close()
         if full is not None:
             free = full.size - full.write_position
@@ -405,7 +405,7 @@ class CommitLog:
             full.write_position = full.size
             self.end.max_offset = full.base + full.size
             if self.has_buffers and not file.has_buffer:
-                self.commit()  # what a mapping has outlives a kill: no hole may be before it
+                self.commit()  # bytes in a mapping survive a kill: no hole may be before them
             self.preallocator.retire(full)
             if self.touch_ahead is not None:
                 self.touch_ahead.end_file()

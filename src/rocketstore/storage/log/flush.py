@@ -5,8 +5,8 @@ without an error, file after file. After the first failed sync nothing is acknow
 kernel may have dropped the pages it could not write, so a later success would prove nothing (K-D1).
 
 How derived: GroupCommitService, FlushDiskWatcher and FlushRealTimeService of 4.9 (spec B9.1, B9.2).
-One thread syncs for all puts that came meanwhile, and `native.group` has them take turns with it,
-round after round; what else comes of a sync (the checkpoint's time) is done every few of them.
+One thread syncs for all puts that came meanwhile, and `native.group` lets them take turns with it,
+round after round. Other work after a sync (the checkpoint's time) is done every few rounds.
 Why a thread and not the waiting put itself: docs/decisions/0002-group-commit.md.
 """
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from rocketstore.storage.log.commit_log import CommitLog
 
 _SLOW_FLUSH_S: Final = 0.5
-"""A flush that takes longer is worth a line (FlushRealTimeService, 500 ms)."""
+"""A flush that takes longer is logged (FlushRealTimeService, 500 ms)."""
 
 _ROUNDS_S: Final = 0.005
-"""Longest time in which puts are served and nothing else is done: some 30 syncs of a fast disk."""
+"""Longest time in which only puts are served: some 30 syncs of a fast disk."""
 
 _log: Final = get_logger(__name__)
 
@@ -77,9 +77,9 @@ class CommitLogFlusher:
     def flush(self, least_pages: int = 0, *, serves: bool = False) -> int:
         """Flush what is written; return the flushed offset.
 
-        Fewer dirty pages than `least_pages` are left alone in the last file. With `serves`, those
-        whom the group took before hear of it. `FlushFailedError` says that this sync failed, or an
-        earlier one did.
+        Fewer dirty pages than `least_pages` are left alone in the last file. With `serves`, the
+        puts that the group took before are notified. `FlushFailedError` says that this sync failed,
+        or an earlier one did.
         """
         log = self._log
         with self._flushing:
@@ -117,9 +117,9 @@ class CommitLogFlusher:
             self.checkpoint.advance(physic_ms=timestamp_ms)
 
     def _flush_in_rounds(self) -> bool:
-        """Flush the last file for all who wait, round after round; False where that is not all.
+        """Flush the last file for all waiting puts, round after round; False if more is to flush.
 
-        Readers see each round's bytes at once; checkpoint and files hear of the last one.
+        Readers see each round's bytes at once; checkpoint and files are updated by the last one.
         """
         log = self._log
         with self._flushing:
@@ -142,7 +142,7 @@ class CommitLogFlusher:
             file.flushed_position = max(file.flushed_position, flushed - file.base)
             if flushed == end:
                 file.close_descriptor()
-            # What was put since counts too if it is on the disk already; times first, as above.
+            # Later puts count too if they are on the disk already; times first, as above.
             self._note_flushed(flushed, *before)
             self._note_flushed(flushed, log.last_store_timestamp_ms, log.max_offset)
         if sync_s > _SLOW_FLUSH_S:
@@ -198,7 +198,7 @@ class CommitLogFlusher:
             self.group.close()
 
     def _note_death(self, _name: str, error: BaseException) -> None:
-        """Let all who wait know that nobody flushes any more."""
+        """Tell all waiting puts that the flushing thread has ended."""
         if self.failure is None:
             what = f"ended by an unforeseen error: {type(error).__name__}: {error}"
             hint = "close the store and open it again; please report the traceback in the log"
@@ -213,7 +213,7 @@ class CommitLogFlusher:
                 return
 
     def _run_async(self) -> None:
-        """Sync by the clock, and at once when somebody waits or wakes the thread."""
+        """Sync by the clock, and at once when a put waits or wakes the thread."""
         interval_s = self.config.flush_interval_commit_log / 1000
         while not self.thread.stopping.is_set():
             self.group.rest(interval_s)
@@ -222,7 +222,7 @@ class CommitLogFlusher:
             self.group.let_go()
 
     def _serve(self, least_pages: int = 0, *, in_rounds: bool = False) -> bool:
-        """Flush for everybody who waits by now; False when that failed, for good."""
+        """Flush for all puts that wait by now; False when that failed, for good."""
         try:
             if in_rounds and self._flush_in_rounds():
                 return True

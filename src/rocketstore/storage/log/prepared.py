@@ -1,6 +1,6 @@
-"""What is put as records will hold it: a message, a prepared one, a client's batch.
+"""Messages in the form of records: a single one, a prepared one, a client's batch.
 
-Each is refused here, by a `RefusedMessageError`, where 4.9 has no status for what is wrong with it.
+A `RefusedMessageError` refuses what is wrong with one and has no status in 4.9.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PreparedMessage:
         prepared_transaction_offset: int = 0,
         wait_flush: bool = True,
     ) -> PreparedMessage:
-        """Encode what is not yet; see the class."""
+        """Encode the fields that are not encoded yet; see the class."""
         refuse_transaction(sys_flag)
         block, may_wait = storable_block(properties, alone=True)
         record = Record(
@@ -113,7 +113,7 @@ class PreparedMessage:
 
 
 class _SpecialMessage(PreparedMessage):
-    """One for later, several queues or a batch topic: ``native.put`` takes the plain class only."""
+    """One for later, several queues or a batch topic, which ``native.put`` does not take."""
 
     __slots__ = ()
 
@@ -147,7 +147,7 @@ def batch_messages(messages: object) -> Sequence[Message]:
         raise RefusedMessageError(
             f"a batch is a sequence of messages, or bytes, not {type(messages).__name__}"
         )
-    kept = tuple(message for message in messages)  # never asking how many it says they are
+    kept = tuple(message for message in messages)  # without relying on the count that it states
     for message in kept:
         refuse_other_types(message)
     _refuse_empty(kept)

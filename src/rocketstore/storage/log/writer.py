@@ -1,4 +1,4 @@
-"""Put: check what comes, append it, wait for what its flush mode promises, say what became of it.
+"""Put: check a message, append it, wait for what its flush mode promises, return the outcome.
 
 Law: nothing is appended before every check has passed, and a put that is not acknowledged says why,
 as a status where 4.9 has one, else as a typed error. The append lock is not held while waiting. A
@@ -7,7 +7,8 @@ batch is judged as a whole; its messages get one store time, and a consumer sees
 How derived: DefaultMessageStore.checkStoreStatus and checkMessage, CommitLog.asyncPutMessage and
 MessageExtBatch of 4.9.8 (spec B3, F15). The order of checks is 4.9's, except that a name is refused
 first, before it could become a path. What 4.9 answers to a batch by an exception is a status here
-(K-P7). A plain put is one call of `native.put.PlainPuts`; what that does not store comes here.
+(K-P7). A plain put is one call of `native.put.PlainPuts`; messages that it does not store come
+here.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _KNOWN_HOSTS: Final = 4096
 """Most born hosts that are kept encoded."""
 
 _BUSY_LIMIT_MS: Final = 10_000_000
-"""A lock that seems to be held for longer is a clock that moved (isOSPageCacheBusy)."""
+"""If a lock seems to be held for longer, the clock was moved (isOSPageCacheBusy)."""
 
 
 def _refuse(refusal: Refusal | None) -> None:
@@ -95,7 +96,8 @@ class StoreWriter:
     """Puts into an open store; `plain` handles the plain ones.
 
     `put_at_once` is tried before `put`, `put_prepared_at_once` before `put_prepared`. What a topic
-    of a kind does with a message its `TopicKind` says. `wake` lets those who wait look again.
+    of a kind does with a message is decided by its `TopicKind`. `wake` lets waiting callers look
+    again.
     """
 
     _log: CommitLog
@@ -159,18 +161,18 @@ class StoreWriter:
         self._replica = wait
 
     def stop(self) -> None:
-        """Take no put any more; each gets SERVICE_NOT_AVAILABLE."""
+        """Refuse puts from now on; each gets SERVICE_NOT_AVAILABLE."""
         self._is_closed = True
         self._close_plain()
 
     def fail(self, _error: FlushFailedError) -> None:
-        """Take no put any more; each gets the error of the flusher."""
+        """Refuse puts from now on; each gets the error of the flusher."""
         self._close_plain()
 
     # --- puts -----------------------------------------------------------------------------------
 
     def put(self, message: Message, queue_id: int = 0) -> PutResult:
-        """Store a message that `put_at_once` left; see `MessageStore.put`."""
+        """Store a message that `put_at_once` did not store; see `MessageStore.put`."""
         topic = message.topic if isinstance(message, Message) else None
         kind = self._log.kinds.get(topic) if isinstance(topic, str) else None
         if kind is not None and kind.is_by_itself(message):
@@ -189,7 +191,7 @@ class StoreWriter:
     def put_prepared(
         self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
     ) -> PutResult:
-        """Store a prepared message that `put_prepared_at_once` left."""
+        """Store a prepared message that `put_prepared_at_once` did not store."""
         try:
             self._check_state(prepared.topic)
             queue = self._queue_of(prepared.topic, queue_id)
@@ -317,7 +319,7 @@ class StoreWriter:
         self, counter: QueueCounter, kind: TopicKind | None, records: list[Record], *, waits: bool,
         numbered: Callable[[], tuple[Record, Sequence[QueueCounter]]] | None = None,
     ) -> PutResult:  # fmt: skip
-        """Append records that were checked, but for the size of a file; see `CommitLog.append`."""
+        """Append records that were checked except for the file size; see `CommitLog.append`."""
         began_ns = time_ns()
         if (kind is None or numbered is None) and any(
             one.sys_flag & INNER_BATCH for one in records
@@ -341,7 +343,7 @@ class StoreWriter:
             result = log.append(counter, records, numbered and checked)
         except OSError as error:
             if not isinstance(error, StoreError) and error.errno is None:
-                raise  # of a signal handler (a time limit, say), not of the system
+                raise  # from a signal handler (for example a time limit), not from the system
             why = f"the system refused: {error}"
             raise NotTakenError(PutMessageStatus.UNKNOWN_ERROR, why) from error
         except (RefusedMessageError, FlushFailedError):
@@ -360,10 +362,10 @@ class StoreWriter:
             result = msgspec.structs.replace(result, detail=detail)
         return self._acknowledged(result, began_ns, self._timeout_s, waits=waits)
 
-    # --- what can be wrong ----------------------------------------------------------------------
+    # --- refusals ----------------------------------------------------------------------
 
     def _check_state(self, topic: object) -> None:
-        """Raise where no put to a topic is taken now (checkStoreStatus, spec B3.1)."""
+        """Raise where puts to a topic are refused now (checkStoreStatus, spec B3.1)."""
         if self.forked is not None:
             raise StoreForkedError(self.forked.message, hint=self.forked.hint)
         is_on_disk = not self._log.kinds.is_in_memory(topic)
@@ -388,14 +390,14 @@ class StoreWriter:
     def _unavailable(self, why: str) -> NotTakenError:
         end = self._log.max_offset
         if end != self._end_at_refusal:
-            # A put went through since: refusals count from the start again.
+            # A put succeeded since: refusals count from the start again.
             self._end_at_refusal = end
             self.statistics.note_writeable()
         self.statistics.note_unavailable(why)
         return NotTakenError(PutMessageStatus.SERVICE_NOT_AVAILABLE, why)
 
     def _queue_of(self, topic: object, queue_id: object) -> tuple[QueueCounter, TopicKind | None]:
-        """Return counter and kind of a queue; raises `InvalidNameError` where it can be none."""
+        """Return counter and kind of a queue; raises `InvalidNameError` for an impossible one."""
         name = check_topic_characters(topic)
         number = check_queue_id(queue_id)
         _refuse(refused_topic(name))
@@ -429,7 +431,7 @@ class StoreWriter:
     ) -> PutResult:  # fmt: skip
         """Return the result of a put that was appended, once its flush mode's promise holds.
 
-        A plain put that waited for no more than a sync, and not in vain, needs none of this.
+        A plain put that waited only for a sync, which succeeded, needs none of this.
         """
         if result.physical_offset >= FIRST_IN_MEMORY:
             self.wake()
@@ -446,8 +448,8 @@ class StoreWriter:
                 timeout_ms=self.config.sync_flush_timeout,
             )
         if self._needs_replica and waits:
-            # Compatible: what is said of the replica counts for more than what is said of the
-            # flush (CommitLog.submitReplicaRequest and what becomes of both in asyncPutMessage).
+            # Compatible: the status of the replica wins over that of the flush #
+            # (CommitLog.submitReplicaRequest, and asyncPutMessage, which combines both).
             replicated = PutMessageStatus.SLAVE_NOT_AVAILABLE
             if self._replica is not None:
                 left_s = max(self.config.slave_timeout / 1000 - waited_s, 0.0)

@@ -1,9 +1,8 @@
-"""BatchConsumeQueues: the one that is written, and those of a store that another process may write.
+"""BatchConsumeQueues: the class that writes, and the one for stores that another process may write.
 
 Law: only the dispatching thread appends, and recovery before that thread runs. An entry is there
-from the moment `stop_place` admits it; doing a record again changes nothing. Of a queue that is
-only read nothing is kept but how far it was seen to be written: what a writer adds is seen at the
-next question.
+from the moment `stop_place` admits it; doing a record again changes nothing. A reader keeps only
+how far a queue was written when it last looked: a writer's later entries are seen at the next call.
 
 How derived: BatchConsumeQueue of 5.3.1 (spec F9, B16.1).
 """
@@ -42,7 +41,7 @@ _AT_A_TIME: Final = 1024
 
 
 class Log(Protocol):
-    """What a queue asks of its log."""
+    """What a queue needs of its log."""
 
     @property
     def min_offset(self) -> int:
@@ -50,7 +49,7 @@ class Log(Protocol):
 
 
 class BatchQueue(BatchEntries):
-    """What a reader asks of a queue besides its entries."""
+    """What a reader needs of a queue besides its entries."""
 
     extension = records = None  # its messages are in the store's log
     _log: Log
@@ -86,7 +85,7 @@ class MappedBatchQueue(BatchQueue):
     # --- opening --------------------------------------------------------------------------------
 
     def load(self, *, after_crash: bool) -> list[FileFinding[Path]]:
-        """Take in the files; raises `StoreDamagedError` where one has a length it cannot have."""
+        """Load the files; raises `StoreDamagedError` where one has an impossible length."""
         problems = self.files.load(after_crash=after_crash)
         self.stop_place = self.files.max_offset // BATCH_ENTRY_SIZE_BYTES
         return problems
@@ -94,8 +93,8 @@ class MappedBatchQueue(BatchQueue):
     def settle(self, physical_limit: int) -> int | None:
         """Cut the queue before the first record that does not begin before a physical offset.
 
-        Returns where the log has to be entered again because entries were lost before: None where
-        none were.
+        Returns the physical offset from which entries have to be written again because earlier ones
+        were lost, or None.
         """
         kept = self.written_stop()
         is_torn = self._has_data(kept)
@@ -109,7 +108,7 @@ class MappedBatchQueue(BatchQueue):
         return resume if is_torn else None
 
     def _has_data(self, place: int) -> bool:
-        """Whether anything is written from a place on."""
+        """Whether there is a written byte from a place on."""
         position = place * BATCH_ENTRY_SIZE_BYTES
         for file in self.files.files:
             at = max(position - file.base, 0)

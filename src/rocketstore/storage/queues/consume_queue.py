@@ -1,9 +1,9 @@
 """One ConsumeQueue that is written: entries put, gaps filled, ends cut, files made durable.
 
 Entry n stands at byte ``20 n`` of the queue's files, so a queue offset never moves: an entry is
-written where its record says it belongs, a gap before it is filled with fillers (K-C1), and what
-stands there already stays. The dispatch kernel writes the common case straight into the mapped
-file; this class does what needs a file or a decision.
+written where its record says it belongs, a gap before it is filled with fillers (K-C1), and an
+entry that is there already stays. The dispatch kernel writes the common case straight into the
+mapped file; this class handles cases that need a file or a decision.
 
 Law: only the dispatching thread writes entries, and recovery before that thread runs.
 
@@ -121,8 +121,8 @@ class ConsumeQueue(QueueSearch):
     def find_end(self) -> None:
         """Take the end of the entries that are on disk as the end of the queue.
 
-        Entries stand without a gap from the first one of a file on. Recovery takes care of what a
-        crash left otherwise. Source: ConsumeQueue.recover.
+        Entries stand without a gap from the first one of a file on. Recovery repairs other cases,
+        which a crash left. Source: ConsumeQueue.recover.
         """
         self._rows.set(self.row, QueueColumn.NEXT, MAX_QUEUE_OFFSET * ENTRY_SIZE_BYTES)
         position = self.search_end() * ENTRY_SIZE_BYTES
@@ -176,7 +176,7 @@ class ConsumeQueue(QueueSearch):
 
         None when that file is neither there nor the next to be made.
         """
-        with self._mappings.files_lock:  # no file goes between its being found and its being given
+        with self._mappings.files_lock:  # no file is deleted between finding it and handing it over
             file = self.files.find(position)
             if file is None:
                 base, last = position - position % self.files.file_size, self.files.last()
@@ -206,7 +206,7 @@ class ConsumeQueue(QueueSearch):
             file.write_bytes(at - file.base, FILLER_BYTES * count)
             self._rows.queues[self.row, QueueColumn.CHANGES] += count
             self._rows.set(self.row, QueueColumn.NEXT, stop)
-        self._min_for = -1  # what had no message may begin with fillers now
+        self._min_for = -1  # a queue without messages may begin with fillers now
         return True
 
     def put(self, queue_offset: int, entry: QueueEntry, *, overwrite: bool = False) -> PutEntry:
@@ -227,7 +227,7 @@ class ConsumeQueue(QueueSearch):
         self, max_offset: int, copy: Callable[[Path, int, int], object], *, now_ms: int,
         keep_to: int = 0,
     ) -> bool:  # fmt: skip
-        """Let the queue end before `max_offset`; return whether a byte or a file changed.
+        """Cut the queue before `max_offset`; return whether a byte or a file changed.
 
         What follows becomes zeros, after `copy` got each range of a file that does; but up to the
         queue offset `keep_to` numbers were given out: their places are kept. 4.9 only moves
@@ -260,7 +260,7 @@ class ConsumeQueue(QueueSearch):
         return changed
 
     def take_away(self, position: int, take_file: Callable[[Path], None], *, now_ms: int) -> None:
-        """Let the queue end before the file that begins at byte `position`.
+        """Cut the queue before the file that begins at byte `position`.
 
         `take_file` gets the path of each file from there on, the last one first.
         """
@@ -291,12 +291,12 @@ class ConsumeQueue(QueueSearch):
     def delete_expired(self, log_min_offset: int, **when: int) -> tuple[list[Path], bool]:
         """Delete leading files whose every record has expired, never the last file (K-C4).
 
-        Returns the files that went, and false when a reader kept one that should go too. Source:
-        ConsumeQueue.deleteExpiredFile, MappedFileQueue.deleteExpiredFileByOffset.
+        Returns the deleted files, and false when a reader kept one that should be deleted too.
+        Source: ConsumeQueue.deleteExpiredFile, MappedFileQueue.deleteExpiredFileByOffset.
         """
 
         def may_go(stop: int) -> bool:
-            # Kernels hold the address of the file that is written: it goes when they have another.
+            # Kernels hold the address of the file that is written: it goes once they have another.
             is_written = self._mappings.is_written(self.files.files[0])
             last = self.last_message(stop // ENTRY_SIZE_BYTES)
             is_expired = last is None or last[1].physical_offset < log_min_offset
@@ -306,7 +306,7 @@ class ConsumeQueue(QueueSearch):
         try:
             with self._mappings.files_lock:
                 return self.files.remove_leading(may_go, **when)
-        finally:  # also of those that went before an error
+        finally:  # also those that were deleted before an error
             for file in {*before} - {*self.files.files}:
                 self._mappings.forget(file)
 
@@ -323,7 +323,7 @@ class ConsumeQueue(QueueSearch):
             return True
         following = self.next_position
         appended = (following - self._flushed_next) // ENTRY_SIZE_BYTES
-        # Entries before the end were written too, and nothing tells in which file.
+        # Entries before the end were written too, and it is unknown in which files.
         is_rewritten = changes - self._flushed_changes > appended
         start = 0 if is_rewritten else self._flushed_next
         files = [file for file in self.files.files if file.base + file.size > start]

@@ -1,12 +1,12 @@
-"""Filters of consumers, and the bit map that says for which of them a message is.
+"""Filters of consumers, and the bit map that says which of them a message may be for.
 
 A group that consumes a topic by an expression registers it here as a predicate over a message's
-properties. Dispatch asks all of them and keeps the answer in the message's unit: each group whose
+properties. Dispatch calls all of them and keeps the answers in the message's unit: each group whose
 predicate is true has its bits there, of a Bloom filter. A reader that misses one of its bits need
 not look at the record; with all of them there it has to, as other groups may have set them.
 
-Law: a bit map only ever spares a look. Where it cannot know, of a message older than the filter,
-without a bit map, or of another length, the answer is that the message may match.
+Law: a bit map only spares reading a record. If it cannot know (a message older than the filter, no
+bit map, one of another length), the answer is that the message may match.
 
 How derived: CommitLogDispatcherCalcBitMap, ConsumerFilterManager, BloomFilter, BitsArray and
 ExpressionMessageFilter.isMatchedByConsumeQueue of 4.9 (spec F7).
@@ -38,8 +38,8 @@ _log: Final = get_logger(__name__)
 class BloomFilter:
     """Which bits of a map stand for a name: `hash_count` of `bit_count`.
 
-    As few as let one of 100 names, of `expected_names` in the map, seem to be there by mistake
-    `error_percent` times.
+    Sized so that, with `expected_names` names in the map, `error_percent` of 100 other names seem
+    to be there.
     """
 
     def __init__(self, error_percent: int, expected_names: int) -> None:
@@ -84,13 +84,13 @@ class ConsumerFilters:
         self._filters: dict[str, dict[str, CompiledFilter]] = {}
 
     def register(self, topic: str, group: str, predicate: Predicate) -> None:
-        """Let messages of a topic, from now on, keep whether `predicate` is true for a group.
+        """Make later messages of a topic record whether `predicate` is true for a group.
 
         It is called on the dispatching thread with the properties of each message. Another one of
-        the same group takes its place. Where it fails the message may match.
+        the same group replaces it. If it raises, the message may match.
         """
         one = CompiledFilter(predicate, self._clock(), self.bloom.bits_of(f"{group}#{topic}"))
-        # Replaced as a whole: dispatch may be going through the old one.
+        # Replaced as a whole: dispatch may be iterating over the old one.
         self._filters[topic] = {**self._filters.get(topic, {}), group: one}
 
     def unregister(self, topic: str, group: str) -> None:
@@ -121,7 +121,7 @@ class ConsumerFilters:
             return True
 
     def may_match(self, topic: str, group: str, unit: ExtensionUnit | None) -> bool:
-        """Return whether a message may be for a group, as far as its unit tells."""
+        """Return whether a message may be for a group, judged by its unit."""
         one = self._filters.get(topic, {}).get(group)
         if one is None or unit is None or unit.store_timestamp_ms <= one.born_ms:
             return True
@@ -133,7 +133,7 @@ class ConsumerFilters:
 def murmur3_low_64(data: bytes) -> int:
     """Return the low 64 bits of MurmurHash3 x64 128 with seed 0 (``Hashing.murmur3_128`` of guava).
 
-    By hand rather than by a library: it is asked once for each filter.
+    By hand rather than by a library: it is needed once for each filter.
     """
     h1 = h2 = 0
     for at in range(0, len(data) - 15, 16):

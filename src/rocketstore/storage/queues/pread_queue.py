@@ -1,8 +1,8 @@
 """ConsumeQueues of a store that this process does not own, read with ``pread``.
 
-A queue's end is not written anywhere: it is where the entries stop. The last file that has a first
-entry is searched for it by bisection, and from then on the end only moves forward, entry by entry,
-as the writer adds them.
+A queue's end is not stored anywhere: it is where the entries stop. It is found by bisection in the
+last file that has a first entry; from then on it only moves forward, entry by entry, as the writer
+adds them.
 
 Law: an entry that is still being written is not seen. The writer's 20 bytes do not appear at once,
 so the newest entry counts only when a second look finds the same bytes, and entries at the end
@@ -61,7 +61,7 @@ class _LostEntries(NamedTuple):
 class PreadQueue(QueueSearch):
     """One queue; `log_end_before` returns the log's end for an entry that points beyond it.
 
-    `is_other` says of the queue of a directory and an entry that it points at a record of another.
+    `is_other` tells, for a directory's queue and an entry, whether it points at another's record.
     """
 
     files: PreadFiles
@@ -107,9 +107,9 @@ class PreadQueue(QueueSearch):
             return end
 
     def _is_copy(self, end: int) -> bool:
-        """Whether the first entry of the log's and the last one are of another queue's records.
+        """Whether the first entry that points into the log, and the last, are of another queue.
 
-        Then the directory is a copy of that queue's, beside it.
+        Then the directory is a copy of that queue's directory.
         """
         log_min = self._log_min_offset()
         first = self.first_where(self.first_offset, end, lambda one: one.physical_offset >= log_min)
@@ -129,7 +129,7 @@ class PreadQueue(QueueSearch):
 
     @property
     def written_end(self) -> int:
-        """One past the last entry that is on disk, whatever it points at."""
+        """One past the last entry on disk, whatever it points at."""
         if self._written_end < 0:
             # One entry back, so that the last one is looked at twice.
             found = max(self.search_end() - 1, self.first_offset)
@@ -160,8 +160,8 @@ class PreadQueue(QueueSearch):
         """Return the end of the last record that an entry points at and the log has.
 
         None where no record that ends after the physical offset `after` is there. Entries found
-        without a record, a whole file of the log may be gone, are not asked about again while the
-        first of them has none: a writer that goes on writes there first.
+        without a record, a whole file of the log may be gone, are not looked up again while the
+        first of them has none: a writer would write there first.
         """
         end, first_offset, lost = self.written_end, self.first_offset, self._lost
         if lost is not None and (self.entry(lost.start) != lost.entry or is_there(lost.entry)):
@@ -188,7 +188,7 @@ class PreadQueue(QueueSearch):
 def newer_in(
     layout: StoreLayout, content_of: Callable[[str], Content] | None = None
 ) -> Iterator[Finding]:
-    """Yield the parts of a store that only a newer broker works with."""
+    """Yield the parts of a store that only a newer broker supports."""
     root, open_files = layout.consume_queue, OpenFiles()
     content_of = content_of or small_files(layout)
 

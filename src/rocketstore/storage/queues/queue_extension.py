@@ -1,13 +1,13 @@
-"""Write the units of queues' extensions, and say what their entries keep as tags code.
+"""Write the units of queues' extensions, and return the tags codes for their entries.
 
 Dispatch asks for the tags code of each entry of a queue with an extension, writes the unit first,
 and gets its address. The end of an extension is where the unit of the last entry ends: what a
 killed writer put after it has no entry, and is written over.
 
-Law: an entry that stands and its unit that agrees stay, so that a record dispatched again gets no
-second one; units follow each other without a hole, since 4.9 takes zeros for the end of a file.
-Whatever a file refuses, the entry is written: it keeps the plain code then, as in 4.9. Only the
-dispatching thread puts; another may flush, or delete first files, meanwhile.
+Law: an existing entry whose unit agrees stays, so that a record that is dispatched again gets no
+second unit. Units follow each other without a hole, since 4.9 takes zeros for the end of a file. If
+a unit cannot be written, the entry is written nevertheless, with the plain code, as in 4.9. Only
+the dispatching thread puts; another may flush, or delete first files, meanwhile.
 
 How derived: ConsumeQueueExt.put, truncateByMinAddress and truncateByMaxAddress of 4.9,
 ConsumeQueue.putMessagePositionInfoWrapper (spec F7, B12, B16.1, B17.3).
@@ -64,7 +64,7 @@ _log: Final = get_logger(__name__)
 def extensions_of(
     directory: Path, config: StoreConfig, disk: Disk, filter_clock: Callable[[], int]
 ) -> QueueExtensions | None:
-    """Return what makes extensions of queues in `directory`, None where there are to be none."""
+    """Return the maker of extensions of queues in `directory`, None where there are none."""
     if not config.enable_consume_queue_ext:
         return None
     return QueueExtensions(directory, config, disk, filter_clock)
@@ -95,9 +95,9 @@ class QueueExtension(UnitReader):
         properties: bytes,
         may_replace: Callable[[], bool],
     ) -> int:
-        """Return what an entry keeps whose tags code is `entry`'s, having written its unit.
+        """Write the unit of an entry and return the tags code that the entry keeps.
 
-        `may_replace` says whether an entry that stands there, and says something else, goes.
+        `may_replace` says whether a different entry at that place is replaced.
         """
         old = self._queue.entry(queue_offset)
         try:
@@ -105,7 +105,7 @@ class QueueExtension(UnitReader):
                 self._find_end(queue_offset)
             if old is not None and old.is_message:
                 if old == entry:
-                    return entry.tags_code  # of a time without extensions
+                    return entry.tags_code  # from a time without extensions
                 if old[:2] == entry[:2] and self._is_kept(
                     queue_offset, old, entry, store_timestamp_ms
                 ):
@@ -134,7 +134,7 @@ class QueueExtension(UnitReader):
             return False
         is_equal = unit.tags_code == entry.tags_code or (
             min(unit.tags_code, entry.tags_code) > MAX_HASH
-            and is_due_time(unit.tags_code, store_timestamp_ms)  # by other levels (K-S6)
+            and is_due_time(unit.tags_code, store_timestamp_ms)  # by other delay levels (K-S6)
         )
         if not is_equal or unit.store_timestamp_ms != store_timestamp_ms:
             return False
@@ -149,7 +149,7 @@ class QueueExtension(UnitReader):
             if file is not None:  # so that a flush covers it: it may be in the page cache only
                 file.write_position = max(file.write_position, stop - file.base)
             return True
-        # Units follow each other as their entries do: the last entry's tells where all end.
+        # Units follow each other as their entries do: that of the last entry tells the end.
         return stop <= end and queue_offset <= self._end_of
 
     def _next_file(self, position: int) -> int:
@@ -186,9 +186,9 @@ class QueueExtension(UnitReader):
         return end
 
     def _end_file(self, end: int) -> None:
-        """Say in a file that no unit follows."""
+        """Mark in a file that no unit follows."""
         file = self.files.find(end)
-        # Where the last unit ends with the file no mark fits, nor is one needed.
+        # If the last unit ends with the file, no mark fits, and none is needed.
         if file is not None and end + RESERVED_BYTES <= file.base + file.size:
             file.write_bytes(end - file.base, END_MARK)
             file.write_position = file.size
@@ -202,7 +202,7 @@ class QueueExtension(UnitReader):
     # --- the end --------------------------------------------------------------------------------
 
     def settle(self, *, now_ms: int) -> None:
-        """Let the extension end with the unit of the last entry; what follows becomes zeros.
+        """Cut the extension after the unit of the last entry; the bytes after it become zeros.
 
         For recovery, after the queue got its end. Source: ConsumeQueueExt.truncateByMaxAddress.
         """
@@ -215,7 +215,7 @@ class QueueExtension(UnitReader):
         if file is not None:
             file.clear_tail(end - file.base)
         for file in self.files.files:
-            # Another process may have written what it holds, and given it its name.
+            # Another process may have written its bytes and made its name.
             file.flushed_position, file.has_durable_name = 0, False
             file.close_descriptor()
 
@@ -226,7 +226,7 @@ class QueueExtension(UnitReader):
         unit = None if address is None else self.unit_at(address)
         if position is None:
             self._end = None
-        elif unit is None:  # it is lost; no other may get its address
+        elif unit is None:  # it is lost; no other unit may get its address
             self._end = self._next_file(position)
         else:
             self._end = position + unit.size
@@ -237,7 +237,7 @@ class QueueExtension(UnitReader):
     def _last_address(self, stop: int) -> int | None:
         queue, at = self._queue, min(stop, self._queue.max_offset)
         if not self.files.files:
-            # Without a file the last entry tells whether there ever was one.
+            # Without a file, the last entry tells whether there ever was one.
             last = queue.entry(at - 1)
             return last.tags_code if last and last.tags_code <= MAX_EXT_ADDRESS else None
         while at > queue.first_offset:

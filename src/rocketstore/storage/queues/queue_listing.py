@@ -1,4 +1,4 @@
-"""Which queues a store has a directory of."""
+"""The queues for which a store has a directory."""
 
 from __future__ import annotations
 

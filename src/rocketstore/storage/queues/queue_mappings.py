@@ -6,8 +6,8 @@ own, so a thousand queues that are written need a thousand of them, and the many
 only read now and then must not need any for long.
 
 Law: rows are added only by the thread that dispatches, and only while no kernel runs, since adding
-may replace an array. A file that a kernel writes to is let go only after its address was taken out
-of its row; letting go never unmaps under a reader, because a map lives as long as a view of it.
+may replace an array. A file that a kernel writes to is released only after its address was taken
+out of its row; a release never unmaps under a reader, because a map lives as long as a view of it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _log: Final = get_logger(__name__)
 _FIRST_ROWS: Final = 64
 _LEAST_FILES: Final = 64
 _MANY_DESCRIPTORS: Final = 1 << 20
-"""What no limit counts as."""
+"""Stands for no limit."""
 
 _MOST_READER_FILES: Final = 256
-"""Files that are open only because somebody read them; fewer where descriptors are scarce."""
+"""Files that are open only because they were read; fewer where descriptors are scarce."""
 
 
 class QueueRows(QueueSlots):
@@ -84,7 +84,7 @@ class QueueMappings:
         self._lock = threading.Lock()
 
     def admit(self, file: MappedFile) -> mmap.mmap:
-        """Map a file for reading; the one read longest ago may go."""
+        """Map a file for reading; the one read longest ago may be unmapped."""
         mapping = file.mapping
         file.close_descriptor()
         self._note_reader(file)
@@ -142,7 +142,7 @@ class QueueMappings:
             self._written.discard(file)
             file.read_ahead()
             self._readers[file] = None  # still mapped, and counted, until it is let go
-            del self._writers[row]  # after an interrupt before this all is done again
+            del self._writers[row]  # after an interrupt before this, all is done again
 
     def is_written(self, file: MappedFile) -> bool:
         """Whether the kernels hold the address of a file."""

@@ -1,7 +1,7 @@
 """All ConsumeQueues of a store.
 
 Law: asking for a queue never makes one (K-C5); only dispatch does, when a record needs it. Nothing
-is mapped until an entry is read or written. After a failed sync nothing here is promised any more
+is mapped until an entry is read or written. After a failed sync no promise is made here any more
 while the store is open; the next start rebuilds entries and items from the checkpoint on.
 
 How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue and recoverTopicQueueTable of
@@ -73,7 +73,7 @@ class ConsumeQueueTable:
         return self._queues.get(key)
 
     def get_or_create(self, key: QueueKey) -> ConsumeQueue | None:
-        """Return a queue, taking it in when it is new; only for the dispatching thread.
+        """Return a queue, adding it when it is new; only for the dispatching thread.
 
         Nothing is made on disk before the first entry. None when the topic or the number cannot be
         the name of a directory: such a record has no queue.
@@ -85,7 +85,7 @@ class ConsumeQueueTable:
         return queue
 
     def _is_of_kind(self, topic: str) -> bool:
-        """Whether a topic has queues of a kind on the disk, and none here."""
+        """Whether a topic has queues of a special kind on the disk, and none here."""
         kind = self.kinds.get(topic)
         return kind is not None and kind.is_on_disk
 
@@ -142,7 +142,7 @@ class ConsumeQueueTable:
     # --- opening and closing --------------------------------------------------------------------
 
     def load(self, *, after_crash: bool = False) -> list[FileFinding[Path]]:
-        """Take in the queues on disk and find where each ends.
+        """Load the queues on disk and find where each ends.
 
         Returns what was passed over or tolerated. After a crash any short file reaches its size;
         recovery writes its entries again. Raises `StoreDamagedError` where a queue file has a
@@ -151,7 +151,7 @@ class ConsumeQueueTable:
         problems: list[FileFinding[Path]] = []
         for key in listed_queues(self.directory):
             if self._is_of_kind(key.topic):
-                continue  # only a repair comes here with such a directory, and leaves it alone
+                continue  # only a repair meets such a directory here, and leaves it alone
             queue = self._add(key)
             problems += queue.files.load(after_crash=after_crash)
             queue.find_end()

@@ -1,8 +1,8 @@
-"""``config/topics.json``: what is said of each topic, and how a program says more of one.
+"""``config/topics.json``: the settings of each topic, and how a program changes them.
 
-Law: whatever else stands there stays, of topics, of a broker, and of those who marked a topic
-before; so the file is read again before each change, and one thread of a process changes it at a
-time. A kind changes only under the append lock too (`TopicsOfKind.create`).
+Law: all other fields stay, whether a broker or another program wrote them; so the file is read
+again before each change, and one thread of a process changes it at a time. A kind changes only
+under the append lock too (`TopicsOfKind.create`).
 
 How derived: TopicConfigManager.updateTopicConfig of 4.9 (spec F13).
 """
@@ -49,9 +49,9 @@ class TopicFile:
         queue_count: int,
         marks: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
-        """Say more of a topic; one that is new is made with so many queues.
+        """Change the settings of a topic; a new topic is made with this number of queues.
 
-        `marks` gets what is said of it, nothing of a new one, and returns what is to be said.
+        `marks` gets its settings, empty for a new topic, and returns the new ones.
         """
         with _CHANGING:
             self._mark(topic, queue_count, marks)
@@ -78,7 +78,7 @@ class TopicFile:
 
 
 def decoded_topics(content: bytes) -> dict[str, Any]:
-    """Return everything that stands in the file; raises `FormatError`."""
+    """Return the whole content of the file; raises `FormatError`."""
     decode_table(content, TopicTable)  # judges the types
     loaded: dict[str, Any] = loads(content)
     return loaded

@@ -1,16 +1,16 @@
 """Kinds of topics: what makes the queues of some topics unlike those of all others.
 
-``config/topics.json`` says of which kind a topic is, and every opening resolves it: the store that
+``config/topics.json`` states the kind of a topic, and every opening reads it: the store that
 is written, also by ``import`` and the sink's commit, the one that is only read, verify and repair.
-Writer, dispatch, recovery, readers and retention ask the `TopicKind`; of a plain topic there is
-none, and none is asked. How to add one: docs/how-it-works/kinds-of-topics.md.
+Writer, dispatch, recovery, readers and retention call the `TopicKind`; a plain topic has none.
+How to add one: docs/how-it-works/kinds-of-topics.md.
 
 Law: a put that no consumer would find is refused by name, whichever class opened the store, and so
 is a store whose table names a kind that is not known. A topic gets a kind only under the append
 lock, and only before its first message (`TopicsOfKind.create`).
 """
 
-# ruff: noqa: ARG002, B027 - what a kind does not override does nothing
+# ruff: noqa: ARG002, B027 - methods that a kind does not override do nothing
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TopicKind(ABC):
 
     name: ClassVar[str]
     mark: ClassVar[str | None] = QUEUE_TYPE
-    """What stands in a table that speaks of this kind; of None any table is read as a whole."""
+    """Text that a table with topics of this kind contains; with None every table is parsed."""
     is_on_disk: ClassVar[bool] = True
     log: Any = None
 
@@ -65,11 +65,11 @@ class TopicKind(ABC):
 
     @abstractmethod
     def claims(self, topic: str, said: Mapping[str, Any]) -> bool:
-        """Whether what the table says of a topic makes it one of this kind."""
+        """Whether the settings of a topic make it one of this kind."""
 
     @abstractmethod
     def marks(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the table has to say of a topic of this kind, besides what it says."""
+        """Return the settings that the table needs for a topic of this kind, besides its own."""
 
     def refuse_unsaid(self, said: frozenset[str]) -> None:
         """Raise `StoreDamagedError` where files show topics of this kind that the table lacks."""
@@ -86,12 +86,12 @@ class TopicKind(ABC):
 
     @abstractmethod
     def pages(self, plain: Any, question: tuple[str, int, str | None]) -> Any:
-        """Return what reads pages of a queue, as `plain`, a `Pages`, would for a plain topic."""
+        """Return the reader of pages of a queue, as `plain`, a `Pages`, is for a plain topic."""
 
     # --- putting --------------------------------------------------------------------------------
 
     def refusal(self, topic: str) -> str | None:
-        """Return why nothing is put to a topic by this store; None where it is."""
+        """Return why this store does not put to a topic; None where it does."""
         return None
 
     def is_by_itself(self, message: Message) -> bool:
@@ -105,7 +105,7 @@ class TopicKind(ABC):
         *,
         checks: bool,
     ) -> Callable[[], tuple[Record, Sequence[QueueCounter]]] | None:
-        """Return what completes a record under the append lock; None where nothing has to.
+        """Return a function that completes a record under the append lock; None for none.
 
         `checks`: also refuse what a message of a program may not ask for here.
         """
@@ -151,7 +151,7 @@ class TopicKind(ABC):
         """Return the queues to be flushed, cleaned and dropped, as `ConsumeQueue` is."""
         return ()
 
-    # --- telling --------------------------------------------------------------------------------
+    # --- observation -----------------------------------------------------------------------------
 
     def runtime_info(self, topic_count: int) -> dict[str, int]:
         """Return this kind's part of the runtime information."""
@@ -161,7 +161,7 @@ class TopicKind(ABC):
 class TopicKinds(dict[str, TopicKind]):
     """The kind of each topic that has one; `known` are the kinds there are in this store.
 
-    A store that is opened `learns` from a record with a batch that its topic takes batches.
+    A store that `learns` marks a topic as one of batches when it meets a record with a batch.
     """
 
     learns = False
@@ -184,7 +184,7 @@ class TopicKinds(dict[str, TopicKind]):
         return [kind for kind in self.known.values() if kind.is_on_disk]
 
     def learn(self, topic: str) -> TopicKind | None:
-        """Return the kind of a topic of which a record that holds a batch was met; None: plain."""
+        """Return the kind of a topic for which a record with a batch was met; None: plain."""
         kind = self.get(topic)
         if kind is None and self.learns and not is_reserved(topic):
             _log.info("topic.is_batch", topic=topic, why="a record of it holds a batch")
@@ -192,7 +192,7 @@ class TopicKinds(dict[str, TopicKind]):
         return kind if kind is not None and kind.is_on_disk else None
 
     def read(self, layout: StoreLayout) -> TopicKinds:
-        """Take what the table says.
+        """Read the table.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class TopicKinds(dict[str, TopicKind]):
             said = read_with_backup(path, partial(self._said, layout)) or {}
         except FormatError:
             for kind in self.known.values():
-                kind.refuse_unsaid(frozenset())  # the queues say better what is lost
+                kind.refuse_unsaid(frozenset())  # the queues tell better what is lost
             raise
         found: dict[str, TopicKind] = {}
         for topic, one in said.items():
@@ -223,7 +223,7 @@ class TopicKinds(dict[str, TopicKind]):
         return self
 
     def _said(self, layout: StoreLayout, content: bytes) -> dict[str, Any]:
-        """Return what a table says of each topic; nothing of one that speaks of no kind."""
+        """Return a table's settings of each topic; none from a table that names no kind."""
         marks = {QUEUE_TYPE, *(kind.mark for kind in self.known.values())}
         is_needed = None in marks or layout.batch_consume_queue.is_dir()
         if not is_needed and not any(f'"{mark}"'.encode() in content for mark in marks):

@@ -10,5 +10,6 @@ another process may be writing::
     >>> str(page.status), page.next_offset, page.messages[0].body
     ('GetMessageStatus.FOUND', 1, b'o-17')
 
-Law: what is not intact is not returned, and an outcome that can be expected is a value, no error.
+Law: only intact messages are returned, and an outcome that can be expected is a value, not an
+error.
 """

@@ -1,8 +1,8 @@
-"""Pages of a queue: how large, with which tags, and what one says where the queue has nothing.
+"""Pages of a queue: their size and tags, and the answer where the queue has no message.
 
-A page is bounded so that no reader can make one get cost the earth: by the messages asked for, by
+A page is bounded so that a single get stays cheap: by the messages asked for, by
 counts and bytes that are smaller for messages so old that they are likely not in memory, by 800
-entries looked at, and by the end of the queue's file. What a page is made of is decided entry by
+entries looked at, and by the end of the queue's file. The content of a page is decided entry by
 entry in ``native.page``.
 
 Law: a queue entry carries only a 32-bit hash of the tags, so the hash rejects cheaply and the tags
@@ -78,7 +78,7 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         self.without_entry = without_entry
 
     def __missing__(self, question: tuple[str, int, str | None]) -> QueuePages:
-        """Make what reads the pages of a queue that nobody has asked for lately."""
+        """Make the reader of the pages of a queue that was not read lately."""
         topic, queue_id, tags = question
         # No record can have another queue id than these.
         number = queue_id if 0 <= queue_id <= QUEUE_ID_MAX else _NO_QUEUE_ID
@@ -102,7 +102,7 @@ def page_without_entry(  # noqa: PLR0913 - what a page compared, and who asks
     *,
     waits: bool = False,
 ) -> tuple[Any, ...]:
-    """Return the page of a get that no entry can answer; if it `waits`, no reader is sent back.
+    """Return the page of a get for which there is no entry; if it `waits`, no reader is sent back.
 
     Law: `maximum` is the one that the page compared. Read again from a queue that grows, it may
     be past `offset`, and a reader at the end would be sent past messages that it has not seen.

@@ -1,9 +1,9 @@
-"""The CommitLog of a store that somebody else may be writing, and where it ends for a reader.
+"""The CommitLog of a store that another process may be writing, and its end for a reader.
 
-Law: a reader's end is the end of the last record that stands in a queue, so that nobody sees what a
-SYNC_FLUSH writer has not yet made durable. It is found from the queues' ends, without going through
-the log. Only where there is no writer that could be ahead of its disk (no ``abort`` file), or no
-queue to ask, the log is followed from there to the end of its records.
+Law: a reader's end is the end of the last record that has a queue entry, so that no reader sees
+what a SYNC_FLUSH writer has not yet made durable. It is found from the queues' ends, without going
+through the log. Only where there is no writer that could be ahead of its disk (no ``abort`` file),
+or no queue to ask, the log is followed from there to the end of its records.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PreadLog:
         self._end_of: tuple[list[LogFile], int] = ([], 0)
 
     def go_on_in_child(self) -> None:
-        """Get locks of its own in a forked child: a thread that had one is not there."""
+        """Make new locks in a forked child: a thread that held one does not exist there."""
         self._lock = threading.Lock()
         self.queues.forget()
         self.batch_queues.forget()
@@ -102,7 +102,7 @@ class PreadLog:
             end, has_queues = self._dispatched_end()
             if has_queues and self._abort.exists():
                 return end
-            # What was followed before is still there: a log only grows.
+            # The part followed before is still there: a log only grows.
             self._followed_to = self._follow(max(end, self._followed_to))
             return self._followed_to
 
@@ -144,7 +144,7 @@ class PreadLog:
         return max(end, 0), has_queues
 
     def _end_before(self, entry: QueueEntry) -> int | None:
-        """Return the log's end where it lies before an entry's record; None of expired or lost."""
+        """Return the log's end if it is before an entry's record; None if expired or lost."""
         if not entry.is_message or entry.physical_offset < self.files.min_offset:
             return None
         if self._is_intact(entry):

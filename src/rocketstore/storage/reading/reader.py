@@ -3,11 +3,11 @@
 `Reader` answers from a log, a table of queues and an index. The store that writes hands it memory
 maps, the read-only store hands it files read with ``pread``; both answer alike.
 
-Law: what is not there, or not intact, is not returned; no question changes a byte, takes a lock or
-creates a queue (K-C5); an answer that is an expected outcome is a value, and only a malformed
-question is an error.
+Law: a message that is missing or not intact is not returned. No call changes a byte, takes a lock
+or creates a queue (K-C5). An expected outcome is a value, and only malformed arguments are an
+error.
 
-How derived: DefaultMessageStore of 4.9; what is answered differently, and why, is
+How derived: DefaultMessageStore of 4.9; which answers differ, and why, is
 in docs/how-it-works/reading.md.
 """
 
@@ -82,7 +82,7 @@ _readers: Final[weakref.WeakSet[Reader]] = weakref.WeakSet()
 
 
 class Reader:
-    """Answers questions about the messages of one store; without an index, no key is found."""
+    """Reads the messages of one store; without an index, no key is found."""
 
     def __init__(  # noqa: PLR0913 - the parts of a store, and what a writer adds by name
         self, layout: StoreLayout, config: StoreConfig, log: CommitLog | PreadLog,
@@ -126,12 +126,12 @@ class Reader:
         if error is None:
             self.close()
             return
-        # What ended the block is more telling than what a failed flush adds to it.
+        # The exception that ended the block tells more than a failed flush would add.
         with contextlib.suppress(FlushFailedError):
             self.close()
 
     def close(self) -> None:
-        """Let go of everything; may be called twice."""
+        """Release everything; may be called twice."""
         closed: Any = self._closed_part
         self._log = self._queues = self._key_search = self._pages = self._kinds = closed
         self._records = LogAtHand(closed)
@@ -281,7 +281,7 @@ class Reader:
             else:
                 pages = kind_of_topic.pages(self._pages, (topic, queue_id, tags))
         except TypeError:
-            parse_tags(tags)  # says what is wrong with tags that have no hash
+            parse_tags(tags)  # raises for tags that have no hash
             raise
         page = pages.read(kind, queue, offset, max_messages)
         count = page[2] if kind == RECORDS else len(page[1])

@@ -1,4 +1,4 @@
-"""What a store does with its files after a stop, a crash or a fault, before its first message.
+"""What a store does with its files after a stop, a crash or a fault, before the first new message.
 
 `recover` is the order of it; `log_survey` finds where the log ends, `lost_files` what is missing,
 `queue_recovery` brings the queues to that end, `evidence` keeps what is cut. The policy
@@ -10,5 +10,5 @@
     ...     store.recovery.was_clean, store.recovery.end
     (True, 101)
 
-Law: only what comes after the last record that is kept is cut, and only after it was copied.
+Law: only bytes after the last kept record are cut, and only after they were copied.
 """

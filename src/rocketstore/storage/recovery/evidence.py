@@ -45,7 +45,7 @@ class Evidence:
 
     @property
     def directory(self) -> str | None:
-        """Where things were kept, relative to the store; None while nothing was."""
+        """Directory of the copies, relative to the store; None without any."""
         return self._directory.relative_to(self._root).as_posix() if self._kept_count else None
 
     def cut_range(self, path: Path, start: int, stop: int) -> int:

@@ -1,10 +1,10 @@
-"""What stands in a CommitLog: records, unbroken chains of them, damage between, and where it ends.
+"""The content of a CommitLog: records, unbroken chains of them, damage between, and the end.
 
 A survey scans files with their checksums and keeps no record, only the chains, the damage, and the
 verdict on chains after a break (`LogView`). Recovery, repair and verify all start from it.
 
 Law: the log's end is the end of the last chain that is kept; nothing after it is log, and no chain
-is dropped for a bad byte in front of it. Nothing is written here.
+is dropped because of a bad byte in front of it. Nothing is written here.
 Cost: one pass; a second one, without checksums, over what has to be judged (`leftovers`), which is
 only where records stand after a break.
 
@@ -72,12 +72,12 @@ def survey_log(
     advance: Callable[[int], None] | None = None,
     spread: Callable[..., Iterable[Stretch]] = map,
 ) -> LogView:
-    """Scan `files` with checksums, judge what stands after breaks, and find the end.
+    """Scan `files` with checksums, judge the records after breaks, and find the end.
 
     They are in order, of one length; gaps between them are holes. `start` is the physical offset of
-    a record, BLANK or break to begin at, if not the first file's. `data_stop` tells after which
-    position a file is zeros, so that they need not be read; `advance` is called with how many bytes
-    were scanned; `spread` is `map`, or that of a pool of threads.
+    a record, BLANK or break to begin at, if not the first file's. `data_stop` returns the position
+    after which a file is zeros, so that they need not be read; `advance` is called with how many
+    bytes were scanned; `spread` is `map`, or that of a pool of threads.
     """
     asked = [file for file in files if file.base + file.size > start]
 
@@ -157,7 +157,7 @@ class _Chains:
     head = tail = whole
 
     def is_bridged(self, start: int, stop: int) -> bool:
-        """Whether a break is one inside a file, over which a broken record's header leads."""
+        """Whether a break is inside a file, and a broken record's header leads over it."""
         file = self._file_at(stop)
         headers = Headers(partial(read_bytes, file), file.base, file.size)
         return start >= file.base and headers.lead(start, stop)
@@ -189,8 +189,8 @@ def crash_start(
     """Return the physical offset of the newest file before which everything is durable.
 
     That is one whose first record is older, by the margin of 4.9, than the times up to which log,
-    queues and index were on the disk. A doubt goes back, never forward: a time much later than
-    `now_ms` counts as 0, and a file that seems older than the one before it is passed over.
+    queues and index were on the disk. Unclear times move it back, never forward: a time much later
+    than `now_ms` counts as 0, and a file that seems older than the one before it is passed over.
     """
     times = checkpoint if index_enabled else checkpoint[:2]
     latest = now_ms + CLOCK_TOLERANCE_MS

@@ -1,12 +1,13 @@
-"""Find queues and index files that lost entries, and take away what is broken of them.
+"""Find queues and index files that lost entries, and set their broken files aside.
 
-A loss shows in the row of files, in the two edges of each, and in what ``known-ends`` remembers
+A loss shows in the sequence of files, in the first and last entry of each, and in ``known-ends``
 (decision 0021). A queue with a broken file becomes one that ends before it, an index one that ends
-before its first bad file; dispatch does the rest. A doubt costs a longer walk through the log.
+before its first bad file; dispatch does the rest. An unclear case costs a longer walk through the
+log.
 
-Law: nothing is taken away before the store says that it is in use and promises nothing: an opening
-that is interrupted here is followed by one that checks everything. What is taken away is kept in
-``repair/<time>/``. Cost: two entries of each queue file, two items of each index file.
+Law: no file is set aside before the store is marked as in use, and its checkpoint promises nothing:
+an opening that is interrupted here is followed by one that checks everything. Files set aside are
+kept in ``repair/<time>/``. Cost: two entries of each queue file, two items of each index file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from rocketstore.units import QueueKey
 
 _FARTHEST_BYTES: Final = 1 << 44
-"""How far past the log's end an entry may point: to lost files of the log. Beyond is garbage."""
+"""How far past the log's end an entry may point: to lost files of the log. Further is garbage."""
 
 
 class _LostQueue(NamedTuple):
@@ -61,8 +62,8 @@ class _LostQueue(NamedTuple):
 class LostFiles:
     """What the queues and the index of a store that is being opened have lost.
 
-    `data_stop` is the physical offset after the last byte of the log that is not zero. What is
-    certainly lost goes to `findings`.
+    `data_stop` is the physical offset after the last byte of the log that is not zero. Certain
+    losses go to `findings`.
     """
 
     _log: MappedFileQueue
@@ -85,7 +86,7 @@ class LostFiles:
         self._lost: list[_LostQueue] = []
 
     def take_away(self, start: int, *, now_ms: int) -> int:
-        """Take broken files away; return where recovery has to begin: at `start` without a loss."""
+        """Set broken files aside; return where recovery has to begin: at `start` without a loss."""
         queues, index = self._queues, self._index
         self._lost = list(self._lost_queues())
         lost_index = self._lost_index() if index.is_enabled else None
@@ -117,7 +118,7 @@ class LostFiles:
         self._findings.append(Finding(Severity.WARNING, kind, name, at, 0, reason, action))
 
     def keep_given(self, *, now_ms: int) -> dict[QueueKey, tuple[int, int]]:
-        """Keep and return the places that were given out, and whose records the log lacks too."""
+        """Keep and return the places that were given out, and whose records are lost as well."""
         kept = {}
         for lost in self._lost:
             queue = self._queues.get_or_create(lost.key)
@@ -141,7 +142,7 @@ class LostFiles:
                 yield _LostQueue(key, 0, None, self._log_min, ends.next, reason)
 
     def _broken_row(self, queue: ConsumeQueue) -> _LostQueue | None:
-        """Judge the row of files, and the edges of each."""
+        """Judge the sequence of files, and the first and last entry of each."""
         expected = None
         for file in queue.files.files:
             if expected is not None and file.base != expected:
@@ -156,7 +157,7 @@ class LostFiles:
             if not all(entry is not None and self._is_believable(entry) for entry in entries):
                 reason = f"its file {file.path.name} does not begin and end with entries"
                 return self._lost_from(queue, file.base, reason)
-        # Files before the first one may be missing that the log still has records of. Retention
+        # Files before the first may be missing although the log still has their records. Retention
         # leaves a first file whose first record has expired, or comes right after one that has; a
         # queue that was made again begins with a filler.
         known, first = self._known_queues.get(queue.key), queue.first_offset
@@ -177,7 +178,7 @@ class LostFiles:
             reason = f"it ends at {given}, but had got to {known.next}"
             given = known.next
         elif not end or end % queue.files.file_size or given > queue.max_offset:
-            return None  # else it ends with a full file, and one more may have been there
+            return None  # otherwise it ends with a full file, and a next one may have existed
         last = queue.files.last()
         take_from = end if last is not None and last.base >= end else None
         walk_from = max(queue.max_physical_offset, self._log_min)
@@ -234,7 +235,7 @@ class LostFiles:
         return None
 
     def _put_headers_right(self) -> None:
-        """Write what is known of headers without looking at all items."""
+        """Correct headers by what is known without looking at all items."""
         for file in self._index.files:
             header, known = file.header, self._known_index.get(file.name)
             if known is None or self._may_have_grown(file):

@@ -1,11 +1,12 @@
-"""Bring the ends of ConsumeQueues into agreement with a log that was just recovered.
+"""Make the ends of ConsumeQueues agree with a log that was just recovered.
 
-Dispatch has rewritten what the records call for; this is the rest: entries past the log's end or of
-an earlier log, zeros between entries, queues that begin in the middle because files are gone.
+Dispatch has rewritten the entries that records call for; this handles the rest: entries past the
+log's end or of an earlier log, zeros between entries, queues that begin in the middle because files
+are gone.
 
-Law: an entry goes only from a queue's end, and only if its record cannot be there: it points past
-the log, at another record, or into a part of the log that was checked and has no damage. A place in
-front of a kept entry stays, filled if it is empty.
+Law: an entry is removed only from a queue's end, and only if its record cannot exist: it points
+past the log, at another record, or into a part of the log that was checked and has no damage. A
+place before a kept entry stays, filled if it is empty.
 
 How derived: ConsumeQueue.recover, truncateDirtyLogicFiles and correctMinOffset of 4.9 (spec B16)
 without K-R2, K-R5, K-C2.
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class QueueRecovery:
-    """The queues of a store that is being opened: loaded, and nothing runs."""
+    """The queues of a store that is being opened: loaded, without running threads."""
 
     log: MappedFileQueue
     queues: ConsumeQueueTable
@@ -95,7 +96,7 @@ class QueueRecovery:
     def _cut_foreign(self, queue: ConsumeQueue, cut: int, *, is_all: bool) -> None:
         """End a queue before entries of other queues' records, which may be all it has."""
         at, size = cut * ENTRY_SIZE_BYTES, (queue.max_offset - cut) * ENTRY_SIZE_BYTES
-        # Kept places after it stay the queue's end.
+        # Kept places after it remain the queue's end.
         keep_to = queue.given_stop if queue.given_stop > queue.max_offset else 0
         if is_all and not (keep_to or queue.first_offset):
             queue.take_away(0, self.evidence.take_file, now_ms=self.now_ms)
@@ -139,7 +140,7 @@ class QueueRecovery:
             queue.count_as_unflushed(queue.end_within(physical_offset))
 
     def has_gap(self, known: dict[QueueKey, int]) -> bool:
-        """Whether dispatch left out places; `known` has the next offset of each queue before it."""
+        """Whether dispatch left out places; `known` has each queue's next offset before it."""
         return any(_begins_late(queue, known.get(queue.key)) for queue in self.queues.all())
 
     def drop_late(self, known: dict[QueueKey, int]) -> None:

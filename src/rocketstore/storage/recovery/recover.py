@@ -1,7 +1,7 @@
 """Recovery: what a store does with its files before it takes the first message.
 
-After a clean stop the end of the log is compared with the queues; after a crash all from a safe
-file on (`crash_start`) is checked and dispatched again. The policy ``compatible`` ends where 4.9.3
+After a clean stop the end of the log is compared with the queues; after a crash the log is checked
+and dispatched again from a safe file on (`crash_start`). The policy ``compatible`` ends where 4.9.3
 ends; ``salvage`` keeps every intact record.
 
 Law: recovery only ever cuts after the last record that it keeps, and only after a copy. Doing it
@@ -9,7 +9,7 @@ again changes nothing, so it may be interrupted anywhere.
 
 How derived: DefaultMessageStore.recover, CommitLog.recoverNormally and recoverAbnormally of 4.9.3
 (spec B16), without K-R1 to K-R10 and K-C2, K-I1, K-I8, K-S1. See docs/how-it-works/recovery.md.
-Cost: one pass over what is not known to be safe, two where damage has records after it (0015).
+Cost: one pass over the part that is not known to be safe, two where records follow damage (0015).
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ CLEAN_TAIL_BYTES: Final = 32 * MiB
 class RecoveryParts:
     """The loaded parts of a store, before anything is written; for most parameters see the parts.
 
-    `drop_later` gets what lets go of each part, before the part has any file; `problems` is what
-    was passed over or tolerated. Without a `checkpoint` nothing is promised. In a repair `evidence`
-    keeps what is cut, and ``abort`` and checkpoint are left as the repair wrote them.
+    `drop_later` gets a call that releases each part, before the part has any file; `problems` are
+    faults that were passed over or tolerated. Without a `checkpoint` nothing is promised. In a
+    repair `evidence` keeps what is cut, and ``abort`` and checkpoint are left as the repair wrote
+    them.
     """
 
     def __init__(  # noqa: PLR0913 - by name, what differs between an opening and a repair
@@ -128,7 +129,7 @@ class RecoveryParts:
         )
 
     def _load(self, *, after_crash: bool) -> Iterator[FileFinding[Path]]:
-        """Take in all files."""
+        """Load all files."""
         yield from self.log.load()
         yield from self.queues.load(after_crash=after_crash)
         for kind in self.queues.kinds.on_disk():
@@ -142,7 +143,7 @@ class RecoveryParts:
 
 
 class RecoveryReport(NamedTuple):
-    """What recovery did, and what the store goes on from.
+    """What recovery did, and where the store continues.
 
     Attributes
     ----------
@@ -173,13 +174,13 @@ def recover(
     policy: RecoveryPolicy | None = None,
     keeps_places: bool = True,
 ) -> RecoveryReport:
-    """Bring log, queues and index of a loaded store into agreement.
+    """Make log, queues and index of a loaded store agree.
 
     `clean`: the last writer ended in order (there was no ``abort``). A `policy` of None is that of
     the settings. `keeps_places`: under ``salvage`` numbers given out to records that are lost with
     the log's end stay given; 4.9 gives them again.
     Raises `StoreDamagedError` where the CommitLog has no file although queues have entries (K-R10),
-    `StoreFullError` where there is no room for a copy of what has to be cut.
+    `StoreFullError` where there is no space for a copy of what has to be cut.
     """
     policy = policy or parts.config.recovery_policy
     is_compatible = policy is RecoveryPolicy.COMPATIBLE
@@ -247,7 +248,7 @@ class _Recovery:
             parts.log, parts.queues, self.evidence, self.findings, self.now_ms
         )
         self._kept: dict[QueueKey, tuple[int, int]] = {}
-        # Asked before anything is mapped: pages that were read through a mapping look like data.
+        # Looked up before anything is mapped: pages read through a mapping look like data.
         self._stop = functools.cache(MappedFile.data_stop)
         data_stop = self._data_limit()
         self.lost = LostFiles(
@@ -269,7 +270,7 @@ class _Recovery:
         promised_ms = parts.checkpoint.physic_ms
         if 0 < parts.dispatcher.last_store_timestamp_ms < promised_ms <= self.now_ms:
             self._note_lost_end(end, f"the checkpoint knew a record of {promised_ms} ms")
-        # What the checkpoint could not promise: a Java broker's store, or deleted queues.
+        # Cases in which the checkpoint could not promise: a Java broker's store, or deleted queues.
         if start > parts.log.min_offset and self.queues.has_gap(known):
             start = parts.log.min_offset
             self._note_rebuild()
@@ -281,7 +282,7 @@ class _Recovery:
         return start, end
 
     def _take_lost_away(self, start: int) -> int:
-        """Take away files that lost entries or items; return from where to make them again."""
+        """Set aside files that lost entries or items; return from where to make them again."""
         if self.parts.queues.has_short_files:
             self._note_rebuild()
             start = self.parts.log.min_offset
@@ -298,7 +299,7 @@ class _Recovery:
         if end is None:
             survey = self._survey(start)
             end = survey.end
-            # What an old log left was never a record of this one, so it is no damage.
+            # Leftovers of an old log were never records of this one, so they are no damage.
             damaged = [ByteRange(one.start, one.stop) for one in survey.damage if one.start < end]
             damaged += [ByteRange(*hole) for hole in survey.holes]
             leftovers = [ByteRange(chain.start, chain.stop) for chain in survey.leftovers]
@@ -311,7 +312,7 @@ class _Recovery:
 
     def _cut(self, end: int, leftovers: list[ByteRange]) -> None:
         index = self.parts.index
-        # Queues first: what shows that an entry is an earlier log's stands after the end.
+        # Queues first: the records that show an entry to be an earlier log's come after the end.
         self._kept |= self.queues.end_at(
             end, clean_after=not self.clean, keeps_places=self.keeps_places, old=leftovers
         )
@@ -331,7 +332,7 @@ class _Recovery:
         self.parts.index.truncate_to(physical_offset, now_ms=self.now_ms, store_time_of=store_time)
 
     def _dispatch(self, start: int, limit: int, *, force: bool = True) -> list[SteppedOver]:
-        """Dispatch [start, limit) with checksums; return what could not be read."""
+        """Dispatch [start, limit) with checksums; return the ranges that could not be read."""
         dispatcher = self.parts.dispatcher
         dispatcher.stepped_over.clear()
         if start < limit:
@@ -341,7 +342,7 @@ class _Recovery:
         return list(dispatcher.stepped_over)
 
     def _plain_end(self, stepped: list[SteppedOver], limit: int) -> int | None:
-        """Return the log's end if nothing that was read stands after a break; else None."""
+        """Return the log's end if no record that was read comes after a break; else None."""
         if not stepped:
             return max(limit, min(self.parts.dispatcher.dispatched_offset, self._files_stop()))
         nexts = [*(over.range.start for over in stepped[1:]), limit]
@@ -352,10 +353,10 @@ class _Recovery:
         return stepped[0].range.start if is_one_tail else None
 
     def _survey(self, start: int) -> LogView:
-        """Find the end where records stand after breaks, and report what is there."""
+        """Find the end where records follow breaks, and report them."""
         files = self.parts.log.files
         survey = survey_log(files, now_ms=self.now_ms, start=start, data_stop=self._stop)
-        # As if it were live: what is said of the tail is said of its cut.
+        # As if it were live: a finding about the tail is made when it is cut.
         for one in log_findings(survey, self._position_of, is_live=True):
             is_left = one.kind == "log-leftover"
             action = "copied to repair/ and zeroed" if is_left else one.action
@@ -386,7 +387,7 @@ class _Recovery:
             )
 
     def _note_rebuild(self) -> None:
-        """Say that the log is dispatched from its first byte on, also after an interruption."""
+        """Have the log dispatched from its first byte on, also after an interruption."""
         reason = "queues lack entries of records that the checkpoint calls safe"
         action, name = "the whole log is dispatched again", self.parts.queues.directory.name
         self.findings.append(Finding(Severity.WARNING, "queue-gap", name, 0, 0, reason, action))
@@ -395,7 +396,7 @@ class _Recovery:
     def settle_kinds(self, start: int, end: int) -> None:
         """Let queues of each kind agree with the log, whose end is known now."""
         parts = self.parts
-        # A repair took away what is wrong, so what is left is as after a clean stop.
+        # A repair removed the faults, so the rest is as after a clean stop.
         clean = self.clean or parts.evidence is not None
 
         def dispatch(begin: int, stop: int) -> None:
@@ -413,7 +414,7 @@ class _Recovery:
         parts, last = self.parts, self._last_with_data()
         known = parts.queues.max_physical_offset
         if known < last.base:
-            # The queues end in an earlier file: what they lack begins there.
+            # The queues end in an earlier file: the missing entries begin there.
             file = parts.log.find(known)
             return parts.log.min_offset if file is None else file.base
         stop = self._stop(last)

@@ -46,7 +46,7 @@ _START: Final = struct.Struct(">iI")
 
 
 class CompatibleEnd(NamedTuple):
-    """Where 4.9.3 begins to look at a log, where it ends it, and why it stops there."""
+    """Where 4.9.3 begins to read a log, where it ends it, and why it stops there."""
 
     start: int
     end: int
@@ -173,7 +173,7 @@ def _is_java_int(text: str) -> bool:
 
 
 def _number(record: bytes | memoryview, at: int, size: int) -> int:
-    """Return a number of a record; what stands outside fits nowhere."""
+    """Return a number of a record; outside of the bytes a value that is never valid."""
     if not 0 <= at <= len(record) - size:
         return -1
     return int.from_bytes(record[at : at + size], "big", signed=True)

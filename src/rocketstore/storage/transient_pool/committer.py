@@ -1,4 +1,4 @@
-"""The thread that brings what the pool holds to the files, where readers see it.
+"""The thread that writes the pool's content to the files, where readers see it.
 
 Law: what could not be written stays where it is and is tried again at every turn; until that works
 puts are refused, by a flag that says why and goes then. Nothing that was acknowledged is dropped
@@ -35,7 +35,7 @@ _TURN_S: Final = 0.01
 _UNTIL_RUNG: Final = -1.0
 
 _SLOW_COMMIT_S: Final = 0.5
-"""A commit that takes longer is worth a line (CommitRealTimeService, 500 ms)."""
+"""A commit that takes longer is logged (CommitRealTimeService, 500 ms)."""
 
 _log: Final = get_logger(__name__)
 
@@ -81,11 +81,11 @@ class Committer:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """How much is in memory only (DefaultMessageStore.remainHowManyDataToCommit)."""
+        """Bytes that are in memory only (DefaultMessageStore.remainHowManyDataToCommit)."""
         return max(self._log.max_offset - self.max_offset, 0)
 
     def commit(self, least_pages: int = 0) -> bool:
-        """Commit what was put; return whether anything was.
+        """Commit what was put; return whether there was a message.
 
         Fewer whole new pages than `least_pages` are left alone in the last file. `StoreError` says
         that the system refused it; it is tried again at the next turn.
@@ -114,7 +114,7 @@ class Committer:
     def commit_beyond(self, physical_offset: int) -> None:
         """Commit if that brings the record at an offset to its file."""
         if self.max_offset <= physical_offset < self._log.max_offset:
-            with contextlib.suppress(StoreError):  # then nobody can read it yet
+            with contextlib.suppress(StoreError):  # then it cannot be read yet
                 self.commit()
 
     def take_turn(self) -> float:

@@ -1,9 +1,9 @@
 """Buffers in memory that stand in for the log's newest files until their bytes are committed.
 
-Law: nobody reads past the committed position, up to which buffer and file hold the same bytes: so
+Law: no reader goes past the committed position, up to which buffer and file hold the same bytes: so
 readers may have a view of either. It moves when `pwrite` took all of the bytes before it; what that
 refused stays in the buffer and is tried again. A buffer is free again when its file is committed to
-the end and nobody has a view of it any more.
+the end and no view of it is left.
 
 How derived: TransientStorePool, MappedFile.appendMessagesInner and MappedFile.commit of 4.9 (spec
 B5, B8). There a buffer goes back with its bytes in it, and the next file's last blank may bring
@@ -92,7 +92,7 @@ class TransientStorePool:
         return file
 
     def close(self) -> None:
-        """Let go of the memory; of buffers that are lent with their last view."""
+        """Release the memory; that of borrowed buffers goes with their last view."""
         self.count = 0
         self._free = deque(maxlen=0)
 
@@ -105,7 +105,7 @@ class PooledFile(MappedFile):
 
     def lend(self, buffer: npt.NDArray[np.uint8]) -> None:
         """Take a buffer in the place of the mapping, until all of the file is committed."""
-        # Of a mapping nobody asks for more than its bytes.
+        # Readers of a mapping use no more than its bytes.
         self.array, self.mapping = buffer, cast("mmap.mmap", buffer)
 
     @property
@@ -114,7 +114,7 @@ class PooledFile(MappedFile):
         return self.committed_position
 
     def reserve(self, stop: int) -> None:
-        """Make sure of room on the disk, in whole pages: those before are written meanwhile."""
+        """Make sure of disk space, in whole pages: those before are written meanwhile."""
         super().reserve(min(stop + -stop % OS_PAGE_SIZE_BYTES, self.size))
 
     def write_bytes(self, position: int, data: bytes | memoryview) -> None:
