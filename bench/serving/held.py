@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -139,8 +138,8 @@ class Client:
         self, pulls: int, queues: int, woken: int, wakes: int, **_more: Any
     ) -> dict[str, Any]:
         """Send messages at a rate, and say how long the pulls that each wakes took."""
-        for _ in range(wakes):
-            await self._send(random.randrange(woken))
+        for number in range(wakes):  # in turn: a pull waits again before its queue gets the next
+            await self._send(number % woken)
             await asyncio.sleep(PAUSE_S)
         wanted = wakes * pulls // queues
         until = time.monotonic() + PATIENCE_MS / 1000
