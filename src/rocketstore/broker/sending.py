@@ -95,6 +95,10 @@ STORED: Final = {
 }
 """Code of what is in the log."""
 
+# CPython 3.11 finds a member of an enumeration by a call of a function.
+_PUT_OK: Final = PutMessageStatus.PUT_OK
+_SUCCESS: Final = ResponseCode.SUCCESS
+
 
 class _Sent(NamedTuple):
     """A message to be put: where to, and its properties as they are stored.
@@ -114,19 +118,6 @@ def retry_limit(group: SubscriptionGroup, wanted: int | None, call: Call) -> int
     """Return after how many tries a message is a dead letter: the client says, or its group."""
     honours = call.command.version >= HONOURS_LIMIT_FROM
     return wanted if honours and wanted is not None else group.retry_max_times
-
-
-def stored(queue_id: int, result: PutResult) -> Command:
-    """Return the reply to a put."""
-    code = STORED.get(result.status)
-    if code is None:
-        return reply(*FAILURES[result.status])
-    # Compatible: of a delayed message the queue is its own, the offset that in its level's queue.
-    offset = str(result.queue_offset)
-    return reply(
-        code,
-        fields={"msgId": result.message_id, "queueId": str(queue_id), "queueOffset": offset},
-    )
 
 
 class Sending:
@@ -167,7 +158,7 @@ class Sending:
             answer = failure(error, call)
         if isinstance(answer, Later):
             return answer
-        answer.fields = {**(answer.fields or {}), **self._always}
+        answer.fields = answer.fields or self._always
         if self._registration.wanted != version:  # a topic was made: clients ask for its route
             self._registration.then(lambda: call.answer(answer))
             return LATER
@@ -206,8 +197,8 @@ class Sending:
     def _topic_of(self, header: AnySend, call: Call) -> TopicConfig:
         """Return the topic of a send; raises where it may not be sent to (msgCheck)."""
         name, settings = header.topic, self._settings
-        if self._store.clock() < settings.start_accept_send_request_time_stamp:
-            until = settings.start_accept_send_request_time_stamp
+        until = settings.start_accept_send_request_time_stamp
+        if until and self._store.clock() < until:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until}")
         known = self._topics.get(name)
         if not settings.broker_permission & PERM_WRITE and known is not None and known.order:
@@ -263,16 +254,30 @@ class Sending:
             code = ResponseCode.SYSTEM_ERROR if header.batch else BrokerAnswer.MESSAGE_ILLEGAL
             return reply(code, str(error))
         if not (sent.waits and result.is_stored):
-            return stored(sent.told_queue_id, result)
+            return self._stored(sent.told_queue_id, result)
         self._loop.when_safe(
-            call, result, lambda safe: stored(sent.told_queue_id, safe),
+            call, result, lambda safe: self._stored(sent.told_queue_id, safe),
             lambda answer: self._answer_late(call, answer),
         )  # fmt: skip
         return LATER
 
     def _answer_late(self, call: Call, answer: Command) -> None:
-        answer.fields = {**(answer.fields or {}), **self._always}
+        answer.fields = answer.fields or self._always
         self._registration.then(lambda: call.answer(answer))
+
+    def _stored(self, queue_id: int, result: PutResult) -> Command:
+        """Return the reply to a put."""
+        code = _SUCCESS if result.status is _PUT_OK else STORED.get(result.status)
+        if code is None:
+            return reply(*FAILURES[result.status])
+        # Compatible: of a delayed message the queue is its own, the offset that in its level's.
+        return reply(
+            code,
+            fields={
+                "msgId": result.message_id, "queueId": str(queue_id),
+                "queueOffset": str(result.queue_offset), **self._always,
+            },
+        )  # fmt: skip
 
     def _put_single(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
         prepared = PreparedMessage(

@@ -91,6 +91,11 @@ Event = RequestReceived | ReplyReceived
 
 _LAST_OPAQUE: Final = 2**31 - 1
 
+# CPython 3.11 finds a member of an enumeration by a call of a function.
+_CLOSED: Final = State.CLOSED
+_FULL: Final = State.FULL
+_ENDING: Final = State.ENDING
+
 
 class Connection:
     """One connection; `totals` are those of all that share a limit.
@@ -135,9 +140,9 @@ class Connection:
         is_full_for_all = totals.held_bytes >= limits.total_bytes and not partial
         if own >= limits.connection_bytes or is_full_for_all:
             self._move(Cause.FILLED)
-        elif own <= limits.connection_bytes // 2:
+        elif self.state is _FULL and own <= limits.connection_bytes // 2:
             self._move(Cause.DRAINED)
-        if not own and not self._awaited and self.state is State.ENDING:
+        if not own and not self._awaited and self.state is _ENDING:
             self.close(cause=Cause.SETTLED)
 
     def close(
@@ -162,12 +167,12 @@ class Connection:
     @property
     def is_closed(self) -> bool:
         """Whether it is over."""
-        return self.state is State.CLOSED
+        return self.state is _CLOSED
 
     @property
     def is_reading(self) -> bool:
         """Whether bytes of the other side are wanted."""
-        return self.state in (State.OPEN, State.ENDING)
+        return self.state is not _FULL and self.state is not _CLOSED
 
     def check(self, now_ms: int) -> None:
         """Close it where something took too long."""
@@ -203,7 +208,7 @@ class Connection:
                     self._totals.unmatched += 1
                 else:
                     events.append(ReplyReceived(command, token))
-            elif self.state is not State.ENDING:
+            elif self.state is not _ENDING:
                 self._totals.requests += 1
                 self._owed += size
                 events.append(RequestReceived(command, size))

@@ -31,6 +31,8 @@ LANGUAGES: Final[dict[str | int | None, Language]] = {
 }
 """By name, and by number as pyrocketmq writes it; any other is not known, as in 4.9."""
 
+_NAMES: Final = tuple(language.name for language in sorted(Language))
+
 
 class _Header(msgspec.Struct, Generic[Value], rename="camel"):
     """A header, whose texts are strings or whatever stands there."""
@@ -42,6 +44,19 @@ class _Header(msgspec.Struct, Generic[Value], rename="camel"):
     opaque: Int32 = 0
     remark: str | None = None
     version: Int32 = 0
+
+
+class _Written(msgspec.Struct, rename="camel", gc=False):
+    """A header as it is written."""
+
+    code: int
+    ext_fields: dict[str, str] | msgspec.UnsetType
+    flag: int
+    language: str
+    opaque: int
+    remark: str | msgspec.UnsetType
+    serialize_type: str = msgspec.field(name="serializeTypeCurrentRPC")
+    version: int
 
 
 _Decode = Callable[[bytes], _Header[Any]]
@@ -88,15 +103,11 @@ def _texts(fields: dict[str, msgspec.Raw]) -> dict[str, str]:
 
 def encode(command: Command) -> bytes:
     """Return the JSON header of a command."""
-    language = command.language
-    header: dict[str, Any] = {"code": command.code}
-    if command.fields is not None:
-        header["extFields"] = command.fields
-    header["flag"] = command.flag
-    header["language"] = "OTHER" if language is None else language.name
-    header["opaque"] = command.opaque
-    if command.remark is not None:
-        header["remark"] = command.remark
-    header["serializeTypeCurrentRPC"] = "JSON"
-    header["version"] = command.version
-    return _write(header)
+    fields, language, remark = command.fields, command.language, command.remark
+    return _write(
+        _Written(
+            command.code, msgspec.UNSET if fields is None else fields, command.flag,
+            "OTHER" if language is None else _NAMES[language], command.opaque,
+            msgspec.UNSET if remark is None else remark, "JSON", command.version,
+        )
+    )  # fmt: skip

@@ -4,8 +4,9 @@ Law: the thread ends only when `stop` is called. Whatever goes wrong is logged, 
 and tried again from the same record after a pause that grows to a second (K-R4); when it works
 again the trouble is over (K-C6). Nothing is skipped meanwhile.
 
-When everything is dispatched it looks once more after a millisecond, so that the puts of a busy
-writer share a round and none of them wakes the thread; then it sleeps until the next append rings.
+When everything is dispatched it looks once more after a millisecond, after four where nobody
+listens or waits, so that the puts of a busy writer share a round and none of them wakes the thread;
+then it sleeps until the next append rings.
 Messages that wait for a sync, which does not ring, are looked for after growing pauses.
 
 How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a millisecond between rounds.
@@ -29,6 +30,9 @@ _log: Final = get_logger(__name__)
 
 IDLE_PAUSE_S: Final = 0.001
 """Pause when there is nothing to dispatch, as in 4.9."""
+
+UNWATCHED_PAUSE_S: Final = 0.004
+"""The same while nobody waits: each round costs a busy writer the interpreter's lock."""
 
 LONGEST_IDLE_PAUSE_S: Final = 0.064
 
@@ -121,8 +125,9 @@ class DispatchService:
         self._idle_rounds += 1
         if self._idle_rounds > 1 and self.log is not None and self._is_idle(self.log):
             return _UNTIL_RUNG
-        doublings = min(self._idle_rounds - 1, 10)
-        return float(min(IDLE_PAUSE_S * 2**doublings, LONGEST_IDLE_PAUSE_S))
+        board = self.dispatcher.board
+        pause_s = IDLE_PAUSE_S if board.listeners or board.changes else UNWATCHED_PAUSE_S
+        return float(min(pause_s * 2 ** min(self._idle_rounds - 1, 10), LONGEST_IDLE_PAUSE_S))
 
     def _is_idle(self, log: LogProgress) -> bool:
         """Return whether nothing is left to dispatch; if so, have the next append ring."""

@@ -82,7 +82,7 @@ class PreparedMessage:
     ) -> PreparedMessage:
         """Encode the fields that are not encoded yet; see the class."""
         refuse_transaction(sys_flag)
-        block, may_wait = storable_block(properties, alone=True)
+        block, wanted = storable_block(properties, alone=True)
         record = Record(
             body_bytes(body),
             block,
@@ -93,18 +93,19 @@ class PreparedMessage:
             reconsume_times=reconsume_times,
             prepared_offset=prepared_transaction_offset,
         )
-        return cls._made(topic, record, wait_flush=wait_flush and may_wait)
+        return cls._made(topic, record, wanted, wait_flush=wait_flush and may_wait(wanted))
 
     @classmethod
     def of(cls, message: Message) -> PreparedMessage:
         """Encode a message once."""
         refuse_other_types(message)
         record, waits = record_of(message, encoded_born_host, alone=True)
-        return cls._made(message.topic, record, wait_flush=waits)
+        return cls._made(message.topic, record, asked(record.properties), wait_flush=waits)
 
     @classmethod
-    def _made(cls, topic: str, record: Record, *, wait_flush: bool) -> PreparedMessage:
-        wanted = asked(record.properties)
+    def _made(
+        cls, topic: str, record: Record, wanted: Mapping[str, str], *, wait_flush: bool
+    ) -> PreparedMessage:
         is_special = DELAY in wanted or INNER_MULTI_DISPATCH in wanted
         is_special |= record.sys_flag & INNER_BATCH != 0
         made = object.__new__(_SpecialMessage if is_special else cls)
@@ -138,7 +139,7 @@ def record_of(
         reconsume_times=message.reconsume_times,
         prepared_offset=message.prepared_transaction_offset,
     )
-    return record, bool(message.wait_flush) and _may_wait(given)
+    return record, bool(message.wait_flush) and may_wait(given)
 
 
 def batch_messages(messages: object) -> Sequence[Message]:
@@ -180,17 +181,17 @@ def _refuse_empty(messages: Sequence[object]) -> None:
         raise RefusedMessageError("a batch has at least one message")
 
 
-def storable_block(properties: Any, *, alone: bool = False) -> tuple[bytes, bool]:
-    """Return properties encoded as they may be stored, and whether a put of them may wait."""
+def storable_block(properties: Any, *, alone: bool = False) -> tuple[bytes, dict[str, str]]:
+    """Return properties encoded as they may be stored, and those that may ask for something."""
     if not isinstance(properties, (bytes, bytearray, memoryview)):
         properties = encode_properties(properties)
     block = storable_properties(bytes(properties))
     wanted = asked(block)
     if wanted:
         refuse_special(wanted, alone=alone)
-    return block, _may_wait(wanted)
+    return block, wanted
 
 
-def _may_wait(properties: Mapping[str, str]) -> bool:
+def may_wait(properties: Mapping[str, str]) -> bool:
     """Whether a put waits for its flush: ``WAIT`` is "true" or absent (isWaitStoreMsgOK)."""
-    return properties.get(WAIT, "true").lower() == "true"
+    return not properties or properties.get(WAIT, "true").lower() == "true"

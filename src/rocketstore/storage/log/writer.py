@@ -55,6 +55,7 @@ from rocketstore.storage.log.prepared import (
     PreparedMessage,
     batch_messages,
     client_messages,
+    may_wait,
     record_of,
     storable_block,
 )
@@ -298,10 +299,10 @@ class StoreWriter:
             counter, kind = self._queue_of(topic, queue_id)
             host = self._born_host(born_host)
             refuse_transaction(fields["sys_flag"])
-            more, may_wait = storable_block(properties)
+            more, wanted = storable_block(properties)
             _refuse(refused_properties(more))
             _refuse(refused_length("batch", len(batch), self._longest))
-            waits = wait_flush and may_wait
+            waits = wait_flush and may_wait(wanted)
             whole = None if kind is None else kind.client_record(batch, more, host, **fields)
             if whole is not None:
                 return self._put_one(counter, kind, whole, waits=waits)
