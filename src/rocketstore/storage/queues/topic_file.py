@@ -54,27 +54,21 @@ class TopicFile:
         `marks` gets its settings, empty for a new topic, and returns the new ones.
         """
         with _CHANGING:
-            self._mark(topic, queue_count, marks)
-
-    def _mark(
-        self,
-        topic: str,
-        queue_count: int,
-        marks: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    ) -> None:
-        table = read_with_backup(self.path, decoded_topics) or {}
-        topics = table.get(TOPIC_TABLE, {})
-        known = topics.get(topic) or {}
-        more = marks(known)
-        fresh = TopicConfig(
-            topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
-        )
-        entry = dict(sorted({**(known or msgspec.to_builtins(fresh)), **more}.items()))
-        version = table.get("dataVersion") or {}
-        counter, now_ms = version.get("counter", 0) + 1, self._clock()
-        version = {**version, "counter": counter, "timestamp": now_ms}
-        table = {**table, "dataVersion": version, TOPIC_TABLE: {**topics, topic: entry}}
-        write_atomically(self.path, dumps(table).encode(), disk=self._disk, decode=decoded_topics)
+            table = read_with_backup(self.path, decoded_topics) or {}
+            topics = table.get(TOPIC_TABLE, {})
+            known = topics.get(topic) or {}
+            more = marks(known)
+            fresh = TopicConfig(
+                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
+            )
+            entry = dict(sorted({**(known or msgspec.to_builtins(fresh)), **more}.items()))
+            version = table.get("dataVersion") or {}
+            counter, now_ms = version.get("counter", 0) + 1, self._clock()
+            version = {**version, "counter": counter, "timestamp": now_ms}
+            table = {**table, "dataVersion": version, TOPIC_TABLE: {**topics, topic: entry}}
+            write_atomically(
+                self.path, dumps(table).encode(), disk=self._disk, decode=decoded_topics
+            )
 
 
 def decoded_topics(content: bytes) -> dict[str, Any]:
