@@ -43,11 +43,15 @@ class GenuineBroker:
         port = self._process.ask("nameServer", path=self._home.name)["port"]
         return f"127.0.0.1:{port}"
 
-    def start_broker(self, name_server: str, **settings: Any) -> str:
+    def start_broker(
+        self, name_server: str, path: Path | None = None, port: int | None = None, **settings: Any
+    ) -> str:
         """Start a broker that registers with a name server; return its address."""
+        place = {"path": str(path or f"{self._home.name}/store")}
+        if port is not None:
+            place["port"] = str(port)
         config = {**SMALL_FILES, "namesrvAddr": name_server, **settings}
-        port = self._process.ask("broker", path=f"{self._home.name}/store", config=config)["port"]
-        return f"127.0.0.1:{port}"
+        return f"127.0.0.1:{self._process.ask('broker', config=config, **place)['port']}"
 
     def stop_broker(self) -> None:
         """Stop the broker in order; it unregisters."""

@@ -75,7 +75,7 @@ class Pulling:
         self._monotonic = monotonic
         self._offsets = store.consumer_offsets
         self._keeps_offsets = store.config.broker_role is not BrokerRole.SLAVE
-        self._is_listening = False
+        self._is_listening = self._ends = False
         self.held = HeldPulls()
         self.given = GivenCounts(monotonic)
         loop.every(SWEEP_S, self.sweep)
@@ -87,6 +87,8 @@ class Pulling:
 
     def pull(self, header: PullHeader, call: Call) -> Command | Later:
         """Answer a pull, or hold it."""
+        if self._ends:
+            return _refused_at_the_end()
         try:
             wanted = self._checked(header, call)
         except Refused as refused:
@@ -265,7 +267,16 @@ class Pulling:
         self.held.disconnected(peer)
 
     def close(self) -> None:
-        """Answer all that are held, as the broker ends."""
+        """Refuse all that are held, and those that still come, as the broker ends.
+
+        4.9 leaves them: its client then waits half a minute for a reply of a connection that is
+        gone. One that is refused asks again after three seconds, and not into the ending.
+        """
+        self._ends = True
         for pull in self.held.take_all():
-            self._answer(pull)
+            pull.call.answer(_refused_at_the_end())
         self._store.remove_listener(self._note_arrival)
+
+
+def _refused_at_the_end() -> Command:
+    return reply(BrokerAnswer.SERVICE_NOT_AVAILABLE, "the broker ends", fields={})

@@ -92,7 +92,7 @@ public final class GenuineBroker {
         store.setStorePathCommitLog(ask.getString("path") + "/commitlog");
         store.setHaListenPort(freePort(0));
         NettyServerConfig server = new NettyServerConfig();
-        server.setListenPort(freePort(2));
+        server.setListenPort(ask.containsKey("port") ? ask.getIntValue("port") : freePort(2));
         broker = new BrokerController(config, server, new NettyClientConfig(), store);
         if (!broker.initialize()) {
             throw new IllegalStateException("the broker does not start");

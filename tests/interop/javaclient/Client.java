@@ -190,6 +190,7 @@ public final class Client {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(group + System.nanoTime());
+        consumer.setHeartbeatBrokerInterval(500); // another broker in the same place is told soon
         // What it is consuming when it stops ends first, so that its offset is stored with the rest.
         consumer.setAwaitTerminationMillisWhenShutdown(10_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

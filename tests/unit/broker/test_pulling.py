@@ -137,10 +137,13 @@ def test_nothing_listens_to_dispatch_while_nothing_is_held(orders: Desk) -> None
     assert board.listeners == ()
 
 
-def test_end_answers_what_is_held(orders: Desk) -> None:
+def test_end_refuses_what_is_held_and_what_comes(orders: Desk) -> None:
     assert pull(orders, queueOffset=2) is None
     orders.table.pulling.close()
-    assert orders.peer.last.code == 19
+    assert orders.peer.last.code == 14
+    late = pull(orders)
+    assert late is not None
+    assert (late.code, late.remark) == (14, "the broker ends")
 
 
 @pytest.mark.parametrize(("offset", "flags", "kept"), [(0, 5, 1), (2, 7, 1), (0, 4, None)])

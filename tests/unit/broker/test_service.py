@@ -44,12 +44,12 @@ def test_held_pull_is_woken_by_a_put_of_the_program() -> None:
         assert b"second" in found.body
 
 
-def test_held_pull_is_answered_as_the_store_closes() -> None:
+def test_held_pull_is_refused_as_the_store_closes() -> None:
     with Broker() as broker, Wire(broker.address) as wire:
         wire.ask(310, SEND, b"first")
         broker.store.wait_dispatched()
         began = time.monotonic()
-        assert wire.ask_while(HELD, broker.store.close).code == 19
+        assert wire.ask_while(HELD, broker.store.close).code == 14
         assert time.monotonic() - began < 5
 
 
