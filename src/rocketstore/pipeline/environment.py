@@ -1,7 +1,7 @@
-"""What has to be there for Spark to run, a session of it, and what its worker processes need of us.
+"""What Spark needs to run, a session of it, and what its worker processes need of this package.
 
-Laws: what is missing is one sentence that says what to install, before Spark says it in a hundred.
-A process that is no worker of Spark, the driver above all, is left as it is.
+Laws: a missing part is reported in one sentence that says what to install, before Spark fails in a
+hundred lines. A process that is no worker of Spark, the driver above all, is left as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JAVA_MIN: Final = 17
 SPARK: Final = (4, 3)
 TESTED: Final = (("pyspark", SPARK, (4, 4)), ("pandas", (2, 2), (3,)))  # from which on, and below
 
-SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # of a session; what is given to it wins
+SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}  # of a session; given settings win
 LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -133,8 +133,8 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
 def interrupted_afterwards() -> Iterator[None]:
     """Let Ctrl-C wait until Spark has started; a second one does not wait.
 
-    PySpark that is interrupted while it starts its JVM leaves that running, and nobody can end it;
-    it speaks up on the terminal later.
+    PySpark that is interrupted while it starts its JVM leaves the JVM running, and no code can end
+    it; it prints to the terminal later.
     """
     before = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
@@ -193,7 +193,7 @@ def plain_errors() -> Iterator[None]:
 
 
 class WorkerErrors:
-    """The stderr of a worker, without what Spark's daemon says of a pipe that nobody reads on.
+    """The stderr of a worker, without the daemon's messages about a pipe that is not read any more.
 
     After a ``limit`` Spark closes it on purpose, and shows a traceback for each worker.
     """
@@ -213,11 +213,11 @@ class WorkerErrors:
 
 
 def let_warnings_out() -> None:
-    """Let what this package warns of reach a worker's stderr, unless logging is set up there."""
+    """Let warnings of this package reach a worker's stderr, unless logging is set up there."""
     if not is_worker():
         return
     if logging.lastResort is not None and not logging.getLogger().handlers:
-        ROOT.addHandler(logging.lastResort)  # once: a handler that is there is not added again
+        ROOT.addHandler(logging.lastResort)  # once: an existing handler is not added again
     if not isinstance(sys.stderr, WorkerErrors):
         sys.stderr = WorkerErrors(sys.stderr)
 

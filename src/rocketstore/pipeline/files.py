@@ -4,8 +4,8 @@ A location is a path (or ``file:`` URI), read with ``pread``, or a URI such as `
 opened in every process from its text. It is no place for a secret: it stands in plans and errors.
 
 Laws: nothing is mapped. An object appears under its name as a whole, when its writer is done, or
-not at all. Nothing is locked: no call of ``pyarrow.fs`` writes only where nothing is yet, so a
-writer below a location has to be the only one, or to use names that nobody else has.
+not at all. Nothing is locked: no call of ``pyarrow.fs`` can write only if there is no object yet,
+so a writer below a location has to be the only one, or to use names that no other writer uses.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FileEntry(NamedTuple):
 
 @contextlib.contextmanager
 def side_by_side(location: str, count: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yield what calls a function of each of some values as `map` does, side by side if it pays."""
+    """Yield a `map` over some values, which runs calls side by side if it pays."""
     if count < _REQUESTS and not is_remote(location):
         yield map  # done before the threads are there
         return
@@ -94,7 +94,7 @@ def local_path(location: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _without_doubles(path: str) -> str:
-    """Return an absolute path without what says nothing; few are asked for, and those often."""
+    """Return a normalised absolute path; few are asked for, and those often."""
     return str(Path(path))
 
 
@@ -177,14 +177,14 @@ def last_name(location: str) -> str:
 
 
 def read_part(location: str, path: str, position: int, size: int) -> bytes:
-    """Return so many bytes of a file of a location, or as many as there are."""
+    """Return up to so many bytes of a file of a location."""
     with opened(location, path) as file:
         return file.read(position, size)
 
 
 def stored_stop(location: str, path: str, size: int) -> int:
     """Return where the last hole of a file begins, if that can be known; nothing is read."""
-    with contextlib.suppress(StoreError), opened(location, path) as file:  # gone: who reads says so
+    with contextlib.suppress(StoreError), opened(location, path) as file:  # the reader reports it
         if isinstance(file, LocalFile):
             return min(file.last_hole(size), size)
     return size
@@ -197,7 +197,7 @@ def opened(location: str, path: str) -> contextlib.closing[OpenFile]:
 
 
 def sync_path(path: Path | str) -> None:
-    """Bring a file, or the names in a directory, of this machine to the disk."""
+    """Sync a file, or the names in a directory, of this machine."""
     with contextlib.closing(LocalFiles().open(str(path))) as file:
         os.fsync(file.descriptor)
 
@@ -239,7 +239,7 @@ class LocalFiles:
                         f"{entry.path} is a link to a file that is not there",
                         hint="bring back what it points to, or remove the link",
                     )
-                # A file may go between being listed and being asked for its size.
+                # A file may be deleted between the listing and the request for its size.
                 with contextlib.suppress(FileNotFoundError):
                     stat = entry.stat()
                     found.append(
@@ -334,7 +334,7 @@ class ArrowFiles:
 
 
 class ArrowFile:
-    """A file read by ranges; of what is read a few bytes at a time, the last block is kept."""
+    """A file read by ranges; for small reads, the last block is kept."""
 
     def __init__(self, path: str, handle: Any) -> None:
         self.path, self.handle = path, handle
@@ -362,7 +362,7 @@ class ArrowFile:
             return bytes(self.handle.read_at(size, position))
 
     def data_stop(self, size: int) -> int:
-        """Return `size`: nothing is known of holes."""
+        """Return `size`: holes are not known."""
         return size
 
     def close(self) -> None:
@@ -408,7 +408,7 @@ class ObjectStore:
         ):
             while piece := file.read(_PIECE_BYTES):
                 stream.write(piece)
-                # Parts go in the background, and nothing else bounds how many wait.
+                # Parts are sent in the background, and nothing else limits how many wait.
                 if file.tell() % _FLUSH_BYTES == 0:
                     stream.flush()
 

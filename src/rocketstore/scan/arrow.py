@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 pa: Any = pyarrow
-"""Its annotations know too little of what it takes."""
+"""Its annotations are too narrow."""
 
 COLUMN_SIZE_MAX_BYTES: Final = 2**31 - 1
 """Most bytes of one variable-length column of a batch: Arrow's offsets are 32-bit numbers. One

@@ -1,4 +1,7 @@
-"""``rocketstore pipeline``: jobs over a whole store, spread over the cores by Spark."""
+"""``rocketstore pipeline``: jobs over a whole store, spread over the cores by Spark.
+
+One module per job; each calls the function of its name in ``rocketstore.pipeline``.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Spread tasks over Spark's workers, classic or Connect; what they say is a DataFrame.
+"""Spread tasks over Spark's workers, classic or Connect; their results are a DataFrame.
 
 A task is any picklable value; the work on it is a function of this package, so that a worker finds
-it by name. Each task travels in a row of its own, so what a worker is sent grows with its task and
-not with how many there are.
+it by name. Each task is sent in a row of its own, so the bytes sent to a worker grow with its task
+and not with the number of tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def map_tasks(
     """Return what `work` yields of every task as a DataFrame; nothing runs before it is used.
 
     `work` is a module-level function of this package, run on workers. It may run twice for one task
-    (a retry, or speculation), also at the same time. `schema` is Spark DDL. What a worker raises
+    (a retry, or speculation), also at the same time. `schema` is Spark DDL. An error of a worker
     reaches the caller of an action in its own words within `plain_failure`.
     """
     columns = arrow_schema(schema)
@@ -44,7 +44,7 @@ def map_tasks(
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for pickled in (one for batch in batches for one in batch.column("task")):
             task = pickle.loads(pickled.as_py())  # noqa: S301 - this package's own driver wrote it
-            # Spark takes a batch for what the schema says, whatever its own types are.
+            # Spark interprets a batch by the schema, whatever the batch's own types are.
             yield from (rows.cast(columns) for rows in work(task))
 
     return map_batches(task_rows(spark, tasks), apply, schema)
@@ -86,7 +86,7 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
 
 @contextmanager
 def plain_failure() -> Iterator[None]:
-    """Raise what a worker raised, or a `SparkJobError`, instead of what Spark wraps around it."""
+    """Raise the error that a worker raised, or a `SparkJobError`, without Spark's wrapping."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - needs PySpark
 
@@ -99,12 +99,12 @@ def plain_failure() -> Iterator[None]:
             raise found from None
         raise SparkJobError(
             f"Spark gave the job up: {_reason(said)}",
-            hint="nothing that was begun counts; mend the cause and run it again",
+            hint="no partial result counts; remove the cause and run it again",
         ) from error
 
 
 def worker_error(text: str) -> RocketStoreError | None:
-    """Return the error of this package that Spark's message `text` tells of, if it does."""
+    """Return the error of this package in Spark's message `text`, if there is one."""
     for name, message in _RAISED.findall(text):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, RocketStoreError):

@@ -1,10 +1,10 @@
-"""A directory that appears under its name as a whole: the way in which jobs publish what they make.
+"""A directory that appears under its name as a whole: the way in which jobs publish their output.
 
 On a disk it is written beside its place and renamed; on an object store in its place, and
 ``_SUCCESS`` comes last, as Spark's own writers have it.
 
-Law: what a killed job left is never taken for a result, and never deleted by another run, which
-cannot tell whether its writer still lives.
+Law: leftovers of a killed job are never taken for a result, and never deleted by another run, which
+cannot tell whether their writer still lives.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def published(location: str) -> Iterator[str]:
 
 
 def missing_directories(place: Path) -> list[Path]:
-    """Return what has to be made for a directory to be there, the directory itself first."""
+    """Return the missing directories on the path of one, the directory itself first."""
     return [one for one in (place, *place.parents) if not one.exists()]
 
 
@@ -82,7 +82,7 @@ def remove_empty(directories: Iterable[Path]) -> None:
 
 
 def spark_place(place: str) -> str:
-    """Return what Spark's own writers take for a place: in a path nothing stands for another."""
+    """Return a place in the form that Spark's own writers take, without special characters."""
     if "\\" in place:
         hint = "Spark takes it for a slash: name a directory without one"
         raise ConfigError(f"{place} has a backslash in it", key="out", value=place, hint=hint)
@@ -106,9 +106,9 @@ def refuse_taken(location: str) -> None:
     found, is_local = files.list(path), not is_remote(location)
     if not is_local and found and SUCCESS not in {entry.name for entry in found}:
         raise StoreError(
-            f"{location} has objects, but no {SUCCESS}: something else, or what a run that did not "
-            "end has left",
-            hint="delete them if nobody writes there, or name a place where there is nothing yet",
+            f"{location} has objects, but no {SUCCESS}: something else, or the leftovers of a run "
+            "that did not end",
+            hint="delete them if no process writes there, or name a new place",
         )
     if found or (is_local and os.path.lexists(path) and not Path(path).is_dir()):
         raise StoreError(
@@ -129,7 +129,7 @@ def plain_write_errors(
     outcome: str = "nothing of this run is kept",
     kind: type[RocketStoreError] = StoreError,
 ) -> Iterator[None]:
-    """Raise one sentence where a place cannot be written: of `kind`, or that there is no room."""
+    """Raise one sentence where a place cannot be written: as `kind`, or as a full disk."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,9 @@
-"""What killed jobs left in a place, and whether a running one may still need it.
+"""Leftovers of killed jobs in a place, and whether a running job may still need them.
 
 A job's directory says which process the job ends with: by its number, when it was started, and the
-boot and namespace in which these mean something. Where that says nothing here, time decides.
+boot and namespace in which these mean something. Where these are not valid here, time decides.
 
-Law: what a running job or the next write needs is not removed. See docs/decisions/0039.
+Law: files that a running job or the next write needs are not removed. See docs/decisions/0039.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNPUBLISHED: Final = re.compile(r"\..+\.[0-9a-f]{12}\.partial")
 def claim(directory: Path) -> None:
     """Write into a new directory of a job which process the job ends with, if that is known."""
     holders = [psutil.Process()]
-    if is_worker():  # gone before its job is, which ends with the JVM
+    if is_worker():  # may end before its job, which ends with the JVM
         holders = [one for one in holders[0].parents() if one.name() == "java"]
     for pid in [one.pid for one in holders[:1]]:
         with suppress(OSError):
@@ -58,9 +58,9 @@ def _started(pid: int) -> str | None:
 
 
 def sweep(place: str, *, remove: bool, untouched_h: float = UNTOUCHED_H) -> list[dict[str, Any]]:
-    """Return what jobs left in a place or beside it, and why it stays; remove the rest if told."""
+    """Return the leftovers in or beside a place, and why they stay; remove the rest if told."""
     if is_remote(place):
-        hint = "list what has no _SUCCESS and that nobody writes, and delete it"
+        hint = "list what has no _SUCCESS and no writer, and delete it"
         raise ConfigError(f"{place} is not on a disk", key="place", value=place, hint=hint)
     found = []
     for path, needed in _directories(Path(local_path(place))):
@@ -76,7 +76,7 @@ def sweep(place: str, *, remove: bool, untouched_h: float = UNTOUCHED_H) -> list
 
 
 def _stats(root: Path) -> Iterator[os.stat_result]:
-    """Yield what is known of a directory and all below it that does not go meanwhile."""
+    """Yield the state of a directory and of all below it, except what is deleted meanwhile."""
     for directory, _, names in os.walk(root):
         for name in (".", *names):
             with suppress(FileNotFoundError):
@@ -84,7 +84,7 @@ def _stats(root: Path) -> Iterator[os.stat_result]:
 
 
 def _directories(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield directories of jobs, each with what needs it whatever runs."""
+    """Yield directories of jobs, each with the reason why it is always needed, if any."""
     beside = root.parent.glob(f".{escape(root.name)}.*")
     for path in sorted({*root.glob(".*"), *beside}):
         if _UNPUBLISHED.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
@@ -97,7 +97,7 @@ def _directories(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _holder(path: Path, idle_s: float, untouched_h: float) -> str:
-    """Return who holds a directory, or may hold it; nothing where nobody does."""
+    """Return the process that holds a directory, or may hold it, in words; empty without one."""
     try:
         machine, pid, started = json.loads((path / OWNER).read_text())
     except (OSError, ValueError):

@@ -1,10 +1,11 @@
-"""``archive``: bring what a store's log has got since the last run into the archive.
+"""``archive``: add the part of a store's log that is new since the last run to the archive.
 
-The driver finds the log's end first. What a writer appends meanwhile is left to the next run, and
-what it has half appended stands after the end: so whatever is no record before it is damage, in a
-live store as well. A task reads its part of the log window by window, and writes the records of
-each, sorted by topic, queue and offset, as row groups: so what a file's statistics say of a topic
-is true per row group, and memory is a window and a row group, however large the log's files are.
+The driver finds the log's end first. Records that a writer appends meanwhile are left to the next
+run, and a half-written one comes after the end: so every byte before the end that is not a record
+is damage, in a live store as well. A task reads its part of the log window by window, and writes
+the records of each, sorted by topic, queue and offset, as row groups: so what a file's statistics
+say of a topic is true per row group, and memory is a window and a row group, however large the
+log's files are.
 
 Law: the parts of a plan cover the log from `begin` to `end` without gap or overlap, and every byte
 of them is found in a record or in an extent, or nothing is committed. A file is on the disk before
@@ -151,7 +152,7 @@ def archive(
     config: StoreConfig | None = None,
     max_split_bytes: int = MAX_SPLIT_BYTES,
 ) -> ArchiveResult:
-    """Archive what a store's CommitLog has got since the last run, stopped or running.
+    """Archive the part of a store's CommitLog that is new since the last run; it may be running.
 
     Parameters
     ----------
@@ -245,7 +246,7 @@ def plan_run(store: StorePlace, last: Run | None, number: int) -> LogPlan:
     for one in reaching:
         limit = min(one.size, one.file_size)
         edges = *(min(max(0, at - one.base), limit) for at in (begin, end)), limit, one.size
-        # What is empty before the log's end was lost, whatever file a listing takes for the last.
+        # An empty file before the log's end was lost, whichever file a listing takes for the last.
         file = one._replace(is_last=False)
         pieces = [SplitTask(store, file, *pair) for pair in itertools.pairwise(edges)]
         parts += [piece for piece in pieces if piece.byte_count]
@@ -257,7 +258,7 @@ def plan_run(store: StorePlace, last: Run | None, number: int) -> LogPlan:
         for entry in files.list(f"{root}/{CONFIG_DIRECTORY}")
         if not entry.is_directory
     }
-    # The tables of a running broker change all the time: they are no news.
+    # The tables of a running broker change all the time: that alone makes no run.
     watched = {} if store.is_open else {name: zlib.crc32(one) for name, one in tables.items()}
     beside = _hash(msgspec.json.encode((after, watched)))
     previous, known = (0, (0, 0, "")) if last is None else (last.number, last.last_record)

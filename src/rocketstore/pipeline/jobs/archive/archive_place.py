@@ -1,9 +1,9 @@
-"""The place of an archive: its Delta tables are opened, and known to be an archive's, or made.
+"""The place of an archive: its Delta tables are opened and checked to be an archive's, or made.
 
 Both tables have the property `IDENTITY`: a version of the layout, and a number that no other
 archive has. Archives older than that are known by columns and partitioning alone.
 
-Law: nothing is written to a place before all of it is known to be an archive, or free; and a run
+Law: nothing is written to a place before all of it is known to be an archive, or empty; and a run
 that fails before its first commit leaves a disk as it was. See docs/decisions/0039.
 """
 
@@ -41,7 +41,7 @@ _ELSEWHERE: Final = "name an archive that this command made, or a place where th
 
 
 class TableKind(NamedTuple):
-    """What a table is to be: its columns, what it is partitioned by, columns with statistics."""
+    """Definition of a table: its columns, its partitioning, columns with statistics."""
 
     columns: Any
     days: list[str]
@@ -51,7 +51,7 @@ class TableKind(NamedTuple):
 def open_tables(
     location: str, kinds: Mapping[str, TableKind], as_of: int | str | None, *, or_create: bool
 ) -> dict[str, DeltaTable]:
-    """Return the tables of an archive, the first one as it was; what is missing may be made."""
+    """Return the tables of an archive, the first one as it was; missing ones may be made."""
     from deltalake import DeltaTable  # noqa: PLC0415 - of the driver only
     from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415 - as above
 
@@ -86,7 +86,7 @@ def open_tables(
             configuration=about,
             raise_if_key_not_exists=False,
         )
-        # Another archiver may have been quicker: what its first table says holds for both.
+        # Another archiver may have been quicker: the identity in its first table holds for both.
         identity = tables[name].metadata().configuration.get(IDENTITY)
     if place != location:
         weakref.finalize(tables[name], shutil.rmtree, place, ignore_errors=True)
@@ -100,7 +100,7 @@ def _checked(
     *,
     is_written: bool,
 ) -> str | None:
-    """Return what the tables say of whose they are; raise where they are no archive's."""
+    """Return the identity in the tables; raise where they are not an archive's."""
     from deltalake import Schema  # noqa: PLC0415 - as above
 
     said: dict[str, str] = {}
@@ -110,7 +110,7 @@ def _checked(
             {one.name: one.type.to_json().strip('"') for one in kind.fields}
             for kind in (expected, table.schema())
         )
-        # Who only reads an archive may find it with more columns, or in other files.
+        # A reader may find an archive with more columns, or in other files.
         facts: list[tuple[str, Any, Any]]
         facts = [(f"column {one}", kind, found.get(one)) for one, kind in wanted.items()]
         if is_written:
@@ -147,7 +147,7 @@ def _place_for_delta(location: str, names: Mapping[str, TableKind]) -> str:
 
 @contextmanager
 def taken_back(location: str, names: Mapping[str, TableKind]) -> Iterator[str]:
-    """Yield a word for names of files; they go, with what is new on a disk, if the block fails."""
+    """Yield a word for names of files; these, and new ones on a disk, go if the block fails."""
     token, root = uuid.uuid4().hex, "" if is_remote(location) else local_path(location)
     tables = [Path(root, name) for name in names] if root else []
     made = [one for table in tables for one in missing_directories(table)]
@@ -159,7 +159,7 @@ def taken_back(location: str, names: Mapping[str, TableKind]) -> Iterator[str]:
                 path.unlink(missing_ok=True)
             remove_empty(table.glob("*=*"))
             inside = [one.name for one in table.rglob("*") if one.is_file()]
-            if table in made and len(inside) <= 1:  # its first commit, and nobody has come since
+            if table in made and len(inside) <= 1:  # its first commit, and no other since
                 shutil.rmtree(table, ignore_errors=True)
         remove_empty(made)
         raise

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 pa: Any = pyarrow
-"""Its annotations know too little of what it takes."""
+"""Its annotations are too narrow."""
 
 MESSAGES: Final = "messages"
 EXTENTS: Final = "extents"
@@ -97,7 +97,7 @@ _EXTENTS_AT_ONCE: Final = 4
 _READING: Final = {"buffer_size": MiB, "pre_buffer": False, "page_checksum_verification": True}
 
 _FLUSH_BYTES: Final = 64 * MiB
-"""What may wait to be sent to an object store: nothing else bounds how many parts wait."""
+"""Bytes that may wait to be sent to an object store: nothing else limits how many parts wait."""
 
 _DELTA: Final = "DELTA_BINARY_PACKED"
 _ENCODINGS: Final = {
@@ -298,7 +298,7 @@ class Archive:
                 commit_properties=CommitProperties(app_transactions=transactions),
             )
             if not is_remote(self.location):
-                # `deltalake` does not bring to the disk what it commits.
+                # `deltalake` does not sync what it commits.
                 log, known = Path(local_path(self.location), name, "_delta_log"), table.version()
                 newest = (one for one in log.glob("*.json") if one.name >= f"{known:020}.json")
                 for path in (*newest, log, log.parent):
@@ -335,7 +335,7 @@ def read_rows(
         system, place = _arrow_place(path)
         known: Any = dataset.ParquetFileFormat().make_fragment(place, system)
         if missing := {*needed} - {*known.physical_schema.names}:
-            # A footer has no checksum: of a name that is damaged, Arrow would make nulls.
+            # A footer has no checksum: for a damaged name, Arrow would return nulls.
             raise ArchiveDamagedError(f"{path} has no column {min(missing)}", hint=FROM_BACKUP)
         groups = [one.row_groups[0].id for one in known.split_by_row_group(condition, schema)]
         # A scan of the groups takes several times as long where they are small.
@@ -355,7 +355,7 @@ def read_rows(
                 if left:  # a column that says it has fewer values ends the others too
                     raise ArchiveDamagedError(f"{path} lacks {left} rows", hint=FROM_BACKUP)
     except FileNotFoundError:
-        reason = "is missing: VACUUM, or somebody else, has deleted a file of this version"
+        reason = "is missing: VACUUM, or another program, deleted a file of this version"
         raise ArchiveDamagedError(f"{path} {reason}", hint=FROM_BACKUP) from None
     except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
         what = " ".join(str(error).split())
@@ -424,8 +424,8 @@ class TableFile:
         return WrittenFile(self._table, self._path, self._day, size, stats, *counts)
 
     def remove(self) -> None:
-        """Make room on a disk; what a failed task left on an object store waits for VACUUM."""
-        self._writer.is_open = False  # else it writes a footer when it is collected
+        """Free space on a disk; a failed task's files on an object store wait for VACUUM."""
+        self._writer.is_open = False  # otherwise it writes a footer when it is collected
         with contextlib.suppress(OSError, pa.ArrowException):
             self._sink.close()
         if self._is_local:

@@ -1,7 +1,7 @@
 """The audit: plan byte ranges, let tasks compare them where they are read, let Spark group facts.
 
 Two passes: one over the log and the index, whose facts Spark keeps; one over these facts by queue,
-which reads of the queues what no record backs (decision 0009). The driver holds a row for each
+which reads the queue entries that no record backs (decision 0009). The driver holds a row for each
 range of the log and each index file, and findings up to `MOST_COLLECTED`.
 """
 
@@ -85,7 +85,7 @@ class AuditReport(VerifyReport):
     findings
         In the order log, queues, index, small files; of queues at most `MOST_COLLECTED`.
     queues
-        Every queue, by topic and number, as far as there is room beside the findings.
+        Every queue, by topic and number, up to the limit that is left beside the findings.
     explained
         Entries and items that are not what dispatch would write today, and no fault, by reason.
     """
@@ -124,12 +124,12 @@ def audit(
     ConfigError
         Sizes cannot be learnt.
     StoreError
-        Something may not be read, or `out` cannot be written. Damage is a finding, not an error.
+        A file cannot be read, or `out` cannot be written. Damage is a finding, not an error.
     """
     config = config or StoreConfig()
     if out is not None:
         refuse_taken(str(out))
-    # What is wrong with the place is said before anything slow is begun.
+    # A wrong place is reported before slow work begins.
     places = audit_plan.find_places(str(store), config)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     # Read first: the queues, read later, then have every message that the offsets count.
@@ -152,8 +152,8 @@ def prove_rebuild(
 ) -> AuditReport:
     """Compare a store's queues and index with what `rebuild` would make of its CommitLog.
 
-    Reported are lost records of the log, and of queues and index what a rebuild mends: the places
-    of lost records are the log's fault, and batch queues are left to ``store repair``.
+    It reports lost records of the log, and the faults of queues and index that a rebuild repairs:
+    places of lost records are faults of the log, and batch queues are left to ``store repair``.
 
     Raises
     ------
@@ -284,12 +284,12 @@ class _Audit(NamedTuple):
         furthest = facts.filter("kind = 'part'").groupBy("kind").agg({"reached": "max"})
         return max((row["max(reached)"] for row in _rows(furthest)), default=-1)
 
-    # --- what is said ---------------------------------------------------------------------------
+    # --- the report ---------------------------------------------------------------------------
 
     def _report(
         self, judged: DataFrame, index: list[IndexFacts], view: LogView
     ) -> tuple[AuditReport, list[Finding]]:
-        """Return what is reported, and which findings are not rows of `judged`."""
+        """Return the reported findings, and those that are not rows of `judged`."""
         counted = judged.filter("counted IS NOT NULL").groupBy("counted", "file")
         added = _rows(counted.agg({"count": "sum", "first": "min"}))
         sums = Counter({row["counted"]: row["sum(count)"] for row in added})
@@ -377,7 +377,7 @@ class _Audit(NamedTuple):
         return small_files.small_file_findings(
             self.small.get,
             self.now_ms,
-            self.now_ms if is_live else latest_ms,  # what is being written was not read
+            self.now_ms if is_live else latest_ms,  # records that are being written were not read
             was_aborted=self._was_aborted,
         )
 

@@ -47,7 +47,7 @@ JUDGED: Final = f"place INT, {FINDINGS}, {_BOUNDS}, counted STRING, count BIGINT
 """A finding, a queue, or what is `counted` of a `file` of the index, or of all; see `_SUMS`."""
 
 _SUMS, _DAMAGE, _FOUND, _QUEUE = range(4)
-"""Places of what is judged: in this order it is collected, as far as there is room."""
+"""Order in which judged rows are collected, up to the limit."""
 
 _REASON_OF: Final = {
     UnbackedKind.EXPIRED: "expired",
@@ -76,7 +76,7 @@ class QueueRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JudgeContext(NamedTuple):
-    """What queues are judged by.
+    """Facts by which queues are judged.
 
     `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
     gone. `topics` have a directory of queues of their kind.
@@ -90,7 +90,7 @@ class JudgeContext(NamedTuple):
 
 
 def judge_targets(context: JudgeContext, rows: Iterable[FactRow]) -> Iterator[dict[str, Any]]:
-    """Judge what came together, as rows of `JUDGED`; `rows` are sorted by target."""
+    """Judge the rows of each target, as rows of `JUDGED`; `rows` are sorted by target."""
     excluded = np.array(context.excluded, dtype=np.int64).reshape(-1, 2)
     for target, group in itertools.groupby(rows, key=lambda row: row.target):
         kept = [
@@ -220,14 +220,14 @@ def _view(
         view.conclude(parts, context.bounds)
         if not source.has_lost:
             return view
-        # Retention took one meanwhile.
+        # Retention deleted one meanwhile.
         system, root = files_at(location)
         listed = system.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key}")
         files = row_of(listed, file_bytes).files
 
 
 def _sums(view: QueueView, parts: list[QueuePart]) -> Iterator[dict[str, Any]]:
-    """Yield what a queue has, and why its entries are not what dispatch would write today."""
+    """Yield the numbers of a queue, and why its entries are not what dispatch would write today."""
     yield _sum("queues", 1)
     yield _sum("entries", view.entry_count)
     yield _sum("holes", view.hole_count)

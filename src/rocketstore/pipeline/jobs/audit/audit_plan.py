@@ -1,7 +1,7 @@
-"""Where the parts of a store are, and what tasks are to read of them: the audit's, and a rebuild's.
+"""Where the parts of a store are, and which of them the tasks of an audit or a rebuild read.
 
-Law: nothing is opened for writing. What is wrong with a file is a value; a file that its name or
-neighbours contradict is left out and reported, a short one is used as far as it goes.
+Law: nothing is opened for writing. A fault of a file is a value; a file that does not fit its name
+or neighbours is left out and reported, a short one is used as far as it goes.
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
 class StorePlaces(NamedTuple):
     """A store's parts as they were found.
 
-    Tasks open `location`, of which `root` is the path inside its file system. On a live store a
-    writer works: what it has not dispatched yet is no fault. One that was closed has no ``abort``.
+    Tasks open `location`, of which `root` is the path inside its file system. A live store has a
+    working writer: records that it has not dispatched yet are no fault. One that was closed has no
+    ``abort``.
     """
 
     location: str
@@ -222,7 +223,7 @@ def _usual(entries: Iterable[FileEntry]) -> int:
 
 
 def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEntry]]:
-    """Return what lies two directories below one of a location, by their names."""
+    """Return the entries two directories below one of a location, by the names of both."""
     files, _ = files_at(location)
 
     def below(path: str) -> list[FileEntry]:
@@ -261,9 +262,9 @@ def batch_topics_of(places: StorePlaces) -> frozenset[str]:
 
 
 def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
-    """Return what of the log each task reads: ranges that hold something.
+    """Return the ranges of the log that each task reads, without empty ones.
 
-    There is at least one, for the index's sake; without a path where there is nothing.
+    There is at least one, for the index; it has no path where the log is empty.
     """
     if max_split_bytes < 1:
         raise ValueError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
@@ -335,7 +336,7 @@ def plan_tasks(
     max_split_bytes: int,
     now_ms: int,
 ) -> tuple[AuditTask, list[AuditTask], list[Finding]]:
-    """Return what all tasks share, the tasks, and what is wrong with index files as listed."""
+    """Return what all tasks share, the tasks, and the faults of index files as listed."""
     wrong, index = _index_files(places) if config.message_index_enable else ([], [])
     size = places.sizes.consume_queue_file_bytes
     common = AuditTask(
@@ -365,7 +366,7 @@ def plan_tasks(
 
 
 def _index_files(places: StorePlaces) -> tuple[list[Finding], list[AuditIndexFile]]:
-    """Return what is wrong with index files as they are listed, and the others."""
+    """Return the faults of index files as they are listed, and the usable ones."""
     wrong: list[Finding] = []
     found: list[AuditIndexFile] = []
     layout = places.sizes.index_layout
@@ -380,7 +381,7 @@ def _index_files(places: StorePlaces) -> tuple[list[Finding], list[AuditIndexFil
         else:
             with passing_over_deleted(), opened(places.location, entry.path) as file:
                 stop, edges = FIRST_ITEM, [-1, -1]
-                with contextlib.suppress(FormatError):  # who follows its items says so
+                with contextlib.suppress(FormatError):  # the task that reads its items reports it
                     stop = used_item_count(decode_header(file.read(0, INDEX_HEADER_SIZE)), layout)
                 if stop > FIRST_ITEM:
                     edges = [item_offset(file, layout, one) for one in (FIRST_ITEM, stop - 1)]

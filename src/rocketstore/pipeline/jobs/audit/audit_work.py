@@ -52,7 +52,7 @@ FACTS: Final = (
     "reached BIGINT, file STRING, who STRING, explained BINARY, backed BINARY, missing BINARY, "
     "stated BINARY, facts BINARY"
 )
-"""Rows that tasks send: for whom, what, at which physical offset; the others as `FactRow` says."""
+"""Rows that tasks send: target, kind, physical offset; for the other columns see `FactRow`."""
 
 RUNS: Final = "target STRING, piece BIGINT, ordinal BIGINT, first BIGINT, count BIGINT"
 """Runs of queue offsets; see `judged_log`."""
@@ -96,7 +96,7 @@ class FactRow(NamedTuple):
 
     @property
     def part(self) -> QueuePart:
-        """What a row of the kind ``part`` says."""
+        """Content of a row of the kind ``part``."""
         return QueuePart(
             self.place,
             self.first,
@@ -110,7 +110,7 @@ class FactRow(NamedTuple):
 
 
 def as_batches(rows: Iterable[dict[str, Any]], schema: str) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of a schema; what they do not have is null."""
+    """Yield rows in batches of a schema; missing values are null."""
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
     found = iter(rows)
@@ -125,7 +125,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[FactRow]:
 
 
 def queue_target(key: QueueKey, kind: str = "queue") -> str:
-    """Return the name under which what belongs to a queue, or a ``batch`` one, comes together."""
+    """Return the target under which the rows of a queue, or a ``batch`` one, are grouped."""
     return f"{kind}/{key.queue_id}/{key.topic}"
 
 
@@ -149,7 +149,7 @@ def _runs_of(row: FactRow) -> Iterator[dict[str, Any]]:
 
 
 def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
-    """Yield what a task finds as rows of `FACTS`."""
+    """Yield the findings of a task as rows of `FACTS`."""
     rows = _LogReader(task).rows() if task.cuts else _index_rows(task)
     return as_batches(map(FactRow._asdict, rows), FACTS)
 
@@ -217,7 +217,7 @@ class _LogReader:
                 yield found.stray(np.arange(found.offsets.size))
 
     def _compared(self, stretch: Stretch, stop: int) -> Iterator[FactRow]:
-        """Compare what was read so far, up to a physical offset; no row is of two chains."""
+        """Compare the records read so far, up to a physical offset; no row is of two chains."""
         starts = np.array([chain.start for chain in stretch.chains], dtype=np.int64)
         if self._entries:
             columns = map(np.concatenate, zip(*self._entries, strict=True))

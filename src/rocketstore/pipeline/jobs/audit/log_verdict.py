@@ -1,4 +1,4 @@
-"""Judge from what tasks have met of a log which of its records an earlier log left.
+"""Judge, by what tasks found of a log, which of its records an earlier log left.
 
 Recovery judges stretch by stretch with the records at hand (decision 0004). Here the same judge
 gets the queue offsets that tasks have found and the store times of chains, so that audit, rebuild
@@ -35,7 +35,7 @@ def judged_log(
     now_ms: int,
     gone: Container[int] = (),
 ) -> LogView:
-    """Put together what tasks have met of a log; files that begin at `gone` are no longer there.
+    """Combine what tasks found of a log; files that begin at `gone` no longer exist.
 
     `ask` returns the queue offsets of the records in some ranges, as runs in the order of the log:
     target, piece (a physical offset in the records' chain), first, count; a negative one is how
@@ -57,7 +57,7 @@ class _Evidence:
         self._runs = np.empty((0, 4), np.int64)
 
     def load(self, ranges: Ranges) -> None:
-        """Fetch what begins in some ranges of the log."""
+        """Fetch the records that begin in some ranges of the log."""
         wanted = runs.pairs(runs.joined([ranges]))
         table = self._ask(wanted)
         queues = [
@@ -82,7 +82,7 @@ class _Evidence:
         return self._keys(chain, chain.tail, at_end=True)
 
     def is_bridged(self, start: int, stop: int) -> bool:
-        """Whether the damaged record's own header leads to what stands after it."""
+        """Whether the damaged record's own header leads to the record after it."""
         file = self._places.file_at(start)
         if file is None or file != self._places.file_at(stop):
             return False
@@ -91,7 +91,7 @@ class _Evidence:
             return Headers(source.read, file.base, size).lead(start, stop)
 
     def _keys(self, chain: Chain, times: list[list[int]], *, at_end: bool) -> KeyColumns:
-        """Return what the judge needs of a chain, with store times at one end of the rows.
+        """Return the columns of a chain for the judge, with store times at one end of the rows.
 
         `times` are those of any records, which count where none has an entry, and of normal ones.
         """
@@ -103,7 +103,7 @@ class _Evidence:
         counts = np.maximum(counts, 1)
         total = int(counts.sum())
         if not total:
-            # Of records that call for no entry the times testify, no number does.
+            # Of records that call for no entry only the times count.
             stored = np.array(times[1] or times[0], np.int64)
             own = np.full(stored.size, -1 - chain.start)
             return KeyColumns(own, own, own, stored, np.full(stored.size, bool(times[1])))

@@ -2,8 +2,8 @@
 
 Entries of one queue whose queue offsets rise by one, and items, travel in blocks of up to 2,048, so
 that Spark moves few rows and few bytes. A block never crosses a *piece*: records that follow one
-another without a break inside one task. What is wrong with a log decides over whole pieces, and the
-facts of a task say everything that has to be known of its pieces, so nothing is read twice.
+another without a break inside one task. Faults of a log decide about whole pieces, and the facts of
+a task tell all that is needed about its pieces, so nothing is read twice.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Piece(msgspec.Struct, array_like=True):
 
 
 ScanFacts = tuple[list[Stretch], list[Piece]]
-"""What one task has met."""
+"""Facts that one task found."""
 
 
 def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
@@ -114,7 +114,7 @@ def scan_log(task: ScanTask) -> Iterator[pa.RecordBatch]:
 
 
 class _LogScan:
-    """Collects what records call for until there is enough for blocks."""
+    """Collects the entries and items of records until there are enough for blocks."""
 
     def __init__(self, task: ScanTask) -> None:
         self.stretches: list[Stretch] = []
@@ -172,7 +172,7 @@ class _LogScan:
         found = expected_entries(columns, self._queues, self._delays)
         new = self._queues.queues[len(self._target_of) :]
         if new:
-            # Names that are no UTF-8 may be read as one that another queue has.
+            # Names that are not UTF-8 may be read as another queue's name.
             codes = [
                 self._targets.setdefault(target, len(self._targets)) if target else -1
                 for target in map(_target, new)

@@ -1,4 +1,4 @@
-"""What a rebuild does to a store on a disk: the lock, and new directories in the place of old ones.
+"""The commit of a rebuild on a disk: the lock, and new directories in the place of old ones.
 
 New queues and index are made below ``rebuild/<id>`` inside the store. When they are whole and
 durable, each directory changes places with the new one in a single step (``RENAME_EXCHANGE``), and
@@ -50,7 +50,7 @@ _RENAME_EXCHANGE: Final = 2
 
 @contextmanager
 def locked(root: Path, config: StoreConfig | None = None) -> Iterator[None]:
-    """Hold the lock of a store, as a writer does, and tidy up what a killed rebuild left."""
+    """Hold the lock of a store, as a writer does, and clean up after a killed rebuild."""
     layout = StoreLayout.of(root, config)
     with StoreLock(layout.lock, layout.written_directories):
         refuse_foreign(layout)
@@ -61,7 +61,7 @@ def locked(root: Path, config: StoreConfig | None = None) -> Iterator[None]:
 
 @contextmanager
 def staged(root: Path) -> Iterator[Path]:
-    """Yield a directory inside a store for what is to be committed, gone where that fails."""
+    """Yield a directory inside a store for the new files; it is removed if the block fails."""
     directory = root / REBUILD_DIRECTORY / uuid.uuid4().hex
     try:
         directory.mkdir(parents=True)
@@ -72,7 +72,7 @@ def staged(root: Path) -> Iterator[Path]:
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """What a commit is going to do; paths are relative to the store.
+    """The steps of a commit; paths are relative to the store.
 
     `swaps` has each directory's name, and the inodes of the new and the old one, to tell them by.
     """
@@ -116,7 +116,7 @@ def commit(root: Path, staging: Path, *, now_ms: int, disk: Disk | None = None) 
 
 
 def finish_interrupted(root: Path) -> None:
-    """Bring in order what a rebuild that was killed left; the caller holds the lock.
+    """Clean up after a rebuild that was killed; the caller holds the lock.
 
     Directories that are in place stay, old or new: both are whole, and a writer may have gone on
     with them since. One that is missing, which only a kill between two plain renames leaves, gets
@@ -144,7 +144,7 @@ def _read_journal(path: Path) -> Journal | None:
     except msgspec.MsgspecError as error:
         raise StoreError(
             f"{path} is not a journal of a rebuild: {error}",
-            hint=f"look at {path.parent}, and remove it when nothing in it is needed",
+            hint=f"look at {path.parent}, and delete it if nothing in it is needed",
         ) from error
 
 
@@ -161,7 +161,7 @@ def _swap(current: Path, new: Path, *, has_old: bool, disk: Disk) -> None:
                 f"{current} cannot be replaced: {error.strerror}",
                 hint="consumequeue and index have to lie on the store's own file system",
             ) from error
-        # The file system cannot exchange: for a moment there is none, which the journal mends.
+        # The file system cannot exchange names: for a moment one is missing; the journal covers it.
         disk.replace(current, new.with_name(f"old-{new.name}"))
         disk.replace(new, current)
 

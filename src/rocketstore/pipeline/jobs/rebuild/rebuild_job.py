@@ -54,11 +54,11 @@ _PARTITIONS_MIN: Final = 8
 """Of the shuffle: how many writers there are, each with some of the targets."""
 
 EMPTY_BLOCK: Final = {"piece": -1, "ordinal": 0, "first": 0, "count": 0, "crc": 0}
-"""What a block has beside target and data that comes before all of its target."""
+"""Values of the empty block that comes first for a target."""
 
 
 class RebuildReport(NamedTuple):
-    """What a rebuild found and made.
+    """Outcome of a rebuild.
 
     Attributes
     ----------
@@ -111,21 +111,21 @@ def rebuild(
     target
         A place where there is nothing yet: ``consumequeue`` and ``index`` are made there, and the
         store stays as it is. None puts them in the place of the old ones, which are kept in
-        ``repair/``; an object store has no step that could do that.
+        ``repair/``; an object store has no operation for that.
 
     Raises
     ------
     StoreLockedError
         A writer has the store, here or elsewhere.
     StoreDamagedError
-        There is no CommitLog file although queues have entries (K-R10); or what was written is not
-        what was to be written.
+        There is no CommitLog file although queues have entries (K-R10); or the files written are
+        not those expected.
     ConfigError
         The store is on an object store, and no target is given.
     """
     began, now_ms = time.perf_counter(), time.time_ns() // 1_000_000
     config, kept = config or StoreConfig(), None
-    location = find_places(str(store), config).location  # what is not a store gets no lock
+    location = find_places(str(store), config).location  # only a store gets a lock
     if target is None and is_remote(location):
         raise ConfigError(
             f"{location} is on an object store, where nothing can be replaced in one step",
@@ -150,7 +150,7 @@ def rebuild(
 
 
 def make_queues(spark: SparkSession, store: str, config: StoreConfig) -> RebuildReport:
-    """Make queues and index where they belong, of a store that has a log only and is new."""
+    """Make queues and index of a new store that has only a log, in their place."""
     now_ms = time.time_ns() // 1_000_000
     return _build(spark, store, config, DEFAULT_SPLIT_BYTES, now_ms, store)
 
@@ -206,7 +206,7 @@ def _refuse_log(places: StorePlaces, *, has_queues: bool) -> None:
 
 
 def _check_counts(written: list[dict[str, Any]], pieces: Sequence[Piece]) -> None:
-    """Raise where writers had something else than the scan had found."""
+    """Raise where writers got other entries than the scan had found."""
     found = [0, 0]
     for row in written:
         found[row["target"].startswith(INDEX_TARGET)] += row["count"] + row["refused"]
@@ -271,7 +271,7 @@ class LogRows:
         self._rows.unpersist()
 
     def facts(self) -> list[ScanFacts]:
-        """Return what each task has met; this is when the log is read."""
+        """Return the facts of each task; the log is read during this call."""
         rows = self._rows.where(f"target = X'{FACTS_TARGET.hex()}'").select("data")
         return [
             msgspec.msgpack.decode(one.as_buffer(), type=log_blocks.ScanFacts)

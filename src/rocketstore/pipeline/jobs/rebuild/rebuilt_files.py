@@ -2,7 +2,7 @@
 
 A queue is written whole by one task, because the place of an entry depends on every record of its
 queue before it. Each attempt works in a directory of its own: on a shared disk the driver takes
-over the one that Spark believes, to an object store an attempt sends whole objects.
+over the attempt that Spark reports; to an object store an attempt sends whole objects.
 
 Law: only final bytes are sent; doing it twice, or at the same time, does no harm.
 """
@@ -52,7 +52,7 @@ WRITTEN_SCHEMA: Final = (
     "target BINARY, place STRING, files BIGINT, count BIGINT, refused BIGINT, kept BIGINT, "
     "first_ms BIGINT"
 )
-"""What was written of one target: `place` has its files, below the directory that all is made in;
+"""Result for one target: `place` has its files, below the directory that all is made in;
 `count` are entries or items, `kept` places at a queue's end that stand for numbers that were given
 out, `first_ms` the store time of an index file's first item."""
 
@@ -65,7 +65,7 @@ _MAPPED_ITEMS: Final = 524_288
 _GIVEN: Final = frozenset(
     {UnbackedKind.LOST, UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.KEPT}
 )
-"""What old entries are whose numbers were given out, and whose records are gone."""
+"""Kinds of old entries whose numbers were given out, and whose records are lost."""
 
 
 class Block(NamedTuple):
@@ -110,7 +110,7 @@ class FileWriting(NamedTuple):
         if is_remote(self.directory):
             return tempfile.mkdtemp(prefix="rocketstore-rebuild-")
         attempt = Path(self.directory, ATTEMPTS, uuid.uuid4().hex)
-        attempt.mkdir()  # without its parent the rebuild is over
+        attempt.mkdir()  # without its parent the rebuild has ended
         return str(attempt)
 
     def _sent(self, attempt: str, target: bytes, files: Sequence[Path]) -> str:
@@ -218,11 +218,11 @@ def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
 
 
 class EntryPlaces:
-    """Which records of a queue get the entries that they ask for, as dispatch decides it.
+    """Decides which records of a queue get the entries that they ask for, as dispatch does.
 
     Dispatch enters records in the order of the log: the first record of a queue chooses the file in
-    which the queue begins, what stands in a place stays, a gap is filled if so many records can be
-    missing, and a record that comes late gets a place that only a filler holds
+    which the queue begins, an existing entry stays, a gap is filled if so many records can be
+    missing, and a late record gets a place that only a filler holds
     (ConsumeQueue.putMessagePositionInfo; spec B12, F6).
 
     `following` is one past the last place that is taken, -1 while there is none; fillers hold
@@ -270,7 +270,7 @@ class EntryPlaces:
             row = stop
 
     def _takes_hole(self, offset: int) -> bool:
-        """Give a record that comes late its place, if a filler holds it."""
+        """Give a late record its place, if a filler holds it."""
         at = bisect_right(self.holes, offset, key=lambda hole: hole[0]) - 1
         if at < 0 or offset >= self.holes[at][1]:
             return False

@@ -1,7 +1,7 @@
 """What a task of the report does: count its records in groups, which Spark puts together.
 
-Every measure is a sum, a least or a greatest, so groups of records and groups of groups are made
-the same way, and no cut of the work shows.
+Every measure is a sum, a minimum or a maximum, so groups of records and groups of groups are made
+the same way, and the division into tasks does not matter.
 
 =========  ====================  ==============================================================
 part       keys                  measures besides messages
@@ -100,10 +100,10 @@ _PICKED: Final = (
 
 
 class ReportTask(NamedTuple):
-    """Byte ranges for one worker, and what is known without reading them.
+    """Byte ranges for one worker, and facts known without reading them.
 
     `width_ms` is that of buckets of time, `delays_ms` by level. `delivered` has, by store and
-    level, the queue offset of the next delayed message to deliver; None where nothing says it.
+    level, the queue offset of the next delayed message to deliver; None where it is not known.
     """
 
     splits: tuple[SplitTask, ...]
@@ -115,7 +115,7 @@ class ReportTask(NamedTuple):
 
 
 class ReportPlan(NamedTuple):
-    """What will be counted: by store its CommitLog files, missing ones included, and the tasks."""
+    """The plan of a report: CommitLog files by store, missing ones included, and the tasks."""
 
     place: Path
     stores: list[tuple[StorePlace, list[Segment]]]
@@ -149,7 +149,7 @@ def count_task(task: ReportTask) -> Iterator[Any]:
 
 
 def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage]) -> Any:
-    """Return what a file gets of a batch, and a row for each damaged range."""
+    """Return the measures of a file from a batch, and a row for each damaged range."""
     lost = [one for one, is_torn in found if not (is_torn and split.store.is_open)]
     base = split.segment.base
     ends = [min(one.range.stop - base, split.segment.file_size) for one in lost]
@@ -289,7 +289,7 @@ def _count_names(part: str, columns: dict[str, Any], names: Any) -> Iterator[Any
 
 
 def _waiting(task: ReportTask, delivered: dict[int, int] | None, rows: Numbers) -> dict[str, Any]:
-    """Return what is counted of delayed messages."""
+    """Return the groups of delayed messages."""
     level, queue_offset, store_ms, size = rows
     present, place = np.unique(level, return_inverse=True)
     delays = [task.delays_ms.get(int(one), UNKNOWN_LEVEL_DELAY_MS) for one in present]
@@ -316,7 +316,7 @@ def _waiting(task: ReportTask, delivered: dict[int, int] | None, rows: Numbers) 
 def _open_halves(
     task: ReportTask, halves: tuple[SplitTask, ...], options: ReadOptions
 ) -> Iterator[Any]:
-    """Yield the half messages of a store that nobody has ended, by topic, producers and age."""
+    """Yield the open half messages of a store, by topic, producers and age."""
     for rows in waiting_tables.transactions(halves, options, HALVES):
         born = rows["bornTimestamp"].cast(pa.int64()).fill_null(0).to_numpy()
         place = np.searchsorted(AGES_MS, np.maximum(task.now_ms - born, 0), side="right") - 1

@@ -121,7 +121,7 @@ def plan_report(
     max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     now_ms: int | None = None,
 ) -> ReportPlan:
-    """Return what a report has to read, having checked where it goes; see `report`."""
+    """Check the place of a report, and return what it has to read; see `report`."""
     options = job_options(str(store), config, max_split_bytes)
     places = find_stores(options)
     out = _checked_place(str(out), places)
@@ -152,7 +152,7 @@ def _checked_place(out: str, stores: list[StorePlace]) -> Path:
 
 
 def _delivered(place: StorePlace) -> dict[int, int] | None:
-    """Return the offset of the next message to deliver of each level, None if nothing says it."""
+    """Return the offset of each level's next message to deliver, None if it is not known."""
     try:
         table = read_metadata(place, DELAY_OFFSETS_FILE, DelayOffsets)
     except FormatError:
@@ -172,7 +172,7 @@ def _width_ms(stores: list[tuple[StorePlace, list[Segment]]]) -> int:
 
 
 def write_report(plan: ReportPlan, directory: Path) -> Report:
-    """Make tables, page and JSON of the ``groups`` in a directory, which go."""
+    """Make tables, page and JSON from the ``groups`` in a directory, and delete these."""
     pq.write_table(known_groups(plan), directory / "groups" / "known.parquet")
     (directory / "tables").mkdir()
     try:
@@ -192,7 +192,7 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
             findings = findings_of(plan, engine)
     except duckdb.Error as error:
         what = f"the tables of the report cannot be made in {directory}: {error}"
-        raise StoreError(what, hint="make room or name another place") from error
+        raise StoreError(what, hint="free disk space or name another place") from error
     shutil.rmtree(directory / "groups")
     (directory / "report.json").write_text(json.dumps(findings, ensure_ascii=True))
     # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
@@ -209,7 +209,7 @@ def _quoted(text: str) -> str:
 
 
 def known_groups(plan: ReportPlan) -> Any:
-    """Return groups of what needs no counting: every file, and the damage of missing ones.
+    """Return the groups that need no counting: every file, and the damage of missing ones.
 
     Of a file, ``least`` is its size and ``bodyBytes`` the one that it should have.
     """

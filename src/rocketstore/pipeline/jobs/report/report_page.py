@@ -49,8 +49,8 @@ STEPS_MS: Final = (  # widths of bars of time, and steps between their labels
 )
 
 MOST_LABELS: Final = 7  # below a chart of times
-LEAST_BAR: Final = 0.013  # of the height: what is there is seen
-MINUS, NOTHING = "\u2212", "\u2013"  # the second where there is nothing to say
+LEAST_BAR: Final = 0.013  # of the height: so that every value is visible
+MINUS, NOTHING = "\u2212", "\u2013"  # the second one where there is no message
 _TIME_UNITS: Final = {
     "y": 365.25 * DAY_MS, "d": DAY_MS, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1,
 }  # fmt: skip
@@ -72,7 +72,7 @@ OUTLIER_STRETCH = 4  # so many times longer
 
 
 def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
-    """Return what the page shows, as JSON can hold it; `engine` has each table."""
+    """Return the content of the page in JSON types; `engine` has each table."""
 
     def ask(sql: str, **values: float) -> list[Row]:
         return _plain(engine.sql(sql.format(**values)).to_arrow_table())
@@ -136,7 +136,7 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
 
 
 def _scrub(place: StorePlace) -> Row | None:
-    """Return what the store's own check of its old files says, None where it never ended."""
+    """Return the result of the store's own check of its old files, None where it never ended."""
     known = read_damage_map(place)
     if not known.passes:
         return None
@@ -203,8 +203,8 @@ def bar_chart(caption: str, bars: Sequence[Bar], text_of: TextOf, width: int = 1
     """Return a drawing of bars with both axes, as HTML; the keyboard reaches each bar."""
     import pygal  # noqa: PLC0415 - what importing it leaves is removed here
 
-    # pygal leaves an import hook of Python 3.3's kind, for plugins that nobody has here.
-    # No other hook may go: a library that pygal imports has put its own in place of Python's.
+    # pygal leaves an import hook of Python 3.3's kind, for plugins that are not used here.
+    # No other hook may be removed: a library that pygal imports replaces Python's own.
     fixer = pygal.PluginImportFixer
     sys.meta_path[:] = [hook for hook in sys.meta_path if not isinstance(hook, fixer)]
     top = max(bar.value for bar in bars)
@@ -313,7 +313,7 @@ def duration_text(milliseconds: float | None) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """Return a share in percent; what is there is never 0."""
+    """Return a share in percent; a share above 0 is never shown as 0."""
     percent = 100 * part / whole
     if 0 < percent < 0.05:
         return "< 0.1 %"
@@ -356,7 +356,7 @@ def _template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Names come from producers: they are escaped, and nothing in them stays unseen.
+        # Names come from producers: they are escaped, and no character stays invisible.
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     templates.filters |= FILTERS

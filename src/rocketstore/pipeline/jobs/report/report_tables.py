@@ -36,8 +36,8 @@ CREATE TABLE percentiles AS
       FROM groups WHERE part = 'sizes' OR part = 'latencies' AND name = 'direct'
       GROUP BY GROUPING SETS ((part, topic, number), (part, number))))
   GROUP BY part, topic"""
-"""What a topic is for follows from its name (`rules.topics`). Percentiles are of each topic, and of
-all together where ``topic`` is null: the greatest value in the bucket that so many percent are
+"""The purpose of a topic follows from its name (`rules.topics`). Percentiles are of each topic, and
+of all together where ``topic`` is null: the greatest value in the bucket that so many percent are
 reached in."""
 
 _STORED: Final = "moment(firstMs) AS firstStoreTimestamp, moment(lastMs) AS lastStoreTimestamp"

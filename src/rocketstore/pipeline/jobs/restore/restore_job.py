@@ -58,12 +58,12 @@ _FAR: Final = (1 << 63) - 1
 
 
 class RestoreResult(NamedTuple):
-    """What a call of `restore` did.
+    """Outcome of `restore`.
 
     `version` is of the archive's table `messages`, `written_bytes` counts records and what stands
     between them, `file_bytes` the sizes of the CommitLog files. These are the ones that were
-    archived, byte for byte, if `is_whole`; what is missing of them was deleted from the archive,
-    and is zeros or in files that are left out. `queues` were made of the log; None for the log
+    archived, byte for byte, if `is_whole`; missing bytes of them were deleted from the archive, and
+    are zeros or in omitted files. `queues` were made of the log; None for the log
     alone.
     """
 
@@ -103,18 +103,18 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     Parameters
     ----------
     archive, target
-        Paths or URIs; at the target is nothing yet. A path is one that all workers see.
+        Paths or URIs; the target is new or empty. All workers see the same paths.
     as_of
         Version of the archive's table `messages`, or an ISO 8601 time; the latest by default.
     broker
-        Whose log; needed where the archive has several.
+        Broker of the log; needed if the archive has several.
     topics, begin_ms, end_ms
         Only messages of these topics, stored from the first time on and before the second.
     allow_gaps
         Whether a whole log is restored although rows of it were deleted from the archive: files of
         which nothing is left are left out, and zeros take the place of what else is missing.
     log_only
-        Whether queues and index are left to the first one who opens the store.
+        Whether queues and index are left to the first program that opens the store.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     ConfigError
         Nothing is selected.
     StoreError, StoreFullError
-        There is something at the target, or it cannot be written.
+        The target is not empty, or cannot be written.
     """
     selection = Selection(tuple(topics), begin_ms, end_ms)
     tables: dict[str, bytes] = {}
@@ -187,7 +187,7 @@ def _missing_bytes(archive: str, broker: str, lost: list[dict[str, int]]) -> Arc
 
 
 def _checkpoint(last_ms: int) -> bytes:
-    """Return the checkpoint of a store of which all is on the disk, up to its last message."""
+    """Return the checkpoint of a store that is completely on the disk, up to its last message."""
     known_ms = min(last_ms, time.time_ns() // 1_000_000)
     return encode_checkpoint(Checkpoint(known_ms, known_ms, known_ms))
 
@@ -208,11 +208,11 @@ def _chosen_broker(archive: Archive, broker: str | None) -> str:
     raise ArchiveError(f"{archive.location} {what}", hint=hint)
 
 
-# --- what the archive has -----------------------------------------------------------------------
+# --- content of the archive -----------------------------------------------------------------------
 
 
 def _messages_between(archive: Archive, task: LogFileTask) -> Callable[[int, int], tuple[str, ...]]:
-    """Return what names the Parquet files that may have wanted records of a range of the log."""
+    """Return a function that names the Parquet files that may have wanted records of a range."""
     _, begin_ms, end_ms = task.selection
     times = [None if one is None else moment(one).as_py() for one in (begin_ms, end_ms)]
     files = [

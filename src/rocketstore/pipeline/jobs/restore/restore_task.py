@@ -1,7 +1,7 @@
-"""What a task of a restore does: read the rows of one CommitLog file, and write that file.
+"""The task of a restore: read the rows of one CommitLog file, and write that file.
 
 Rows come in the order of the archive's files, which is that of topics and queues. So a task first
-reads where each record stands, and finds by that what is missing or there twice; then it reads the
+reads the place of each record, which shows missing and repeated ones; then it reads the
 rows themselves, some megabytes at a time, and writes each at its place.
 
 Memory: 24 bytes per record of the file, ``SLICE_BYTES`` of records twice, one batch of rows.
@@ -62,8 +62,8 @@ WRITE_SCHEMA: Final = (
     "base BIGINT, records BIGINT, bytes BIGINT, last_ms BIGINT, lost_at BIGINT, lost_stop BIGINT, "
     "lost_stretches BIGINT, lost_bytes BIGINT"
 )
-"""What was written, null if nothing was; and what the archive has lost of the file, of which the
-first stretch is from `lost_at` to `lost_stop`."""
+"""Written bytes, null without any; and the bytes of the file that the archive has lost, of which
+the first stretch is from `lost_at` to `lost_stop`."""
 
 ATTEMPTS: Final = ".attempts"
 """Directory below the store that attempts are made in, as long as it is not published."""
