@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.results import PutResult
 
 
@@ -91,16 +90,11 @@ class Desk:
 
     def __init__(
         self, path: Path, config: StoreConfig | None = None,
-        *, loop: Callable[[MessageStore], Any] | None = None, disk: Disk | None = None,
-        **settings: Any,
+        *, loop: Callable[[MessageStore], Any] | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         self.clock = Clock()
         self.store = MessageStore.open(
-            path,
-            config or StoreConfig.small(),
-            clock=self.clock,
-            threads=loop is not None,
-            disk=disk,
+            path, config or StoreConfig.small(), clock=self.clock, threads=loop is not None
         )
         self.settings = BrokerSettings(**{"broker_name": "broker-a", **settings})
         self.loop = AtOnce() if loop is None else loop(self.store)

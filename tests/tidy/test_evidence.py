@@ -15,7 +15,6 @@ COMPATIBILITY = "compatibility.md"
 
 ID = re.compile(r"\b(?:S\d-\d+(?:…\d+)?|D\d+|K-[A-Z]+\d+b?)(?![\w…])")
 TEST = re.compile(r"`(tests/[\w/.-]+::[\w:]+)`")
-LATER_SECTIONS = re.compile(r"\bB24\b")
 
 
 def page(name: str) -> str:
@@ -55,35 +54,13 @@ def test_coverage_has_every_line_of_the_specification():
     assert sorted(listed - wanted) == []
 
 
-def test_every_line_that_is_no_background_and_not_later_has_a_test():
+def test_every_line_that_is_no_background_has_a_test():
     without = [
         cell
         for heading, cell, tests in rows(COVERAGE)
-        if ID.search(cell) and heading not in {"Background", "Later"} and not tests
+        if ID.search(cell) and heading != "Background" and not tests
     ]
     assert without == []
-
-
-def test_only_lines_of_later_parts_are_put_off():
-    sections = specification("S")
-    proved = {
-        line
-        for heading, cell, tests in rows(COVERAGE)
-        if heading != "Later" and tests
-        for line in ID.findall(cell)
-    }
-    put_off = {
-        line
-        for heading, cell, _ in rows(COVERAGE)
-        if heading == "Later"
-        for line in ID.findall(cell)
-    }
-    early = {
-        line
-        for line in put_off - proved
-        if line.startswith("S") and not LATER_SECTIONS.search(sections[line])
-    }
-    assert sorted(early) == []
 
 
 def test_compatibility_has_a_row_for_every_known_defect():

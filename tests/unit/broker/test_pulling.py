@@ -100,6 +100,18 @@ def test_short_polling_holds_a_pull_for_its_own_time(tmp_path: Path) -> None:
     desk.close()
 
 
+def test_short_polling_wakes_a_pull_too(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, long_polling_enable=False)
+    desk.send("orders")
+    desk.store.wait_dispatched()
+    assert pull(desk, queueOffset=1) is None
+    desk.send("orders", b"second")
+    desk.store.wait_dispatched()
+    assert desk.peer.last.code == 0
+    assert b"second" in desk.peer.last.body
+    desk.close()
+
+
 def test_message_that_came_while_a_pull_was_looked_at_is_not_missed(
     orders: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,17 @@ def test_properties_in_every_form_keep_the_others(
     assert message.properties == {**kept, "CLUSTER": "DefaultCluster"}
 
 
+@pytest.mark.parametrize(("code", "lacks"), [(310, "b"), (320, "g"), (10, "topic"), (310, None)])
+def test_send_whose_header_cannot_be_parsed_is_answered_with_the_name_of_the_field(
+    desk: Desk, code: int, lacks: str | None
+) -> None:
+    fields = lacks and {key: one for key, one in SEND.items() if key != lacks}
+    refused = desk.answer(code, fields or None)
+    assert (refused.code, refused.fields) == (1, None)
+    assert f"<{lacks or 'a'}>" in (refused.remark or "")
+    assert desk.store.max_physical_offset == 0
+
+
 def test_topic_gets_as_many_queues_as_asked_for_and_the_template_has(desk: Desk) -> None:
     desk.send("few", d=2)
     desk.send("many", d=99)
