@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.results import PutResult
 
 
@@ -90,11 +91,16 @@ class Desk:
 
     def __init__(
         self, path: Path, config: StoreConfig | None = None,
-        *, loop: Callable[[MessageStore], Any] | None = None, **settings: Any,
+        *, loop: Callable[[MessageStore], Any] | None = None, disk: Disk | None = None,
+        **settings: Any,
     ) -> None:  # fmt: skip
         self.clock = Clock()
         self.store = MessageStore.open(
-            path, config or StoreConfig.small(), clock=self.clock, threads=loop is not None
+            path,
+            config or StoreConfig.small(),
+            clock=self.clock,
+            threads=loop is not None,
+            disk=disk,
         )
         self.settings = BrokerSettings(**{"broker_name": "broker-a", **settings})
         self.loop = AtOnce() if loop is None else loop(self.store)

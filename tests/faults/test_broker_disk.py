@@ -1,0 +1,127 @@
+"""A broker whose disk is full or fails: producers hear 4.9's codes and texts, consumers go on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import FlushDiskType, FlushFailedError
+from rocketstore.broker.loop import Loop
+from rocketstore.remoting.client import RemotingClient
+from rocketstore.remoting.command import Command
+from rocketstore.remoting.server import RemotingServer
+from rocketstore.storage.running_flags import RunningFlag
+from support.broker_desk import SEND, Desk
+from support.configured_store import small_config
+from support.faulty_disk import FaultyDisk, nth
+from unit.broker.test_pulling import PULL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BODY = b"x" * 10_000
+NO_FILE = "create mapped file failed, server is busy or broken."
+FULL = (
+    "service not available now. It may be caused by one of the following reasons: the broker's "
+    "disk is full, messages are put to the slave, message store has been shut down, etc."
+)
+ALWAYS = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+HEALTHY = lambda _call, _path, _number: None  # noqa: E731 - one line says more
+
+
+def fill(desk: Desk) -> Command:
+    """Send until a message is refused; return what its producer heard."""
+    for _ in range(20):
+        answer = desk.send("orders", BODY)
+        if answer.code != 0:
+            return answer
+    raise AssertionError("nothing was refused")
+
+
+def consume_all(desk: Desk) -> int:
+    """Pull from the queue's begin, commit, and return how many messages there are."""
+    offset = count = 0
+    while (found := desk.answer(11, {**PULL, "sysFlag": 5, "queueOffset": offset,
+                                     "commitOffset": offset})).code == 0:  # fmt: skip
+        assert found.fields
+        count += found.body.count(BODY)
+        offset = int(found.fields["nextBeginOffset"])
+    assert found.code == 19
+    place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+    assert desk.answer(15, {**place, "commitOffset": offset}).code == 0
+    assert desk.answer(14, place).fields == {"offset": str(offset)}
+    return count
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [("allocate", errno.ENOSPC), ("create_file", errno.EMFILE), ("create_file", errno.EIO)],
+)
+def test_next_file_that_cannot_be_made_is_said_and_consumers_go_on(
+    tmp_path: Path, call: str, code: int
+) -> None:
+    disk = FaultyDisk(HEALTHY)
+    desk = Desk(tmp_path, small_config(), disk=disk)
+    assert desk.send("orders", BODY).code == 0
+    disk.fails = nth(call, 0, code, below="commitlog")
+    refused = fill(desk)
+    assert (refused.code, refused.remark, refused.fields) == (1, NO_FILE, ALWAYS)
+    desk.store.wait_dispatched()
+    stored = consume_all(desk)
+    assert stored >= 3
+    disk.fails = HEALTHY
+    assert desk.send("orders", BODY).code == 0
+    desk.store.wait_dispatched()
+    assert consume_all(desk) == stored + 1
+    desk.close()
+
+
+def test_full_disk_refuses_sends_until_there_is_room_and_consumers_go_on(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, small_config())
+    assert desk.send("orders", BODY).code == 0
+    flags = desk.store.running_flags
+    flags.set(RunningFlag.DISK_FULL, "97 % of the disk are used")
+    refused = desk.send("orders", BODY)
+    assert (refused.code, refused.remark, refused.fields) == (14, FULL, ALWAYS)
+    desk.store.wait_dispatched()
+    assert consume_all(desk) == 1
+    flags.clear(RunningFlag.DISK_FULL)
+    assert desk.send("orders", BODY).code == 0
+    desk.store.wait_dispatched()
+    assert consume_all(desk) == 2
+    desk.close()
+
+
+def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(HEALTHY)
+    config = small_config(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    fields = {letter: str(value) for letter, value in SEND.items()}
+
+    async def main() -> list[Command]:
+        desk = Desk(
+            tmp_path, config, disk=disk, loop=lambda store: Loop(store.attached["async_puts"])
+        )
+        server = await RemotingServer.open(desk.table)
+        address = "{}:{}".format(*server.address)
+        async with server, RemotingClient() as client:
+            send = lambda: client.ask(address, Command(310, fields=fields, body=BODY))  # noqa: E731
+            first = await send()
+            desk.store.wait_dispatched()
+            disk.fails = nth("fdatasync", 0, errno.EIO, below="commitlog")
+            both = [await send(), await send()]
+            assert consume_all(desk) == 1
+        desk.loop.close()
+        with pytest.raises(FlushFailedError):
+            desk.close()
+        return [first, *both]
+
+    first, *refused = asyncio.run(main())
+    assert first.code == 0
+    for answer in refused:
+        assert (answer.code, answer.fields) == (14, ALWAYS)
+        assert "commitlog" in str(answer.remark)
