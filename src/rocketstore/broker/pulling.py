@@ -228,7 +228,7 @@ class Pulling:
         self.held.add(pull)
         if not self._is_listening:
             self._is_listening = True
-            self._store.add_listener(self._note_arrival)
+            self._store.add_listener(self._note_arrival, self.held)
         # What came since the page was read has told nobody.
         if self._store.max_offset(header.topic, header.queue_id) > header.queue_offset:
             self.held.remove(pull)
@@ -247,8 +247,7 @@ class Pulling:
 
     def _note_arrival(self, arrival: Arrival) -> None:
         """Take note, on the dispatching thread, of a message that can be read."""
-        if (arrival.topic, arrival.queue_id) in self.held:
-            self._loop.post(lambda: self._wake(arrival))
+        self._loop.post(lambda: self._wake(arrival))
 
     def _wake(self, arrival: Arrival) -> None:
         for pull in self.held.woken_by(arrival):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rocketstore.native.log_end import Record
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
-    from rocketstore.storage.dispatch.dispatcher import ArrivalListener
+    from rocketstore.storage.dispatch.dispatcher import ArrivalListener, Queues
     from rocketstore.storage.queues.topic_kinds import TopicKind
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.threads import Bell
@@ -331,9 +331,9 @@ class BaseStore(Reader):
         """Ring `bell` whenever `wait_until` would check again, until the result is called."""
         return self._parts.dispatcher.board.changes.ring(bell)
 
-    def add_listener(self, listener: ArrivalListener) -> None:
-        """Call `listener` with an `Arrival` for every message that can be read from now on."""
-        self._parts.dispatcher.board.add_listener(listener)
+    def add_listener(self, listener: ArrivalListener, queues: Queues = None) -> None:
+        """Call `listener` with an `Arrival` for each message, of `queues` or all, from now on."""
+        self._parts.dispatcher.board.add_listener(listener, queues)
 
     def remove_listener(self, listener: ArrivalListener) -> None:
         """Stop calling `listener`."""

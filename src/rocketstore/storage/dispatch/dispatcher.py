@@ -33,10 +33,10 @@ from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_colu
 from rocketstore.scan.queue_search import first_from
 from rocketstore.storage.dispatch.entry_decisions import EntryDecisions
 from rocketstore.storage.threads import Changes
-from rocketstore.units import ByteRange, MiB
+from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Container, Generator, Iterable, Mapping
 
     from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -159,32 +159,42 @@ class Arrival(NamedTuple):
 
 if TYPE_CHECKING:
     ArrivalListener: TypeAlias = Callable[[Arrival], None]
+    Queues: TypeAlias = Container[QueueKey] | None
 
 
 class ArrivalBoard:
     """The listeners, for which dispatch makes `Arrival` values, and `changes`, to wait for."""
 
     def __init__(self) -> None:
-        self.listeners: tuple[ArrivalListener, ...] = ()
+        self.listeners: tuple[tuple[ArrivalListener, Queues], ...] = ()
         self._lock = threading.Lock()
         self.changes = Changes()
         self._closed = False
 
-    def add_listener(self, listener: ArrivalListener) -> None:
-        """Call `listener` for every message dispatched from now on, on the dispatching thread."""
+    def add_listener(self, listener: ArrivalListener, queues: Queues = None) -> None:
+        """Call `listener` for every message dispatched from now on, on the dispatching thread.
+
+        Unless `queues` is None, only for a message of a queue that is in it then.
+        """
         with self._lock:
-            self.listeners = (*self.listeners, listener)
+            self.listeners = (*self.listeners, (listener, queues))
 
     def remove_listener(self, listener: ArrivalListener) -> None:
         """Stop calling `listener`; one that is unknown is not an error."""
         with self._lock:
-            self.listeners = tuple(known for known in self.listeners if known != listener)
+            self.listeners = tuple(one for one in self.listeners if one[0] != listener)
+
+    def is_heard(self, queue: QueueKey) -> bool:
+        """Whether a listener wants to hear of a queue."""
+        return any(queues is None or queue in queues for _, queues in self.listeners)
 
     def announce(self, arrivals: Iterable[Arrival]) -> None:
         """Call every listener; one that raises is logged and does not stop dispatch."""
         listeners = self.listeners
         for arrival in arrivals:
-            for listener in listeners:
+            for listener, queues in listeners:
+                if queues is not None and QueueKey(arrival.topic, arrival.queue_id) not in queues:
+                    continue
                 try:
                     listener(arrival)
                 except Exception:  # noqa: BLE001 - whatever a listener does, dispatch goes on
@@ -396,10 +406,11 @@ class Dispatcher:
         decisions, arrivals = self._decisions, []
         for number, row in enumerate(columns.cols[:done].tolist()):
             targets = [(decisions.key_of(number), row[Column.QUEUE_OFFSET])]
-            properties = columns.properties(number)
             if row[Column.CALLS_FOR] & CallsFor.EXTRA_ENTRIES:
                 targets += decisions.extra_offsets(number) or ()
             for key, offset in targets:
+                if not self.board.is_heard(key):
+                    continue
                 queue = self._table.readable(key)
                 entry = queue and queue.entry(offset)
                 if entry and entry.physical_offset == row[Column.PHYSICAL_OFFSET]:
@@ -412,7 +423,7 @@ class Dispatcher:
                             code,
                             row[Column.STORE_TIMESTAMP],
                             row[Column.PHYSICAL_OFFSET],
-                            properties,
+                            columns.properties(number),
                         )
                     )
         self.board.announce(arrivals)

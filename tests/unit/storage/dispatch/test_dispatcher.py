@@ -487,6 +487,23 @@ def test_listeners_hear_of_every_message_in_order(parts):
     assert len(heard) == 1500
 
 
+def test_listener_of_some_queues_hears_of_those_that_are_in_its_set_then(parts):
+    heard, heard_all, queues = [], [], set()
+    board = parts.dispatcher.board
+    board.add_listener(heard.append, queues)
+    parts.append()
+    parts.run()
+    board.add_listener(heard_all.append)
+    parts.append()
+    parts.run()
+    queues.add(QueueKey("TopicTest", 0))
+    parts.append()
+    parts.append(queue_id=1)
+    parts.run()
+    assert [(one.queue_id, one.next_offset) for one in heard] == [(0, 3)]
+    assert [(one.queue_id, one.next_offset) for one in heard_all] == [(0, 2), (0, 3), (1, 1)]
+
+
 def test_listeners_hear_of_every_message_of_a_file_that_is_dispatched_at_once(tmp_path):
     count = 2 * BATCH_RECORDS + 3
     parts = DispatchParts(tmp_path, log_file_bytes=1 << 20)
