@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketstore.broker.settings import BrokerSettings
+from rocketstore.broker.testing import Broker
+from rocketstore.config.sources import BROKER_KEYS, KEYS_WITHOUT_EFFECT
+from rocketstore.config.store_config import FIELD_OF_KEY
 from rocketstore.errors import RemotingError
 from rocketstore.format.metadata_json import (
     DataVersion,
@@ -82,6 +86,37 @@ def test_a_genuine_broker_registers_with_ours_and_a_genuine_client_sends(
         assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (4, 4, 6)
         genuine.stop_broker()
         wait_until(lambda: route_of(ours, "TBW102") is None, "the broker unregisters")
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_our_broker_registers_with_a_genuine_name_server(
+    genuine: GenuineBroker, *, is_packed: bool
+) -> None:
+    theirs = genuine.start_name_server()
+    with (
+        Broker(namesrv_addr=theirs, broker_name="a", compressed_register=is_packed) as one,
+        Broker(namesrv_addr=theirs, broker_name="b", compressed_register=is_packed) as other,
+    ):
+        one.make_topic("orders", 3)
+        other.make_topic("orders", 5)
+        route = route_of(theirs, "orders")
+        assert route is not None
+        addresses = {data.broker_name: data.broker_addrs for data in route.broker_datas}
+        assert addresses == {"a": {0: one.address}, "b": {0: other.address}}
+        queues = {data.broker_name: data.read_queue_nums for data in route.queue_datas}
+        assert queues == {"a": 3, "b": 5}
+        assert set(genuine.send(theirs, "orders", *map(str, range(16)))) == {
+            "SEND_OK a", "SEND_OK b",
+        }  # fmt: skip
+    assert route_of(theirs, "orders") is None
+
+
+def test_every_key_of_a_genuine_broker_is_known(genuine: GenuineBroker) -> None:
+    keys = genuine.keys()
+    assert len(keys) > 170
+    known = FIELD_OF_KEY.keys() | BROKER_KEYS | KEYS_WITHOUT_EFFECT
+    assert keys - known == set()
+    assert set(BrokerSettings.__struct_encode_fields__) - keys == {"namesrvPort"}
 
 
 def registration(address: str, broker_id: int, *, version: int, kind: HeaderKind) -> Command:

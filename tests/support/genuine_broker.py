@@ -63,6 +63,10 @@ class GenuineBroker:
         results: list[str] = self._process.ask("send", **ask)["results"]
         return results
 
+    def keys(self) -> set[str]:
+        """Return the keys that a broker.conf may have."""
+        return set(self._process.ask("keys")["keys"])
+
     def mqadmin(self, *arguments: str) -> str:
         """Return what a command of mqadmin prints."""
         output: str = self._process.ask("mqadmin", arguments=arguments)["output"]

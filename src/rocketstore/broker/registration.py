@@ -10,7 +10,8 @@ section 4).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import zlib
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -21,7 +22,7 @@ from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.remoting.client import RemotingClient
@@ -97,8 +98,8 @@ class Registration:
     async def _register(self, address: str) -> None:
         request = Command(
             RequestCode.REGISTER_BROKER,
-            fields={**self._own_fields(), "haServerAddr": "", "compressed": "false",
-                    "bodyCrc32": "0"},
+            fields={**self._own_fields(), "haServerAddr": "", "bodyCrc32": "0",
+                    "compressed": str(self._settings.compressed_register).lower()},
             body=self._body(),
         )  # fmt: skip
         try:
@@ -147,5 +148,22 @@ class Registration:
             for name, one in self._topics.all().items()
         }
         version = msgspec.to_builtins(self._topics.version)
+        if self._settings.compressed_register:
+            return _packed(version, topics.values())
         wrapper = {"dataVersion": version, "topicConfigTable": topics}
         return encode_body({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+
+
+def _packed(version: dict[str, int], topics: Collection[dict[str, Any]]) -> bytes:
+    """Return topics as RegisterBrokerBody.encode packs them: without order and system flags.
+
+    `nameserver.bodies.unpack_registration` reads it.
+    """
+    keys = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
+    texts = [" ".join(str(topic[key]) for key in keys).encode() for topic in topics]
+
+    def sized(*parts: bytes) -> bytes:
+        return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+    count = len(texts).to_bytes(4, "big")
+    return zlib.compress(sized(encode_body(version)) + count + sized(*texts, b"[]"), 9)

@@ -55,6 +55,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         What replies to sends say.
     register_name_server_period, register_broker_timeout_mills
         How often it registers, and how long it waits for a name server.
+    compressed_register
+        Register with a packed body.
     """
 
     broker_name: str = ""
@@ -77,6 +79,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     trace_on: bool = True
     register_name_server_period: int = 30_000
     register_broker_timeout_mills: int = 6000
+    compressed_register: bool = False
     start_accept_send_request_time_stamp: int = 0
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,12 +12,16 @@ from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BROKER_KEYS, BrokerSettings
 from rocketstore.cli.options import StoreArgument, StoreSettings
 from rocketstore.cli.serve import stop_on_signal, with_retention
+from rocketstore.cli.wording import complain
+from rocketstore.config import sources
 from rocketstore.config.sources import load_broker_conf
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
 
 if TYPE_CHECKING:
     from rocketstore.config.sources import LoadedConfig
+
+_OF_4_9: Final = sources.BROKER_KEYS | sources.KEYS_WITHOUT_EFFECT
 
 
 def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | None = None) -> None:
@@ -36,7 +40,10 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
     """
     given = settings or StoreSettings()
     loaded = given.load_with_origins(BROKER_KEYS)
-    own = _own_settings(given)
+    properties = {} if given.config is None else load_broker_conf(given.config)
+    own = _own_settings(given, properties)
+    if unused := sorted(properties.keys() & _OF_4_9 - BROKER_KEYS):
+        complain(f"{given.config}: keys of 4.9 that change nothing here: {' '.join(unused)}")
     config = with_retention(loaded)
     if loaded.origins["storeHost"].kind == "default":
         config = msgspec.structs.replace(config, store_host=own.address)
@@ -53,8 +60,7 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
         stop.wait()
 
 
-def _own_settings(given: StoreSettings) -> BrokerSettings:
-    properties: dict[str, Any] = {} if given.config is None else load_broker_conf(given.config)
+def _own_settings(given: StoreSettings, properties: dict[str, str]) -> BrokerSettings:
     pairs = (text.partition("=") for text in given.set_)
     return BrokerSettings.of(properties | {key.strip(): text for key, _, text in pairs})
 

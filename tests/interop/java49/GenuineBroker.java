@@ -59,10 +59,25 @@ public final class GenuineBroker {
             case "nameServer": answer.put("port", nameServer(ask.getString("path"))); break;
             case "broker": answer.put("port", start(ask)); break;
             case "stop": broker.shutdown(); break;
+            case "keys": answer.put("keys", keys()); break;
             case "mqadmin": answer.put("output", mqadmin(ask.getJSONArray("arguments"))); break;
             case "send": answer.put("results", send(ask)); break;
             default: throw new IllegalArgumentException(ask.getString("cmd"));
         }
+    }
+
+    /** Return the keys that a broker.conf may have: what MixAll.properties2Object finds setters of. */
+    private static JSONArray keys() {
+        JSONArray keys = new JSONArray();
+        for (Class<?> settings : new Class<?>[] {
+            BrokerConfig.class, NettyServerConfig.class, NettyClientConfig.class, MessageStoreConfig.class}) {
+            for (java.lang.reflect.Method method : settings.getMethods()) {
+                if (method.getName().startsWith("set")) {
+                    keys.add(method.getName().substring(3, 4).toLowerCase() + method.getName().substring(4));
+                }
+            }
+        }
+        return keys;
     }
 
     private static int nameServer(String path) throws Exception {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.settings import BrokerSettings
@@ -11,7 +11,7 @@ from rocketstore.broker.topics import first_topics
 from rocketstore.errors import RemotingError
 from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.nameserver.bodies import Registration as Body
-from rocketstore.nameserver.bodies import decode_body
+from rocketstore.nameserver.bodies import decode_body, unpack_registration
 from rocketstore.remoting.command import Command, reply
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
@@ -47,8 +47,10 @@ async def until(is_true: Callable[[], object]) -> None:
     raise AssertionError("it does not come")
 
 
-def made(path: Path, servers: NameServers, *addresses: str) -> tuple[Registration, TopicSettings]:
-    settings = BrokerSettings(broker_name="b", broker_permission=4)
+def made(
+    path: Path, servers: NameServers, *addresses: str, **more: Any
+) -> tuple[Registration, TopicSettings]:
+    settings = BrokerSettings(broker_name="b", broker_permission=4, **more)
     (path / "config").mkdir()
     topics = TopicSettings(
         StoreLayout.of(path, None), clock=Clock(), disk=Disk(), system=first_topics(settings)
@@ -113,5 +115,27 @@ def test_end_lets_all_go_on(tmp_path: Path) -> None:
         registration.then(lambda: went_on.append(True))
         registration.release()
         assert went_on == [True]
+
+    asyncio.run(main())
+
+
+def test_packed_registration_has_every_topic_as_it_may_be_used(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = NameServers()
+        servers.may_answer.set()
+        registration, topics = made(tmp_path, servers, "one", compressed_register=True)
+        topics.settle(TopicConfig(topic_name="orders", read_queue_nums=3, perm=6))
+        running = asyncio.create_task(registration.run())
+        await until(lambda: servers.asked)
+        [(_, request)] = servers.asked
+        assert request.fields
+        assert request.fields["compressed"] == "true"
+        table = unpack_registration(bytes(request.body)).topic_config_serialize_wrapper
+        assert table
+        assert table.data_version == topics.version
+        assert table.topic_config_table.keys() == topics.all().keys()
+        orders = table.topic_config_table["orders"]
+        assert (orders.read_queue_nums, orders.perm) == (3, 4)  # the broker grants reading
+        running.cancel()
 
     asyncio.run(main())
