@@ -89,7 +89,7 @@ class AsyncPuts(Service):
                 if is_over:
                     return
                 self._bell.wait()
-            except BaseException:  # noqa: BLE001 - out of somebody's callback, say
+            except BaseException:  # noqa: BLE001 - for example from a user's callback
                 _log.exception("put_async.failed", next=f"asked again in {_ASK_AGAIN_S:.0f} s")
                 self._bell.wait(_ASK_AGAIN_S)
 

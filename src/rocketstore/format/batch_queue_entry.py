@@ -1,9 +1,10 @@
 """One entry of a BatchConsumeQueue of 5.x: where the record of some messages of a queue lies.
 
 Entries stand one after the other, 46 bytes each. A record has one, however many messages it holds,
-so where an entry stands says nothing about queue offsets: it is searched for by its first one.
+so the position of an entry says nothing about queue offsets: entries are searched by their first
+queue offset.
 
-Law: an entry is believed only as far as the CommitLog record it points at agrees; this module
+Law: an entry is trusted only if the CommitLog record it points at agrees; this module
 checks lengths and nothing else. Page: docs/format/batch-consume-queue.md.
 Source: rocketmq-all-5.3.1, BatchConsumeQueue.putBatchMessagePositionInfo; spec F9.
 """

@@ -3,7 +3,7 @@
 One page of 4,096 bytes with three times in front, rewritten in place. Recovery after a crash starts
 at the newest CommitLog file whose first record is older than the smallest of them.
 
-Law: any 24 bytes decode; how far the times are believed is the business of recovery. The bytes
+Law: any 24 bytes decode; recovery decides how far it relies on the times. The bytes
 after the three times (5.x keeps two offsets there) are left to the caller to preserve.
 Page: docs/format/checkpoint.md. Source: rocketmq-all-4.9.8, StoreCheckpoint; spec F11.
 """
@@ -57,7 +57,7 @@ def encode_times(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(view: Buffer) -> Checkpoint:
-    """Decode the three times at the start of `view`; what follows is not looked at.
+    """Decode the three times at the start of `view`; the bytes after them are ignored.
 
     Raises `TruncatedRecordError` below 24 bytes; 4.9 would map the missing ones as zeros.
     """

@@ -51,7 +51,7 @@ class BatchMessage(NamedTuple):
 def encode_client_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     r"""Return the batch of (flag, body, properties) triples, as a producer sends it.
 
-    Raises `FieldRangeError` where a flag is no signed 32-bit number, or properties exceed 32767
+    Raises `FieldRangeError` where a flag is not a signed 32-bit number, or properties exceed 32767
     bytes.
 
     >>> encode_client_batch([(0, b"a", b"K\x01v")]).hex()

@@ -39,7 +39,7 @@ KNOWN_ENDS_FILE_NAME: Final = "known-ends"
 LOG_DIRECTORIES_FILE_NAME: Final = "log-directories"
 """Two of our own; 4.9 does not list the root."""
 DLEDGER_HEAD_BYTES: Final = 88
-"""Of a file of such a log: DLedger's own head of an entry, then the begin of its message."""
+"""Head of a file of such a log: DLedger's own head of an entry, then the begin of its message."""
 
 MAX_OFFSET: Final = 2**63 - 1
 """Offsets are signed 64-bit numbers on disk, so 19 digits suffice; the 20th is always 0."""
@@ -48,7 +48,7 @@ QUEUE_ID_MAX: Final = 2**31 - 1
 
 _DIGITS: Final = 20
 _MAX_NAME_BYTES: Final = 255
-"""Of a name in a directory, on the file systems of Linux."""
+"""Longest name in a directory, on the file systems of Linux."""
 
 
 def file_name(offset: int) -> str:
@@ -74,7 +74,7 @@ def parse_file_name(name: str) -> int | None:
 
 
 def is_judged(name: str, neighbours: Collection[str]) -> bool:
-    """Whether a name that is no offset is amiss among the files of a log.
+    """Whether a name that is not an offset is a fault among the files of a log.
 
     In a store's root, where a log may lie too, only one that begins like a file of the log.
     """

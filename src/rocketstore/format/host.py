@@ -37,7 +37,7 @@ _OFFSET_BITS: Final = (1 << 64) - 1
 def encode_host(host: str) -> bytes:
     """Return the stored form of ``ip:port`` (8 bytes) or ``[v6]:port`` (20 bytes).
 
-    Raises `FieldRangeError` where `host` is no such text, names a scope, or has a port above 65535.
+    Raises `FieldRangeError` where `host` is another text, names a scope, or has a port above 65535.
 
     >>> encode_host("192.168.42.131:10911").hex()
     'c0a82a8300002a9f'
@@ -71,7 +71,7 @@ def decode_host(host: bytes) -> str:
     """Return ``ip:port`` or ``[v6]:port`` of a stored host of 8 or 20 bytes.
 
     A port outside 0 to 65535 is shown as the signed number that stands there: hosts are not covered
-    by any checksum, and a message is no less readable for a broken one.
+    by any checksum, and a message can be read nevertheless.
     """
     port = int.from_bytes(host[-4:], "big", signed=True)
     if len(host) == HOST_V4_SIZE:

@@ -101,7 +101,8 @@ class IndexLayout(NamedTuple):
 def layout_of(size_bytes: int) -> IndexLayout:
     """Learn slots and items from a file's length, by the ratio 1 : 4 of Java's defaults.
 
-    Raises `FormatError` where no such pair has this length: they were configured otherwise.
+    Raises `FormatError` where no pair of that ratio has this length: they were configured
+    otherwise.
     """
     unit = SLOT_SIZE_BYTES + ITEMS_PER_SLOT * ITEM_SIZE_BYTES
     slots, rest = divmod(size_bytes - INDEX_HEADER_SIZE, unit)

@@ -34,7 +34,7 @@ def string_hash(text: str) -> int:
 def tags_code(tags: str | None) -> int:
     """Return the tag code of a queue entry: hash of the whole TAGS string, else 0.
 
-    Delay queues keep a deliver time in its place, which is not a matter of this function (spec F5).
+    Delay queues keep a deliver time in its place, which this function does not handle (spec F5).
     Source: MessageExtBrokerInner.tagsString2tagsCode.
     """
     return string_hash(tags) if tags else 0

@@ -111,8 +111,8 @@ class ConsumerOffsets(_Bean):
     """``consumerOffset.json``: ``topic@group`` -> queue id -> next offset.
 
     With ``enableLmq`` it is ``lmqConsumerOffset.json``, which has the groups named ``%LMQ%…`` in a
-    table without queue ids: of them it is queue 0. `log_marks` are ours (`tables.positions`): which
-    log they are of. 4.9 neither writes nor keeps them.
+    table without queue ids: for those it is queue 0. `log_marks` are ours (`tables.positions`):
+    they tell to which log the offsets belong. 4.9 neither writes nor keeps them.
     """
 
     lmq_offset_table: dict[str, int] | None = None
@@ -206,7 +206,8 @@ Body = TypeVar("Body")
 def loads(text: str | bytes | bytearray | memoryview) -> Any:
     """Parse JSON whose objects may have bare integers as keys, which become `int`.
 
-    Raises `FormatError` where it is not UTF-8, no such JSON, or nested too deep for Python's stack.
+    Raises `FormatError` where it is not UTF-8, not such JSON, or nested too deep for Python's
+    stack.
 
     >>> loads('{"TopicA@group":{0:250,1:250}}')
     {'TopicA@group': {0: 250, 1: 250}}
@@ -241,7 +242,7 @@ def decode_table(text: str | bytes, table: type[Table]) -> Table:
 
 
 def decode_body(data: bytes, kind: type[Body]) -> Body:
-    """Return the body of a request or reply, whose numbers as keys may stand bare or in quotes.
+    """Return the body of a request or reply; numbers as keys may be bare or in quotes.
 
     Raises `FormatError` where it is no JSON, `FieldRangeError` where it is of another kind.
     """

@@ -8,8 +8,8 @@ F3.3). 4.9.1 and later write no separator after the last value, older and 5.2 br
 take both.
 
 No checksum covers the text of a record, topic and properties. Every judge of a record asks
-`is_text_whole`: what 4.9 writes is whole; what a cut, an unwritten sector or foreign bytes leave
-there is not (docs/format/properties.md).
+`is_text_whole`: text that 4.9 writes is whole; text after a cut, with an unwritten sector or
+foreign bytes is not (docs/format/properties.md).
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
     and ours, drops it. A name given twice is written twice; readers take the later one. The limit
     of 32767 bytes is the caller's to check: it has a put status.
 
-    Raises `RefusedMessageError` where a name is empty, or a name or value is no text, holds 0x01 or
-    0x02, or is no valid Unicode. 4.9 would store a separator inside a value and read other
+    Raises `RefusedMessageError` where a name is empty, or a name or value is not text, holds 0x01
+    or 0x02, or is not valid Unicode. 4.9 would store a separator inside a value and read other
     properties back. Source: MessageDecoder.messageProperties2String.
     """
     return _encoded(list(properties.items() if isinstance(properties, Mapping) else properties))
@@ -154,9 +154,9 @@ def _refused(what: str, name: object, value: object) -> RefusedMessageError:
 def decode_properties(block: bytes) -> dict[str, str]:
     """Return names and values in stored order; of a name stored twice the later value wins.
 
-    What is no valid UTF-8 becomes U+FFFD. A part without 0x01, with an empty name or an empty value
-    is left out; a second 0x01 belongs to the value. A repeated name stands where it
-    stood first. Source: MessageDecoder.string2messageProperties (4.9.3).
+    Invalid UTF-8 becomes U+FFFD. A part without 0x01, with an empty name or an empty value
+    is left out; a second 0x01 belongs to the value. A repeated name keeps its first place.
+    Source: MessageDecoder.string2messageProperties (4.9.3).
     """
     properties: dict[str, str] = {}
     if not block:
@@ -169,7 +169,7 @@ def decode_properties(block: bytes) -> dict[str, str]:
 
 
 def in_hash_map_order(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties as a ``java.util.HashMap`` has them, and 4.9 what it encodes again.
+    """Return properties in the order of a ``java.util.HashMap``, in which 4.9 encodes them again.
 
     >>> list(in_hash_map_order({"TAGS": "a", "KEYS": "b", "UNIQ_KEY": "c"}))
     ['KEYS', 'UNIQ_KEY', 'TAGS']
@@ -213,7 +213,7 @@ def hold_names(block: bytes) -> bool:
 
 
 def storable_properties(block: bytes) -> bytes:
-    """Return a block that came encoded as it may be stored: so that no reader calls it damage.
+    """Return an encoded block in a form that may be stored and that no reader takes for damage.
 
     A zero at the end gets a separator after it; without, the block would look cut off.
     """

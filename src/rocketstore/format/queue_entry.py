@@ -4,7 +4,7 @@ A ConsumeQueue file is nothing but such entries, 20 bytes each, so entry n of a 
 ``20 n`` of the queue. Two values are not messages: zeros (never written) and the filler, which
 stands in front of the first real entry of a queue that did not start at 0.
 
-Law: an entry is believed only as far as the CommitLog record it points at agrees; this module
+Law: an entry is trusted only if the CommitLog record it points at agrees; this module
 checks lengths and nothing else. Page: docs/format/consume-queue.md.
 Source: rocketmq-all-4.9.8, ConsumeQueue.putMessagePositionInfo and ConsumeQueue.fillPreBlank.
 """
@@ -78,7 +78,7 @@ class QueueEntry(NamedTuple):
 
     @property
     def is_message(self) -> bool:
-        """Whether it points at a message: written and no filler."""
+        """Whether it points at a message: written, and not a filler."""
         return self.is_written and not self.is_filler
 
 
@@ -86,12 +86,12 @@ FILLER: Final = QueueEntry(0, FILLER_SIZE, 0)
 FILLER_BYTES: Final = ENTRY_STRUCT.pack(*FILLER)
 
 EMPTY: Final = QueueEntry(0, 0, 0)
-"""What stands where nothing was written."""
+"""The bytes of an unwritten place."""
 
 KEPT_PLACE: Final = QueueEntry(2**63 - 1, 0, 0)
 """After a queue's last entry: this queue offset was given out, and its record is lost.
 
-4.9 has no such thing, and takes it for the queue's end, as it takes zeros (`is_written`)."""
+4.9 does not know such entries, and takes one for the queue's end, like zeros (`is_written`)."""
 KEPT_PLACE_BYTES: Final = ENTRY_STRUCT.pack(*KEPT_PLACE)
 
 
@@ -129,7 +129,7 @@ def written_mask(array: EntryArray) -> npt.NDArray[np.bool_]:
 
 
 def equal_mask(array: EntryArray, entry: QueueEntry) -> npt.NDArray[np.bool_]:
-    """Return which rows of an `entry_array` are equal to an entry, a filler say."""
+    """Return which rows of an `entry_array` are equal to an entry, for example a filler."""
     mask: npt.NDArray[np.bool_] = (
         (array["physical_offset"] == entry.physical_offset)
         & (array["record_size"] == entry.record_size)

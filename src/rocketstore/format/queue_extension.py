@@ -3,7 +3,7 @@
 The entry keeps the unit's address where its tags code would stand. Units stand back to back in
 files named as those of a ConsumeQueue; a negative size ends a file early.
 
-Law: what is no whole unit is None, which is an expected outcome: a unit only spares a look at the
+Law: an incomplete unit is None, which is an expected outcome: a unit only spares reading the
 record. Page: docs/format/queue-extension.md.
 Source: rocketmq-all-4.9.8, ConsumeQueueExt and ConsumeQueueExt.CqExtUnit (spec F7).
 """
@@ -35,7 +35,7 @@ MAX_POSITION: Final = MAX_EXT_ADDRESS + 2**63
 
 
 class ExtensionUnit(NamedTuple):
-    """What a unit says of a message."""
+    """Content of a unit about a message."""
 
     tags_code: int
     store_timestamp_ms: int

@@ -1,8 +1,8 @@
 """One record of the CommitLog: the table of its fields, and bytes to message.
 
-Law: `decode_record` returns a message that stands where it says it stands, whose lengths agree with
-each other, whose text is whole and whose body has the stored checksum, or raises a `FormatError`,
-whatever the bytes are. Records are written by ``native.log_end`` alone.
+Law: `decode_record` returns a message that is at the offset that it states, whose lengths agree
+with each other, whose text is whole and whose body has the stored checksum, or raises a
+`FormatError`, whatever the bytes are. Records are written by ``native.log_end`` alone.
 
 How derived: CommitLog.checkMessageAndReturnSize of 4.9, MessageDecoder of 5.x for the second magic
 (spec F3). The layout in prose: docs/format/record.md. Bytes are
@@ -170,9 +170,9 @@ def decode_record(
 ) -> StoredMessage:
     """Decode the record that starts at `position` of `view`, a CommitLog file or a part of one.
 
-    `base` is the physical offset of ``view[0]``. The message owns its bytes; what is no valid UTF-8
-    in its topic becomes U+FFFD, as in Java. ``native.decode`` gives the same message in a sixth of
-    the time, without saying why not.
+    `base` is the physical offset of ``view[0]``. The message owns its bytes; invalid UTF-8 in its
+    topic becomes U+FFFD, as in Java. ``native.decode`` gives the same message in a sixth of
+    the time, without the reason for a refusal.
 
     Raises
     ------
@@ -297,7 +297,7 @@ def _variable_parts(
 
 @lru_cache(maxsize=_CACHED_TOPICS)
 def topic_text(topic: bytes) -> str:
-    """Return a topic as text, with U+FFFD for what is not UTF-8."""
+    """Return a topic as text, with U+FFFD for invalid UTF-8."""
     return topic.decode("utf-8", "replace")
 
 

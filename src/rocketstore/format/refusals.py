@@ -1,4 +1,4 @@
-"""What a message may not ask of a put, the same in the store and in a task of Spark.
+"""What a put refuses in a message, the same in the store and in a task of Spark.
 
 Law: names are checked before any path is made. 4.9 checks a topic in the broker only; here the
 store itself does, because a topic is the name of a directory. Source: TopicValidator of 4.9.8
@@ -22,7 +22,7 @@ _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_topic_characters(topic: object) -> str:
-    """Return `topic` if every character may stand in a name; its length is not looked at.
+    """Return `topic` if every character is allowed in a name; its length is not checked.
 
     Raises `InvalidNameError` where it is no str, empty, or has a character outside
     ``%|a-zA-Z0-9_-``.
@@ -77,7 +77,7 @@ def encoded_born_host(host: str) -> bytes:
 
 
 def refuse_transaction(sys_flag: int) -> None:
-    """Raise where a message has transaction bits: stored so, nobody would end it."""
+    """Raise where a message has transaction bits: stored that way, it would never be ended."""
     if not isinstance(sys_flag, int):
         raise RefusedMessageError(f"sysFlag is a number, not {sys_flag!r:.40}")
     if sys_flag & TRANSACTION_MASK:
@@ -120,7 +120,7 @@ def delay_level(properties: Mapping[str, str]) -> int:
 
 
 def refuse_other_types(message: object) -> None:
-    """Raise where something that is no message is to be put."""
+    """Raise where the object to put is not a message."""
     if not isinstance(message, Message):
         raise RefusedMessageError(
             f"a message is a rocketstore.Message, not {type(message).__name__}",

@@ -1,4 +1,4 @@
-"""The message that users get back, and what its bytes say when somebody asks.
+"""The message that users get back, and the fields that are decoded when they are read.
 
 Law: a value that owns its bytes and outlives the store. Properties, id and inflated body are made
 when they are asked for: most readers forward a message, or look at its body only.

@@ -209,7 +209,7 @@ class LogCursor:
         if at < 0:
             return -1
         found = check_record(self.data, at, self.base, self.readable, check_crc)
-        # The record may have been read again meanwhile, from a file that somebody else writes.
+        # The record may have been read again meanwhile, from a file that another process writes.
         if found != StopReason.END or size not in (0, view.load_i32(self.data, at)):
             return -1
         return at

@@ -1,13 +1,13 @@
-"""The puts that wait for a sync, and how they take turns with the thread that syncs for them.
+"""The puts that wait for a sync, and how they take turns with the syncing thread.
 
 A put appends, joins those who wait, and sleeps. The thread takes all of them, syncs, and wakes them
 one by one: each one that puts again wakes the next as it goes to sleep, and the last one back wakes
 the thread. So only one at a time wants the interpreter's lock, and one sync serves all.
 
-Law: everyone who was taken is released, and a put that does not come back holds up nobody: after
-two looks in vain all go on at once, and for some rounds nobody waits for anybody.
-Law: a put gives up the interpreter's lock before it wakes anybody. What is done here between two
-waits needs that lock, and is a few steps long.
+Law: every put that was taken is released, and one that does not come back holds up no other: after
+two looks in vain all go on at once, and for some rounds no put waits for another.
+Law: a put gives up the interpreter's lock before it wakes another thread. What is done here between
+two waits needs that lock, and is a few steps long.
 
 How derived: GroupCommitService of 4.9 (spec B9.1); see docs/decisions/0002-group-commit.md.
 """
@@ -44,7 +44,7 @@ if not cython.compiled:
         """Give its memory back."""
 
     def open_lock(lock: Lock) -> None:
-        """Let through the thread that waits, or the next one that does; None is nobody's."""
+        """Let through the thread that waits, or the next one that does; None is no thread's."""
         if lock is not None:
             with contextlib.suppress(RuntimeError):  # open already
                 lock.release()
@@ -74,13 +74,13 @@ if not cython.compiled:
 
 
 _LOOK_NS = 250_000
-"""A put that comes back takes some 20 us; in two looks of this length somebody should have."""
+"""A put that comes back takes some 20 us; in two looks of this length one should have."""
 _LOOKS_IN_VAIN = 2
 """One may be due to another thread, which held the interpreter's lock meanwhile."""
 _GATHER_NS = 2_000_000
 """Longest wait for all to come back where syncs are fast; half a sync where they are slow."""
 _LONGEST_APART = 64
-"""Most rounds in which nobody waits for anybody before that is tried again."""
+"""Most rounds without waiting for each other before that is tried again."""
 _TURN_NS = 30_000
 """Twice what a put takes from its wake to its next sleep; more is another thread's doing."""
 _MOST_LEFT_OUT = 64
@@ -131,7 +131,7 @@ def end_turn(thread: int) -> None:
 class Permit:
     """One thread's permit to go on; it has none at first.
 
-    A permit given before anybody waits is kept, and no more than one. A waiter may have waited in
+    A permit given before a thread waits is kept, and no more than one. A waiter may have waited in
     vain, looks at what it waited for, and waits again.
     """
 
@@ -149,7 +149,7 @@ class Permit:
     def hand_over(self, following: Permit | None, timeout_ns: int) -> bool:
         """Give another its permit and wait for one's own; False when that did not come in time.
 
-        A `following` of None wakes nobody; a time-out of -1 waits as long as it takes.
+        A `following` of None wakes no thread; a time-out of -1 waits as long as it takes.
         """
         own = self.lock
         other = NO_LOCK
@@ -176,7 +176,7 @@ class SyncGroup:
     """Puts that wait for one thread, which alone calls what is below `ask`.
 
     All before `flushed_offset` is on the disk; `waiting_goal` counts the puts that were served or
-    waiting at the end of the last round, `rounds_apart` the coming rounds that wait for nobody.
+    waiting at the end of the last round, `rounds_apart` the coming rounds without a wait.
     `on_sync` is called with the seconds that each sync took, by the thread that syncs.
     """
 
@@ -193,7 +193,7 @@ class SyncGroup:
         self.on_sync: Any = None
 
     def __len__(self) -> int:
-        """Return how many wait to be served."""
+        """Return how many puts wait to be served."""
         return len(self._waiting)
 
     # --- puts -----------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class SyncGroup:
             is_over = True
             try:
                 self._waiting.append(permit)
-                # Closing lets go of all it finds after it has said so.
+                # Closing releases all that it finds after it has set this.
                 is_over = not self._is_open or not self._join(permit, max(0, until - now_ns()))
             finally:
                 if is_over and permit in self._waiting:
@@ -238,7 +238,7 @@ class SyncGroup:
             raise
 
     def ask(self) -> None:
-        """Let the thread go on although nobody waits, or not everybody."""
+        """Let the thread go on although not all puts, or none, wait."""
         self._is_asked = True
         self._bell.give()
 
@@ -249,7 +249,7 @@ class SyncGroup:
         self._is_open = True
 
     def close(self) -> None:
-        """Release everybody, served or not; nobody waits any more."""
+        """Release all puts, served or not; none waits any more."""
         self._is_open = False
         for permits in (self._waiting, self._taken, self._served):
             _release(permits)
@@ -261,24 +261,24 @@ class SyncGroup:
         return len(self._taken)
 
     def serve(self, flushed_offset: int) -> None:
-        """Say what is on the disk to those who were taken; `gather` or `let_go` releases them."""
+        """Tell the puts that were taken what is on the disk; `gather` or `let_go` releases them."""
         self.flushed_offset = max(self.flushed_offset, flushed_offset)
         self.waiting_goal = len(self._taken) + len(self._waiting)
         self._served.extend(self._taken)
         self._taken.clear()
         if _may_look and self._served:
-            # While it wakes up, this thread does what is left to do, and ends its turn.
+            # While it wakes up, this thread finishes its turn.
             self._served.popleft().give()
 
     def let_go(self) -> None:
-        """Release everybody who was served, at once."""
+        """Release all served puts at once."""
         _release(self._served)
 
     def sync_rounds(self, sync: Any, limit: int, longest_s: float) -> float | None:
-        """Sync for all who wait and gather them again, until somebody asks or the time is over.
+        """Sync for all who wait and gather them again, until a caller asks or the time is over.
 
         `sync` is the descriptor of the file in which all wait for their bytes, or a call that syncs
-        it. Where somebody waits for more than `limit`, the offset of its end, nothing is done.
+        it. If a put waits for more than `limit`, the offset of its end, nothing is done.
         Returns how many seconds the last sync took, None if there was none. After an `OSError` the
         puts that the sync was for wait until the group is closed.
         """
@@ -326,7 +326,7 @@ class SyncGroup:
         """Release those who were served, and wait until all of them wait again, if they may.
 
         For all of them it waits about half as long as the last sync took, then up to `timeout_s`
-        for the first (-1: as long as it takes). Returns whether somebody asked.
+        for the first (-1: as long as it takes). Returns whether a caller asked.
         """
         if self.rounds_apart > 0:
             self.rounds_apart -= 1
@@ -371,7 +371,7 @@ class SyncGroup:
         return is_rung
 
     def rest(self, timeout_s: float) -> bool:
-        """Wait until somebody waits or asks, or for a while; return whether somebody asked."""
+        """Wait until a put waits or a caller asks, or for a while; return whether one asked."""
         self._ring_at = 1
         while not self._waiting and not self._is_asked:
             if not self._sleep(None, int(timeout_s * 1e9)):

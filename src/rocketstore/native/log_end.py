@@ -1,7 +1,7 @@
 """Where the mapped log ends, and a record written there, part by part.
 
 Law: no byte is written before its position was compared with the limit; the length, which makes a
-record of the bytes, is written last. What is after the end is nobody's until it moves.
+record of the bytes, is written last. Bytes after the end do not count until it moves.
 
 Source: CommitLog.DefaultAppendMessageCallback.doAppend and MessageDecoder.messageProperties2String
 of 4.9.8 (spec B3.5, F3).
@@ -421,6 +421,6 @@ class LogEnd:
         counter.stored_bytes += size
         self.position = stop
         self.last_store_timestamp_ms = now
-        # The file must know before anybody hears of the new end.
+        # The file must know the new end before any reader does.
         view.set_slot(self.file, self.position_slot, written)
         self.max_offset = self.base + stop

@@ -120,7 +120,7 @@ def check_head(data: Bytes, at: int, base: int, room: int) -> int:
 def claimed_size(buffer: Bytes, position: int, base: int, limit: int) -> int:
     """Return the length of a record that the buffer cuts off, else ``-reason`` why it can be none.
 
-    It ends by the position `limit`. A length that nobody vouches for must not decide how much is
+    It ends by the position `limit`. A length without a second source must not decide how much is
     read: the record has to state its own offset, and a body that fits.
     """
     data = view.bytes_of(buffer)

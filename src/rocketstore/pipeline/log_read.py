@@ -58,7 +58,7 @@ class FoundDamage(NamedTuple):
 
 
 class Losses:
-    """What one stream or task has lost and accepted; what is met again counts once."""
+    """Losses that one stream or task accepted; each counts once."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.is_error = options.fail_on_data_loss

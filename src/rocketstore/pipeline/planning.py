@@ -1,4 +1,4 @@
-"""Plan a read of the CommitLog: which byte ranges hold what a query asks for, and who reads them.
+"""Plan a read of the CommitLog: the byte ranges that a query needs, divided into tasks.
 
 Left out without being read: stores of another name, files whose store times or offsets lie outside
 the asked range, ranges that hold no record of the asked queues.
@@ -46,7 +46,7 @@ MOST_TASKS: Final = 100_000
 Spark's scheduler dies without a word to the query, which waits for ever."""
 
 PIECES_OF_TASK: Final = 1024  # that hold nothing: to open one costs what 256 KiB of records do
-LATE_BYTES: Final = 16 * MiB  # that are looked through for a topic that no queue is of
+LATE_BYTES: Final = 16 * MiB  # that are searched for a topic without a queue
 FIRST_LOOKS: Final = 1024  # at first records, before those of files beside the bounds
 MOST_QUEUES: Final = 64  # of a task that searches their entries; with more it scans
 _MOST_RECORD_BYTES: Final = 64 * MiB  # that an entry is believed: it decides how much is read
@@ -58,7 +58,7 @@ class SplitTask(NamedTuple):
     """A byte range of one CommitLog file; `start` and `stop` are positions in it.
 
     `queue_ranges` are of queues of which not all is wanted. After `data_stop` the file holds zeros
-    and nobody writes (None: to be looked up). `queues`, if known, have an entry of each wanted
+    and has no writer (None: to be looked up). `queues`, if known, have an entry of each wanted
     record before the physical offset `dispatched`.
     """
 
@@ -90,7 +90,7 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
 
 
 def _topics_in(ranges: Sequence[SplitTask]) -> set[str]:
-    """Return the topics of records of some short ranges: what no queue has an entry of yet."""
+    """Return the topics of records in some short ranges that no queue has entries for yet."""
     from rocketstore.scan.arrow import to_arrow  # noqa: PLC0415 - hardly any plan needs it
     from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - as above
 
@@ -110,7 +110,7 @@ def plan_ranges(ranges: Sequence[SplitTask], options: ReadOptions) -> list[tuple
 
 
 def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
-    """Return what is to be read of each file of a store."""
+    """Return the part to read of each file of a store."""
     listed = list_segments(store)
     if options.table == "damage":
         return [_whole(store, one, {}) for one in listed]
@@ -147,7 +147,7 @@ def _whole(store: StorePlace, segment: Segment, ranges: Mapping[QueueKey, range]
         return task
     with opened(store.location, segment.path) as file:
         stop = file.data_stop(segment.size)
-    # The end is found by reading what was never written: once is enough where nobody writes.
+    # The end is found by reading unwritten zeros: once is enough where no process writes.
     return task._replace(stop=stop, data_stop=None if store.is_open else stop)
 
 
@@ -261,7 +261,7 @@ class _Log:
         if is_kept(queue.first_offset):
             return queue.first_offset
         first = queue.first_left(self.start)
-        # One entry that lies can lead a search past what is before it.
+        # A single false entry can lead a search past the right place.
         before = (
             first - (1 << power) for power in range((first - queue.first_offset).bit_length())
         )
@@ -340,7 +340,7 @@ def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, .
     stop_of = cache(stored_stop)
 
     def weight(part: SplitTask) -> int:
-        # What was never written weighs next to nothing: a task costs Spark 0.1 s.
+        # Unwritten bytes cost next to nothing: a task costs Spark 0.1 s.
         stored = stop_of(part.store.location, part.segment.path, part.segment.size)
         return max(
             min(part.stop, stored) - part.start, min(part.byte_count, limit // PIECES_OF_TASK)
@@ -352,7 +352,7 @@ def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, .
 def grouped(
     pieces: Iterable[Piece], limit: int, size_of: Callable[[Piece], int]
 ) -> list[tuple[Piece, ...]]:
-    """Put neighbours together, as many as have `limit` bytes; a larger piece stands alone."""
+    """Join neighbours up to `limit` bytes; a larger piece stays alone."""
     groups: list[list[Piece]] = []
     size = limit + 1
     for piece in pieces:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
     QueueRanges = Sequence[tuple[QueueKey, range]]
 
-pa: Any = pyarrow  # the annotations of both know too little of what they take
+pa: Any = pyarrow  # the annotations of both are too narrow
 
 INFLATED_BATCH_BYTES: Final = 64 * MiB  # of bodies that end a batch where some are inflated
 

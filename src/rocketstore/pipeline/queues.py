@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64]
 
 EVERY_KIND: Final = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
-"""Where the queues that consumers read lie, of batch topics and of all others."""
+"""Directories of the queues that consumers read: of batch topics, and of all others."""
 
 ALL_OFFSETS: Final = range(2**62)  # of a queue to its end, wherever that will be
 _CHUNK_ROWS: Final = 65_536
@@ -64,7 +64,7 @@ def stored_rows(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield rows of a file whose row 0 is at `origin`: chunks, each with the number of its first.
 
-    What the file does not have is left out.
+    Rows that the file does not have are left out.
     """
     if not rows:
         return
@@ -86,7 +86,8 @@ def files_of(location: str, directory: str, key: QueueKey) -> list[StoreFile]:
 class StoredFiles:
     """The `Files` of one queue at a location; of objects the last block is kept.
 
-    Where it `spares_lost`, a file that retention deleted since is none, and `has_lost` says so.
+    If it `spares_lost`, a file that retention deleted since counts as missing, and `has_lost` is
+    set.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class QueueFiles(QueueSearch):
 
 
 class BatchQueueFiles(BatchEntries):
-    """The entries of one queue of a batch topic; tables ask of it what they ask of `QueueFiles`."""
+    """The entries of one queue of a batch topic, with the calls of `QueueFiles` that tables use."""
 
     files: StoredFiles
 
@@ -189,7 +190,7 @@ class BatchQueueFiles(BatchEntries):
 
 
 def queue_opener(location: str) -> Callable[[QueueKey], QueueFiles | BatchQueueFiles]:
-    """Return what opens a queue of a store, of either kind: a topic has queues of one."""
+    """Return a function that opens a queue of a store, of either kind."""
     files, root = files_at(location)
     batches = {entry.name for entry in files.list(f"{root}/{BATCH_CONSUME_QUEUE_DIRECTORY}")}
     return lambda key: (BatchQueueFiles if key.topic in batches else QueueFiles)(location, key)
@@ -228,7 +229,7 @@ def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
 
 
 def chosen_stores(options: ReadOptions) -> list[StorePlace]:
-    """Return the stores of a query, none of which its offsets or assignment name in vain."""
+    """Return the stores of a query; an error where offsets or assignment match none."""
     stores = find_stores(options)
     known = [store.broker_name for store in stores]
     # What names no store is passed over, and more rows are read than were asked for. But one
@@ -269,7 +270,7 @@ def _configured(store: StorePlace) -> Mapping[str, TopicConfig]:
 
 
 def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[str, str]:
-    """Return the topics that are asked for by name and no store has, each with the nearest one."""
+    """Return the topics asked for by name that no store has, each with the nearest name."""
     named = options.topics or frozenset(place.topic for place in options.queues or ())
     known: set[str] = set()
     if options.fail_on_data_loss:
@@ -294,7 +295,7 @@ def refuse_unknown(stores: Sequence[StorePlace], topics: Mapping[str, str]) -> N
 
 
 def check_brokers(key: str, places: Iterable[QueuePlace | None], known: Iterable[str]) -> None:
-    """Refuse the places that an option gives of a store that is not among those known."""
+    """Refuse places that an option gives for a store that is not known."""
     for name in sorted({place.broker for place in places if place} - {ANY_BROKER, *known}):
         hint = f"the stores are {', '.join(sorted(known))}"
         raise ConfigError(f"option {key} names store {name!r}", key=key, value=name, hint=hint)

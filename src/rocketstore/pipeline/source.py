@@ -5,7 +5,7 @@ executors (read). A reader is pickled before its ``partitions`` is called, so wh
 know travels in its partition. Spark looks this module up by ``pyspark_rocketstore``, so what it
 imports at the top is paid by every session: a heavy library is loaded by the method that uses it.
 
-Law: nothing here, nor what executors load, imports ``rocketstore.storage``.
+Law: neither this module nor any that executors load imports ``rocketstore.storage``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StoreDataSource(datasource.DataSource):
         return StoreReader(options, schema)
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return a reader of what is being written; see ``docs/guide/spark-streaming.md``."""
+        """Return a reader that follows a store; see ``docs/guide/spark-streaming.md``."""
         from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader  # noqa: PLC0415 - above
 
         with plain_errors():
@@ -126,7 +126,7 @@ def row_type(options: ReadOptions, note: str | None = None) -> StructType:
 
 
 class StoreReader(datasource.DataSourceReader):
-    """Reads a table; what a query filters by, it does not know."""
+    """Reads a table; it does not know a query's filters."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.read_options, self.row_schema = options, schema

@@ -3,9 +3,9 @@
 A log may lie in several directories (``storePathCommitLog``), its files in turn in each; nothing in
 a store says so.
 
-Law: what is missing is a value: a file that is not there, or is shorter than its neighbours, is a
-`Segment` that says so. Only a place that holds no store at all is an error, and one that looks as
-if it held one directory of several.
+Law: a missing file is a value: one that is not there, or is shorter than its neighbours, is a
+`Segment` with that state. Only a place without any store is an error, and one that seems to hold
+one directory of several.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _HEAD_BYTES: Final = 128
 
 
 class SegmentState(Enum):
-    """What a CommitLog file is beside its neighbours; it is not scanned for that."""
+    """State of a CommitLog file beside its neighbours, known without a scan."""
 
     WHOLE = "whole"
     TRUNCATED = "truncated"
@@ -224,12 +224,12 @@ def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]
     writable, read_only = commit_log_directories(config, Path(root))
     found = tuple(str(path.absolute()) for path in writable + read_only)
     own = f"{root}/{COMMIT_LOG_DIRECTORY}"
-    # Settings of one broker that come with a directory of stores name nothing there.
+    # Settings of one broker do not apply to a directory of stores.
     return () if found == (own,) and (remote or not Path(own).is_dir()) else found
 
 
 def job_options(location: str, config: StoreConfig | None, max_split_bytes: int) -> ReadOptions:
-    """Return the options of a job that reads the log at a location, whatever stands in its name."""
+    """Return the options of a job that reads the log at a location, whatever its name contains."""
     given = {"paths": json.dumps([location]), "maxSplitBytes": str(max_split_bytes)}
     if logs := configured_log(location, config):
         given["storePathCommitLog"] = json.dumps(logs)
@@ -262,7 +262,7 @@ def list_segments(store: str | StorePlace) -> list[Segment]:
 
 
 def _refuse_part_of_log(segments: list[Segment]) -> None:
-    """Raise where only every n-th file is there: the others lie where nobody has said."""
+    """Raise where only every n-th file is there: the others lie in directories not named."""
     bases = [one.base for one in segments if not one.is_missing]
     steps = {after - before for before, after in itertools.pairwise(bases)}
     if len(bases) > 2 and len(steps) == 1:  # two files with a hole between them are no pattern
@@ -386,7 +386,7 @@ def _root_file(store: StorePlace, name: str) -> bytes:
 
 
 def read_damage_map(store: StorePlace) -> DamageMap:
-    """Return what a store's own check knows to be damaged; nothing where it keeps no usable map."""
+    """Return the damage known from a store's own check; none without a usable map."""
     with contextlib.suppress(FormatError):
         if content := _root_file(store, DAMAGE_MAP_FILE_NAME):
             return decode_damage_map(content)
@@ -396,8 +396,8 @@ def read_damage_map(store: StorePlace) -> DamageMap:
 def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
     """Return the queues that had messages by ``known-ends``; None where it does not count.
 
-    As `KnownEnds.applies` in ``storage``, which executors do not load: somebody else has written
-    since where the log goes on after its end, unless the file says that the store is open.
+    As `KnownEnds.applies` in ``storage``, which executors do not load: another program has written
+    since if the log goes on after its end, unless the file says that the store is open.
     """
     with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
         content = _root_file(store, KNOWN_ENDS_FILE_NAME)

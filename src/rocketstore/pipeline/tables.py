@@ -2,7 +2,7 @@
 
 ``messages`` and ``commitlog`` are intact records, ``damage`` and ``segments`` the rest of a log.
 ``consumequeue``, ``batchqueue`` and ``index`` are entries as they are stored: fillers are rows, and
-so are entries whose record has expired; what was never written is not. A key is in the index only
+so are entries whose record has expired; unwritten places are not. A key is in the index only
 as its hash, and a time as seconds since its file's begin. ``queues``, ``topics`` and ``consumers``
 are what a few entries and the broker's JSON say, some small reads for each queue; ``bytes`` is a
 sum over all entries, so it is counted only for a query whose columns name it.
@@ -66,7 +66,7 @@ QUEUES_PER_TASK: Final = 256  # some requests each: enough work for a task, few 
 
 
 class Table(NamedTuple):
-    """A table: how the tasks of a read are planned, and how one's rows are read on an executor."""
+    """A table: how a read is planned as tasks, and how an executor reads the rows of one."""
 
     plan: Callable[[ReadOptions], list[Any]]
     read: Callable[[Any, ReadOptions, Schema], Iterator[RecordBatch]]
@@ -353,7 +353,7 @@ def _queues(task: QueueTask, _: ReadOptions, schema: Schema) -> Iterator[RecordB
 def _bounds(
     store: StorePlace, keys: Sequence[QueueKey], names: Sequence[str]
 ) -> Iterator[QueueBounds]:
-    """Yield what is asked for of queues; `names` are the columns."""
+    """Yield the requested columns (`names`) of queues."""
     segments = [one for one in list_segments(store) if not one.is_missing]
     log_min = segments[0].base if segments else 0
     has_times = any(name.endswith("StoreTimestamp") for name in names)

@@ -68,7 +68,7 @@ def inner_messages(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
 def _messages_of(
     sys_flag: int, base: int, body: bytes, properties: list[tuple[str, str]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is its own of each message of a record."""
+    """Yield the fields that differ between the messages of a record."""
     _, count = inner_place(sys_flag, base, dict(properties))
     for number, (flag, content, block) in enumerate(whole_messages(body, count)):
         own = decode_properties(block)

@@ -1,4 +1,4 @@
-"""Tables ``delays`` and ``transactions``: what waits to be delivered, and to be ended.
+"""Tables ``delays`` and ``transactions``: messages that wait for delivery, or for their end.
 
 Both are records of system topics from the entry on that the broker's own offsets name, so the log
 is planned and read for them as for any chosen queues. Delays are read by any number of tasks. Which
@@ -60,7 +60,7 @@ def _plan(
     topics: Iterable[str],
     next_of: Callable[[QueueFiles], int | None],
 ) -> list[SplitTask]:
-    """Return where the log has what waits in the queues of some topics, from given entries on."""
+    """Return where the log has the waiting messages of some topics, from given entries on."""
     segments = [one for one in list_segments(store) if not one.is_missing]
     starts = {}
     for key in list_queues(store.location):
@@ -68,7 +68,7 @@ def _plan(
             queue = QueueFiles(store.location, key)
             first = queue.first_left(segments[0].base if segments else 0)
             found = waiting_offsets(next_of(queue), first, queue.max_offset)
-            # A queue without any entry says nothing of where its records are, and has none.
+            # A queue without any entry has no records.
             if found:
                 starts[QueuePlace(key.topic, ANY_BROKER, key.queue_id)] = found.start
     of_queues = replace(options, queues=frozenset(starts), starting_offsets=starts)
@@ -169,7 +169,7 @@ def _halves_of(store: StorePlace, options: ReadOptions) -> tuple[SplitTask, ...]
 
 
 class _Open:
-    """The half messages of one queue that are open, each with its row, and where all of it lie."""
+    """The open half messages of one queue, each with its row, and the places of all of them."""
 
     def __init__(self) -> None:
         self.halves = Halves()
@@ -185,7 +185,7 @@ class _Open:
             self.rows[half.queue_offset] = half, topic, row
 
     def end(self, queue_offset: int) -> None:
-        # An op record that stands before what it names would end one that was still to come.
+        # An op record before the half message that it names would end a later one.
         if queue_offset < self.halves.stop:
             self.rows.pop(self.halves.end(queue_offset), None)
 
@@ -252,7 +252,7 @@ def _take(
 def _committed(
     store: StorePlace, options: ReadOptions, queues: Collection[_Open]
 ) -> Iterator[RecordColumns]:
-    """Yield what was stored after the first half message where open ones would be committed to.
+    """Yield the messages stored after the first half message in the queues of open ones.
 
     Only a crash leaves a committed half message without its op record, so this is read for those
     that are open, and no more of the log than the queues that they name.

@@ -98,7 +98,7 @@ def _array(columns: RecordColumns, name: str) -> Any:
         return array if kind == pa.binary() else _text(array)
     if name in _HOSTS:
         sizes = np.where(columns.sys_flag & _HOSTS[name], np.int64(20), np.int64(8))
-        # Records that were read by entries stand anywhere: the store time is all between the hosts.
+        # Records read by entries may be anywhere: the store time is all between the hosts.
         hosts_at = columns.store_host_at - (sizes + 8 if name == "bornHost" else 0)
         return _each_distinct(binary_slices(columns, hosts_at, sizes, name), decode_host)
     return _message_ids(columns)
@@ -137,7 +137,7 @@ def binary_slices(
 
 
 def _text(array: Any) -> Any:
-    """Return binary as strings; what is no UTF-8 is replaced as Java does."""
+    """Return binary as strings; invalid UTF-8 is replaced as Java does."""
     present, offsets, data = array.buffers()
     if np.frombuffer(data, dtype=np.uint8).max(initial=0) < 0x80:
         # The cast looks at each value on its own, and most are a few bytes long.

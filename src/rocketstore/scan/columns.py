@@ -1,4 +1,4 @@
-"""What a walk finds, as columns: a row of int64 numbers per record, numpy views.
+"""The result of a walk as columns: a row of int64 numbers per record, numpy views.
 
 A row (``native.row``) costs 224 bytes whatever the body weighs; a caller that needs bytes takes
 them from the buffer.

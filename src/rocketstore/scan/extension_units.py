@@ -1,7 +1,7 @@
-"""Read the units of a queue's extension: what they say, above all the tags codes of entries.
+"""Read the units of a queue's extension, above all the tags codes of entries.
 
-Law: a unit is derived from its record and less believed than it: where none stands, nothing is
-said, and the record is asked. How bytes are read is the caller's, so tasks of Spark use it as well.
+Law: a unit is derived from its record, which counts more: without a unit nothing is known, and the
+record is read. How bytes are read is the caller's, so tasks of Spark use it as well.
 
 How derived: ConsumeQueueExt.get, ConsumeQueue.getExt and DefaultMessageStore.getMessage of 4.9,
 which asks for one unit at a time (spec F7, B13).

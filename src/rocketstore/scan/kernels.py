@@ -67,7 +67,7 @@ def compiled_summary() -> str:
 
 @functools.cache
 def note_missing() -> None:
-    """Log once per process what should be compiled and is not: nothing is lost silently."""
+    """Log once per process which parts should be compiled and are not."""
     if IS_WANTED and set(compiled_parts().values()) != {COMPILED}:
         _log.warning(
             "parts.not_compiled",

@@ -1,7 +1,7 @@
 """Searches in the entries of one queue, however its files are read: mapped, ``pread``, by ranges.
 
-Law: entries point at rising physical offsets, so one is found by bisection; an entry that is no
-message (a filler, or not written) counts with the message that follows it (K-C2).
+Law: entries point at rising physical offsets, so one is found by bisection; an entry without a
+message (a filler, or not written) counts with the next message (K-C2).
 
 How derived: ConsumeQueue.recover, correctMinOffset and truncateDirtyLogicFiles of 4.9 (spec B12,
 B16).
@@ -86,14 +86,14 @@ def padded(files: Files, start: int, count: int) -> EntryArray:
 
 
 class QueueSearch(ABC):
-    """What the entries of a queue say, whoever reads the files."""
+    """The entries of a queue, however its files are read."""
 
     files: Any
-    """`Files`; a queue that is written knows them as what they are."""
+    """`Files`; a queue that is written knows their real type."""
     chunk_entries = CHUNK_ENTRIES
-    """That are read at once where many are looked at."""
+    """Entries read at once in a search over many."""
     extension: Any = None
-    """Reads what entries with an address in place of a tags code refer to (spec F7)."""
+    """Reads the units of entries with an address in place of a tags code (spec F7)."""
     records: Any = None
     """The log of the queue's messages, a `LogAtHand`, where that is not the store's."""
     _log_min_offset: Callable[[], int]
@@ -224,7 +224,7 @@ class QueueSearch(ABC):
     def first_where(self, low: int, high: int, test: Callable[[QueueEntry], bool]) -> int:
         """Return the first of [low, high) from which on a test of messages holds, `high` if none.
 
-        What is no message inside a queue stands for a lost one, and counts with what follows it.
+        An entry without a message inside a queue stands for a lost one, and counts with the next.
         """
         while low < high:
             middle = (low + high) // 2

@@ -1,15 +1,15 @@
 """Scan a CommitLog file, or a range of it, healthy or not, and account for every byte.
 
 Bytes in memory are seen whole; a file that has to be read is seen through a window that moves. A
-scan that begins amid it follows the chain from a believable record before: what a body carries is
-stepped over.
+scan that begins inside a file follows the chain from a believable record before: records in a body
+are stepped over.
 
-Law: scanning never writes and never raises for what stands in the bytes; every byte ends in exactly
-one record, Blank, Damage, or the unwritten tail of zeros that nothing follows. What is found after
-damage is what ``walk`` accepts with checksums. Ranges, through windows of any length, say together
-what the scan of the whole says: a verdict that only a window's edge caused is never believed.
-How derived: CommitLog.recoverNormally, which gives up where the chain of lengths breaks.
-Cost: one pass, and a search over each damage; the window in memory, or one record that is longer.
+Law: scanning never writes and never raises because of the bytes; every byte ends in exactly
+one record, Blank, Damage, or the unwritten tail of zeros that nothing follows. Records after damage
+are those that ``walk`` accepts with checksums. Ranges, through windows of any length, give together
+the scan of the whole: a verdict that only a window's edge caused never counts. How derived:
+CommitLog.recoverNormally, which gives up where the chain of lengths breaks. Cost: one pass, and a
+search over each damage; the window in memory, or one record that is longer.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Damage(NamedTuple):
 
 
 class ScanBatch(NamedTuple):
-    """Records in physical order, and what stood between them.
+    """Records in physical order, and the blanks and damage between them.
 
     `run_starts` are the rows of records that stand right after damage: each begins an unbroken run.
     `end_of_data` is the physical offset after the last record or Blank met so far, the scan's start
@@ -105,7 +105,7 @@ class ScanBatch(NamedTuple):
     def damage_up_to(self, end: int) -> list[Damage]:
         """Return the damage of a file up to its `end`, where another one with records follows.
 
-        The log did not end in this one, so what is empty there was lost.
+        The log did not end in this file, so its empty end was lost.
         """
         if self.unwritten_at is None or self.unwritten_at >= end:
             return self.damage
@@ -142,7 +142,7 @@ def scan_window(  # noqa: PLR0913 - keywords, each a fact of the range
     window_bytes: int = WINDOW_BYTES,
     whole_damage: bool = False,
 ) -> Iterator[ScanBatch]:
-    """Yield what belongs to the positions ``[start, stop)`` of a CommitLog file.
+    """Yield the records, blanks and damage of the positions ``[start, stop)`` of a CommitLog file.
 
     Records belong there that start there.
 
@@ -188,7 +188,7 @@ def scan_window(  # noqa: PLR0913 - keywords, each a fact of the range
 
 
 class _Scan:
-    """Where a scan stands, and the piece of the file it sees."""
+    """Position of a scan, and the piece of the file in its window."""
 
     def __init__(
         self, source: ByteSource | Buffer, base: int, size: int | None, file_size: int | None
@@ -238,7 +238,7 @@ class _Scan:
     def _filled(self, array: ByteArray, position: int) -> ByteArray:
         """Return `array` with the bytes from `position` on."""
         assert self.source is not None, "the whole file is in sight"
-        # Cut short since its size was asked for: what is gone reads as never written.
+        # Cut short since its size was read: missing bytes read as never written.
         array[self.source.read_into(position, array.data) :] = 0
         return array
 
@@ -324,7 +324,7 @@ class _Scan:
         """
         start = self.position
         evidence = self._describe(reason)
-        # Nothing believable stands at the break itself; zeros alone need no such care.
+        # No believable record is at the break itself; zeros alone need no such care.
         found = self.find(start + (reason != StopReason.UNWRITTEN), self.limit)
         if found is None:
             damage_stop = max(self._last_nonzero(start) + 1, start)
@@ -349,7 +349,7 @@ class _Scan:
         return describe_break(self.array, at, reason, base, file_size)
 
     def _from_first(self, batch: ScanBatch) -> ScanBatch:
-        """Return the batch without what lies before the range."""
+        """Return the batch without the records before the range."""
         first = self.base + self.first
         columns = batch.columns
         dropped = int(columns.physical_offset.searchsorted(first))
@@ -390,7 +390,7 @@ class _Scan:
             if not self.has_all(position, _FIXED_PART_BYTES):
                 self.load(position)
             reaches_end = self.window_stop >= self.size
-            # What stands too near the window's edge to be judged waits for the next window.
+            # A record too near the window's edge to be judged waits for the next window.
             edge = self.window_stop - (0 if reaches_end else _FIXED_PART_BYTES)
             piece_stop = min(stop, max(edge, position + 1))
             at = self.at
@@ -442,7 +442,7 @@ class _Scan:
 def describe_break(  # noqa: PLR0911 - one sentence per reason
     array: ByteArray, position: int, reason: StopReason, base: int, file_size: int
 ) -> str:
-    """Say what stands where a walk broke off; parameters are those of ``walk``."""
+    """Describe the bytes where a walk stopped; parameters are those of ``walk``."""
     head = array[position : position + 88].tobytes().ljust(88, b"\0")
 
     def number(at: int, size: int) -> int:

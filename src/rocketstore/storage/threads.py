@@ -179,7 +179,7 @@ class ServiceThread:
                     self.stopping.wait(PAUSE_AFTER_ERROR_S)
                 else:
                     return
-        except BaseException as error:  # noqa: BLE001 - nobody else would ever say so
+        except BaseException as error:  # noqa: BLE001 - otherwise it would go unnoticed
             _log.exception("service.died", service=self.name)
             if self._on_death is not None:
                 self._on_death(self.name, error)

@@ -1,12 +1,13 @@
 """The commit of a batch: the only part of the sink that touches the store, once, on the driver.
 
-``sink/intent.json`` says what is about to be appended, and from where on: what a killed commit did
-is read in the log. ``sink/done/<sinkId>.json`` is the ledger of a sink: its batches in the store.
+``sink/intent.json`` says what is about to be appended, and from where on; how far a killed commit
+got is read from the log. ``sink/done/<sinkId>.json`` is the ledger of a sink: its batches in the
+store.
 
 Law: nothing is appended before an intent is on the disk, and no intent goes away before its batch
 is wholly in the log, on the disk and in the ledger, or not in it at all. Messages are never taken
-back: a consumer may have them. Nobody sweeps what another sink staged: nothing tells from here
-whether its driver lives. See docs/decisions/0008-spark-sink.md.
+back: a consumer may have them. The files that another sink staged are not swept: it is not known
+here whether its driver lives. See docs/decisions/0008-spark-sink.md.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Ranges = tuple[tuple[int, int], ...]  # first of each run of numbers and the one
 
 
 class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is about to be appended, from physical offset `start` on, all with one store time.
+    """Messages about to be appended, from physical offset `start` on, all with one store time.
 
     `present` are the rows, counted over all files, that killed commits have brought into the log.
     """
@@ -73,7 +74,7 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_target(options: SinkOptions) -> int:
-    """Refuse what is not a store, settle what a killed commit left; return a log file's bytes."""
+    """Refuse a path that is not a store, settle a killed commit; return the size of a log file."""
     root, layout = Path(options.root), StoreLayout.of(options.root, options.config)
     _waiting(options, lambda: refuse_writer(layout.lock, hint=""))
     signs = (root / SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
@@ -130,14 +131,14 @@ def _is_known(options: SinkOptions, batch_id: int | None) -> bool:
 
 
 def sweep_job(options: SinkOptions, job: str) -> None:
-    """Take away what a failed job staged, unless its commit has begun; needs no lock.
+    """Remove the files that a failed job staged, unless its commit has begun; needs no lock.
 
     A stream is aborted by a writer that does not know the job: all of its sink's go.
     """
     try:
         intent = read_intent(options.root)
     except errors.StoreDamagedError:
-        return  # the next commit says so
+        return  # the next commit reports it
     jobs = _jobs_of_sink(options.root, job) if options.streaming else {job}
     _sweep(options, jobs - {intent.job if intent else None}, Disk())
 
@@ -164,13 +165,13 @@ class _Commit:
 
     def __init__(self, options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> None:
         self._options, self._disk, self._clock, self._now_ms = options, disk, clock, clock()
-        # Without threads: one commit is one row of steps, and retention deletes nothing.
+        # Without threads: a commit is a sequence of steps, and retention deletes nothing.
         self.store = BaseStore.open(
             options.root, options.config, disk=disk, clock=lambda: self._now_ms, threads=False
         )
 
     def settle(self) -> None:
-        """Append what is missing of a killed commit, or forget it if none of its rows is there."""
+        """Append the missing rows of a killed commit, or drop it if none of its rows is there."""
         intent = read_intent(self._options.root)
         if intent is None:
             return
@@ -195,12 +196,12 @@ class _Commit:
             for topic in sorted({one[2].topic for one in self._missing(intent)} & {*store.kinds}):
                 if why := store.kinds[topic].refusal(topic):
                     raise errors.RefusedMessageError(f"{intent}: {why}; nothing was appended")
-        # What the intent calls present, and all before it, stays whatever is lost after this.
+        # Rows that the intent calls present, and all before them, stay whatever is lost after this.
         store.flush()
         self._now_ms = max(self._clock(), store.last_store_timestamp_ms)
         start, now_ms = store.appended_physical_offset, self._now_ms
         intent = replace(intent, start=start, store_timestamp_ms=now_ms)
-        # The tasks synced their files; that these can be found again is seen to here.
+        # The tasks synced their files; their names are synced here.
         for directory in (job, job.parent, job.parent.parent, Path(root)):
             disk.fsync_directory(directory)
         replace_whole(_intent_path(root), sealed(intent), disk)
@@ -211,7 +212,7 @@ class _Commit:
                 is_full = result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
                 raise (errors.StoreFullError if is_full else errors.StoreError)(
                     f"{intent}: after {count} messages the store took no more: {result.detail}",
-                    hint="put that right; the next write to the store finishes this first",
+                    hint="correct that; the next write to the store finishes this batch first",
                 )
             count += 1
         store.flush()
@@ -224,7 +225,7 @@ class _Commit:
         return count
 
     def _present(self, intent: Intent) -> Ranges:
-        """Return which rows of an interrupted batch are in the log, where nobody else put since."""
+        """Return which rows of an interrupted batch are in the log, unless another put since."""
         root, store = self._options.root, self.store
         if intent.start < store.min_physical_offset:
             raise errors.StoreError(
@@ -253,7 +254,7 @@ class _Commit:
         return with_numbers(intent.present, present)
 
     def _missing(self, intent: Intent) -> Iterator[tuple[int, int, PreparedMessage, bytes, int]]:
-        """Yield number, record's size and what is put of rows that are not present, in order."""
+        """Yield number, record size and record of the rows that are not present, in order."""
         number = -1
         job = staging_root(self._options.root) / intent.job
         staged = (pa.OSFile(str(job / file.name)) for file in intent.files)
@@ -291,12 +292,12 @@ def _opened(options: SinkOptions, disk: Disk, clock: Callable[[], int]) -> Itera
         with commit.store:
             commit.settle()
             yield commit
-    finally:  # a close that failed keeps the store, and nobody has it to close it again
+    finally:  # a failed close keeps the store, and no caller could close it again
         commit.store.abandon()
 
 
 def _waiting(options: SinkOptions, attempt: Callable[[], _T]) -> _T:
-    """Return what an attempt gives, made again as long as somebody else has the store."""
+    """Return the result of an attempt, repeated while another process has the store."""
     stop_s = time.monotonic() + options.lock_timeout_s
     while True:
         try:
@@ -312,7 +313,7 @@ def _waiting(options: SinkOptions, attempt: Callable[[], _T]) -> _T:
 
 
 def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
-    """Refuse files that are missing or not what was reported, before anything is appended."""
+    """Refuse files that are missing or differ from the report, before anything is appended."""
     for file in files:
         path, size, checksum = directory / file.name, 0, 0
         try:
@@ -368,7 +369,7 @@ def sealed(content: Intent | Ranges) -> bytes:
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:
-    """Return what `sealed` made; None where there is no file, which is the only "not done"."""
+    """Return the content that `sealed` wrote; None without a file, which alone means "not done"."""
     try:
         checksum, content = msgspec.json.decode(path.read_bytes(), type=tuple[int, msgspec.Raw])
         what = f"checksum {checksum} expected, {crc32(content)} found"

@@ -1,11 +1,11 @@
-"""What a write is asked for, and what its tasks do: rows become messages, staged for the commit.
+"""The options of a write, and its tasks: rows become messages, staged for the commit.
 
 A staged file, a stream of Arrow IPC, belongs to one attempt of one task; only those of committed
 attempts are used, and all go with the job's directory.
 
-Laws: what is staged the store takes as it is, and stores as ``MessageStore.put`` would; what it
-would refuse is refused here. A staged file is on the disk before its task reports it, and no byte
-of it is believed before its length and CRC-32 were compared. Executors import no store.
+Laws: the store takes staged messages as they are, and stores them as ``MessageStore.put`` would;
+messages that it would refuse are refused here. A staged file is on the disk before its task reports
+it, and no byte of it is used before its length and CRC-32 were compared. Executors import no store.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ STAGED: Final = pa.schema(
         "reconsumeTimes": pa.int32(), "preparedTransactionOffset": pa.int64(),
     }
 )  # fmt: skip
-"""What the commit gets of each row: `size` is its record's, no `bornTimestamp` the store time."""
+"""Columns of a row for the commit: `size` is its record's, no `bornTimestamp` the store time."""
 
 _NAMES: Final = {name.lower(): name for name in COLUMNS}
 _ASSIGNED: Final = {name.lower() for name in TABLES["messages"]} - set(_NAMES)
@@ -89,7 +89,7 @@ _NOTHING: Final = "nothing was appended"
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a write asked for: the store's absolute path, its settings, and the sink's own."""
+    """Options of a write: the store's absolute path, its settings, and the sink's own."""
 
     root: str
     config: StoreConfig
@@ -103,7 +103,7 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Return the options of a write; raises `ConfigError` for what cannot be meant."""
+    """Return the options of a write; raises `ConfigError` for impossible ones."""
     values = GivenOptions(given, frozenset({SINK}))
     sink_id, batch_id = values.get("sinkId"), values.number("batchId")
     if sink_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", sink_id):
@@ -128,7 +128,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         batch_id=batch_id,
         queue_count=values.number("queueCount", 1, 65_536) or 4,  # as DefaultMQProducer of 4.9
         chunk_bytes=values.byte_count("chunkBytes", 1024 * MiB) or 8 * MiB,
-        # Another sink has the store for as long as it appends one batch: several GB in a minute.
+        # Another sink holds the store while it appends one batch: several GB in a minute.
         lock_timeout_s=values.seconds("lockTimeout", 60),
     )
 
@@ -149,7 +149,7 @@ def _config(values: GivenOptions) -> StoreConfig:
     """Return the settings of the store, from the file and the options that give them."""
     texts = load_broker_conf(values["storeConfig"]) if "storeConfig" in values else {}
     config = from_properties(texts | {key: values[key] for key in FIELD_OF_KEY.keys() & values})
-    # A commit flushes once, at its end, and no replica is there to wait for.
+    # A commit flushes once, at its end, and has no replica to wait for.
     is_slave = config.broker_role is BrokerRole.SLAVE
     role = BrokerRole.SLAVE if is_slave else BrokerRole.ASYNC_MASTER
     flush = FlushDiskType.ASYNC_FLUSH
@@ -249,7 +249,7 @@ class RowEncoder:
             raise RefusedMessageError(
                 f"row {self._first + row} of task {self._partition_id} (topic {topic!r:.60}) "
                 f"cannot be stored: {what}",
-                hint=getattr(error, "hint", None) or f"mend or filter such rows; {_NOTHING}",
+                hint=getattr(error, "hint", None) or f"correct or filter such rows; {_NOTHING}",
             ) from error
         return found
 
@@ -360,10 +360,10 @@ def stage_chunks(
                 os.fsync(file.fileno())
             sync_path(path.parent)  # its name; the driver syncs those of the directories above
         except FileNotFoundError as error:
-            # Made here, the directory would be on a disk that the commit does not see.
+            # If it were made here, it would be on a disk that the commit does not see.
             raise StoreError(
                 f"{path.parent} is not there on {socket.gethostname()}, and the driver made it: "
-                f"the directory is not shared, or somebody cleared it; {_NOTHING}",
+                f"the directory is not shared, or was cleared; {_NOTHING}",
                 hint="write to a directory that the driver and all workers reach under one path",
             ) from error
         except BaseException:

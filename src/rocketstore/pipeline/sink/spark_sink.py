@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TaskCommit(datasource.WriterCommitMessage):
-    """What a task reports to the commit; `file` is None when it had no row."""
+    """A task's report to the commit; `file` is None when it had no row."""
 
     job: str
     file: StagedFile | None
@@ -44,7 +44,7 @@ class TaskCommit(datasource.WriterCommitMessage):
 
 @dataclass
 class _Sink:
-    """What both kinds of sink do alike."""
+    """The common part of both kinds of sink."""
 
     streaming: ClassVar[bool]
     sink_options: SinkOptions
@@ -54,7 +54,7 @@ class _Sink:
 
     @classmethod
     def planned(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
-        """Return the sink, after all that can be refused before any work."""
+        """Return the sink, after all checks that need no work."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
         options = parse_sink_options(given, streaming=cls.streaming)
@@ -96,7 +96,7 @@ class _Sink:
             sink_commit.commit_batch(self.sink_options, job, files, batch_id)
 
     def abort(self, *_: object) -> None:
-        """Take away what the tasks staged."""
+        """Remove the files that the tasks staged."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
         sink_commit.sweep_job(self.sink_options, self.job)

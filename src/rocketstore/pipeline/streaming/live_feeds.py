@@ -1,14 +1,14 @@
 """Logs and queues as a stream follows them while others write, cut and delete them.
 
-Law: a stream never stands anywhere but after a record that checks out, chain and CRC. What follows
-the last such record, a torn one or nothing, is left to a later look. No lock is taken, so:
+Law: a stream only stands after a record that is valid by chain and CRC. Bytes after the last such
+record, such as a torn one, are left to a later look. No lock is taken, so:
 
 - A break is believed only when a second look with fresh bytes finds it at the same place: the
   writer may be filling a page that was copied before the one after it.
 - After a break in the file that is being written, records may be what an earlier, longer log left
   there (decision 0004). They are taken for the log's only when the broken record's length leads to
   them, or when they are not older than the record before the break.
-- An entry says where to look, never what a message is: a queue ends after the last one whose record
+- An entry only says where to look: a queue ends after the last one whose record
   checks out and names that very queue and number.
 """
 
@@ -64,7 +64,7 @@ _log = get_logger(__name__)
 
 
 class Move(NamedTuple):
-    """What a batch reads of a log or a queue: from `begin` to the place `goal`."""
+    """The part of a log or a queue in a batch: from `begin` to the place `goal`."""
 
     feed: Any
     begin: Place
@@ -89,7 +89,7 @@ class QueueSpan(NamedTuple):
 
 
 class StreamTask(NamedTuple):
-    """A byte range, and what of it a batch has: all, or of `spans` so many queue offsets."""
+    """A byte range, and the part of it in a batch: all, or the queue offsets in `spans`."""
 
     split: SplitTask
     spans: tuple[QueueSpan, ...] | None = None
@@ -124,7 +124,7 @@ class LiveLog:
         return self.store.location
 
     def record(self, offset: int) -> tuple[StoredMessage | None, int, str]:
-        """Return the intact record at a physical offset, its CRC-32, and in words what is there."""
+        """Return the intact record at a physical offset, its CRC-32, and a description of it."""
         segment = segment_at(self.segments, offset)
         if segment is None or segment.is_missing:
             return None, 0, "nothing"

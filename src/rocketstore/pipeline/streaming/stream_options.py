@@ -7,7 +7,8 @@ since Spark asks for the initial offset again after a restart::
     {"version": 1, "log": {"broker-a": {"offset": 4711, "record": 4500, "crc": 1234, "since": 80}}}
     {"version": 1, "queues": {"broker-a": {"orders": {"0": {"offset": 23, "record": 4500, ...}}}}}
 
-Evidence of the record *at* a place would be impossible where a stream mostly stands, at the end.
+Evidence of the record *at* a place would be impossible at the end of a log, where a stream usually
+is.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def from_json(saved: dict[str, Any], kind: str) -> Places:
         if saved.get("version") == VERSION and other not in saved:
             return dict(_flat(saved[kind], 1 if kind == LOG else 3))
     except (KeyError, TypeError, AttributeError):
-        pass  # what is in it is no offset either
+        pass  # its content is not an offset either
     problem = f"its offset is not one of this version: {saved!r:.200}"
     if other in saved:
         problem = f"it is of a query that follows {_FOLLOWED[other]}, not {_FOLLOWED[kind]}"
@@ -100,7 +101,7 @@ def _flat(outer: Any, depth: int) -> Iterator[tuple[Key, Place]]:
 
 
 class BatchLimits(NamedTuple):
-    """Most records and bytes that a batch has of one store, fewest records of all; None is none.
+    """Most records and bytes of a batch from one store, fewest records of all; None for no limit.
 
     Law: a batch holds a record where there is one, whatever it weighs, or it would wait for ever.
     """
@@ -147,7 +148,7 @@ class StreamOptions:
 
     @property
     def row_options(self) -> options.ReadOptions:
-        """Of `read`, what remains to be asked of a record that belongs to the batch."""
+        """The part of `read` that still has to be checked for a record of the batch."""
         return replace(self.read, topics=None, topic_pattern=None, queues=None)
 
 
@@ -175,7 +176,7 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
             raise values.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
     since_ms = values.timestamp_ms("startingTimestamp")
     text = values.get("startingOffsets", "latest").strip().lower()
-    # A log or queue that is not named is one that nobody knew of: it begins at its beginning.
+    # A log or queue that is not named is a new one: it begins at its beginning.
     starts: Starts = {None: EARLIEST if _BY_TIME in values else _KEYWORDS.get(text, EARLIEST)}
     if text not in _KEYWORDS:
         starts |= _numbers(values, read, "startingOffsets")

@@ -4,8 +4,8 @@ Law: the thread ends only when `stop` is called. Whatever goes wrong is logged, 
 and tried again from the same record after a pause that grows to a second (K-R4); when it works
 again the trouble is over (K-C6). Nothing is skipped meanwhile.
 
-When everything is dispatched it looks once more after a millisecond, after four where nobody
-listens or waits, so that the puts of a busy writer share a round and none of them wakes the thread;
+When everything is dispatched it looks once more after a millisecond, after four without a listener
+or waiter, so that the puts of a busy writer share a round and none of them wakes the thread;
 then it sleeps until the next append rings.
 Messages that wait for a sync, which does not ring, are looked for after growing pauses.
 
@@ -32,7 +32,7 @@ IDLE_PAUSE_S: Final = 0.001
 """Pause when there is nothing to dispatch, as in 4.9."""
 
 UNWATCHED_PAUSE_S: Final = 0.004
-"""The same while nobody waits: each round costs a busy writer the interpreter's lock."""
+"""The same without a waiter: each round costs a busy writer the interpreter's lock."""
 
 LONGEST_IDLE_PAUSE_S: Final = 0.064
 

@@ -116,7 +116,7 @@ class ConsumerFilters:
     ) -> bool:
         try:
             return bool(predicate(properties))
-        except Exception as error:  # noqa: BLE001 - somebody else's code must not end dispatch
+        except Exception as error:  # noqa: BLE001 - a user's code must not end dispatch
             _log.warning("filter.failed", topic=topic, group=group, why=str(error))
             return True
 
