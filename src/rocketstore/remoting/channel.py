@@ -153,7 +153,8 @@ class Channel(asyncio.Protocol):
         if self.connection.has_unsent:
             self.note_sent(now_ms)
         self.connection.check(now_ms)
-        self.settle()
+        if self.connection.is_closed:
+            self.settle()
 
     def settle(self) -> None:
         """Do with the socket what the state of the connection says."""
