@@ -1,11 +1,15 @@
-"""The page of requests says what the broker's table of requests does."""
+"""The page of requests says what the table of requests does; the guide, what can be set."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rocketstore.broker.codes import BrokerRequest
+from rocketstore.broker.settings import BrokerSettings
 from rocketstore.nameserver.requests import NameServer
 from rocketstore.remoting.codes import RequestCode
 from support.page_tables import table_with
@@ -42,3 +46,10 @@ def test_every_code_of_4_9_is_served_or_the_page_says_why_not(desk: Desk) -> Non
     assert sorted({*not_served, *served}) == sorted(OF_4_9)
     assert not served & set(not_served)
     assert {desk.answer(code).code for code in not_served} == {3}
+
+
+def test_the_guide_has_every_setting_with_its_default() -> None:
+    table = table_with("guide/broker.md", "key", "default")
+    fields = msgspec.structs.fields(BrokerSettings)
+    defaults = {f"`{one.encode_name}`": json.dumps(one.default).strip('"') for one in fields}
+    assert {row["key"]: row["default"].strip("`-") for row in table} == defaults
