@@ -147,7 +147,7 @@ class Pulling:
             )
         )  # fmt: skip
         if not result.is_stored:
-            _log.warning("broker.event_not_stored", topic=OFFSET_MOVED, why=result.detail)
+            _log.warning("broker.event_not_stored", topic=OFFSET_MOVED, reason=result.detail)
 
     # --- what may not be pulled -----------------------------------------------------------------
 

@@ -123,7 +123,7 @@ class DelayedDelivery:
                 delay_level=level.number,
                 queue_offset=level.offset,
                 count=lost,
-                why="retention deleted the log files that had their records",
+                reason="retention deleted the log files that had their records",
             )
             level.begin_at(first)
 
@@ -160,7 +160,7 @@ class DelayedDelivery:
                 delay_level=level.number,
                 queue_offset=entry.offset,
                 status=result.status.name,
-                why=result.detail,
+                reason=result.detail,
                 next=f"tried again every {RETRY_MS} ms",
             )
         return False
@@ -172,6 +172,6 @@ class DelayedDelivery:
             delay_level=level.number,
             queue_offset=entry.offset,
             physical_offset=entry.physical_offset,
-            why=why,
+            reason=why,
         )
         return True

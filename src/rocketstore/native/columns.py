@@ -1,4 +1,4 @@
-"""What jobs ask of whole columns of records: slices, properties, queues and index items.
+"""Functions over whole columns of records: slices, properties, queues and index items.
 
 Law: a queue's number, a tags code or an index item is what ``native.dispatch`` would have used for
 the same record: it calls the same functions.
@@ -119,7 +119,7 @@ def split_properties(
 
 
 def entry_code(row: Numbers, delays_ms: Numbers, delay_count: int) -> int:
-    """Return what the entry of a record keeps as tags code: of one that waits, when it is due (F5).
+    """Return the tags code in the entry of a record; for a delayed one, when it is due (F5).
 
     `delays_ms` has the delay of each level from index 1 on; without one the hash stays.
     """
@@ -129,7 +129,7 @@ def entry_code(row: Numbers, delays_ms: Numbers, delay_count: int) -> int:
 
 
 def list_codes(cols: Numbers, delays_ms: Numbers, codes: Numbers) -> None:
-    """Put what the entry of each record keeps as tags code into `codes`, as long as `cols`."""
+    """Put the tags code in the entry of each record into `codes`, as long as `cols`."""
     records, delays = view.rows_of(cols), view.numbers_of(delays_ms)
     for number in range(min(cols.shape[0], codes.shape[0])):
         codes[number] = entry_code(view.row_at(records, number), delays, delays_ms.shape[0])
@@ -208,7 +208,7 @@ def list_items(buffer: Bytes, cols: Numbers, rows: Numbers, hashes: Numbers) -> 
     """List the index items that records call for, in the order in which dispatch puts them.
 
     `rows` and `hashes` receive the row and the key hash of each. Returns how many there are, -1
-    when there is no room for all of them.
+    when they do not all fit.
     """
     data = view.bytes_of(buffer)
     records = view.rows_of(cols)

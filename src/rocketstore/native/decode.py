@@ -1,6 +1,6 @@
 """A record of the CommitLog as the message it holds, wherever a pointer leads into the log.
 
-What points there (a queue entry, an index item, a client's message id) may be wrong: stale, damaged
+The pointer (a queue entry, an index item, a client's message id) may be wrong: stale, damaged
 or invented. `check_record`, and nothing else, decides whether a message stands there.
 
 Law: no message is made of bytes that `check_record` does not call an intact record. A view of a
@@ -145,7 +145,7 @@ class LogAtHand:
 
 
 class LogCursor:
-    """The stretch of a log that one call reads from; moves on where a record stands elsewhere."""
+    """The stretch of a log that one call reads from; it moves to where a record is."""
 
     def begin(self, log: LogAtHand) -> None:
         """Begin with the file that was read last."""
@@ -183,7 +183,7 @@ class LogCursor:
         return self.holds(offset, size)
 
     def prefetch_record(self, offset: int, size: int) -> None:
-        """Have a record, or the beginning of a long one, fetched while something else is done."""
+        """Have a record, or the beginning of a long one, fetched in the background."""
         at = offset - self.base
         if 0 <= at < self.readable:
             view.prefetch_reads(self.data, at, size)
@@ -218,7 +218,7 @@ class LogCursor:
 def message_at(log: LogAtHand, offset: int, size: int) -> StoredMessage | None:
     """Return the message at a physical offset, None where no intact record of this size stands.
 
-    A `size` of 0 takes what the record says.
+    A `size` of 0 takes the size that the record states.
     """
     cursor = LogCursor.__new__(LogCursor)
     cursor.begin(log)

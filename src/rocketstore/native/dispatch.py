@@ -1,12 +1,13 @@
 """Enter the records of a walk into their queues and the index.
 
 Each row becomes a queue entry, written straight into the mapped queue file, and an index item per
-key. That runs without the interpreter; what is rare (a queue it does not know, a queue file that is
-not mapped, a gap, an entry that says something else, extra queues, a full index file) is asked of
-ordinary Python (``storage.dispatch.entry_decisions``), and the tables are looked up again.
+key. That runs without the interpreter. Rare cases (an unknown queue, a queue file that is not
+mapped, a gap, a different entry, extra queues, a full index file) are left to ordinary Python
+(``storage.dispatch.entry_decisions``), and the tables are looked up again.
 
-Law: doing a record again changes nothing, so a pass that an error ended is begun again at
-``cursor``. An entry's bytes stand before ``NEXT`` admits them: a reader never sees half an entry.
+Law: dispatching a record again changes nothing, so a pass that an error ended is started again at
+``cursor``. An entry's bytes are written before ``NEXT`` admits them: a reader never sees half an
+entry.
 
 Sources: DefaultMessageStore.ReputMessageService.doReput, ConsumeQueue.putMessagePositionInfo,
 IndexService.buildIndex (spec B11, B12, B15.1, F5).
@@ -43,7 +44,7 @@ def is_in_file(queue: Numbers, at: int) -> bool:
 
 
 def put_entry(queue: Numbers, at: int, physical: int, size: int, code: int, overwrite: bool) -> int:
-    """Put one entry into that file, at the queue's end or before; return what became of it.
+    """Put one entry into that file, at the queue's end or before; return the outcome.
 
     With `overwrite` it replaces another message's.
     """
@@ -61,7 +62,7 @@ def put_entry(queue: Numbers, at: int, physical: int, size: int, code: int, over
     view.store_i32(entry, 8, size)
     view.store_i64(entry, 12, code)
     queue[QueueColumn.CHANGES] += 1
-    if size != _FILLER_SIZE:  # which is no record's (K-C2)
+    if size != _FILLER_SIZE:  # which no record has (K-C2)
         queue[QueueColumn.MAX_PHYSICAL] = max(queue[QueueColumn.MAX_PHYSICAL], physical + size)
     if at == queue[QueueColumn.NEXT]:
         view.publish(queue, QueueColumn.NEXT, at + _ENTRY_SIZE)
@@ -79,7 +80,7 @@ def put_mapped(row: Numbers, at: int, physical: int, size: int, code: int, overw
 class RowDispatch:
     """Dispatches rows into queues (``QueueRows``) and the index, and counts what it did.
 
-    `decisions` (``EntryDecisions``) answers what is rare. `delays_ms` has the delay of each level
+    `decisions` (``EntryDecisions``) handles rare cases. `delays_ms` has the delay of each level
     from index 1 on, none when it is shorter than two. `cursor` is the row that is being
     dispatched, of `count` rows of its batch. A delay counts from the store time, and from `now_ms`
     where that is earlier: store times never go back, and so may be ahead of the clock.
@@ -149,7 +150,7 @@ class RowDispatch:
             del self.data, self.index_file
 
     def look_up_tables(self) -> None:
-        """Use the tables as they are now: an answer may have replaced one."""
+        """Use the current tables: a decision may have replaced one."""
         table, index = self.table, self.index
         self.tables_kept = (table.slots, table.topics, table.queues, index.newest_bytes)
         self.slots, self.slot_count = view.rows_of(table.slots), len(table.slots)
@@ -177,7 +178,7 @@ class RowDispatch:
         return 0
 
     def prefetch_text(self, number: int) -> None:
-        """Ask for the text of a row that comes soon: another core may have read it."""
+        """Prefetch the text of a row that comes soon: another core may have read it."""
         if number < self.count:
             at = view.row_at(self.rows, number)[Column.TOPIC_AT]
             view.prefetch(self.data, at)
@@ -257,7 +258,7 @@ class RowDispatch:
             return 0
         if row[Column.PHYSICAL_OFFSET] < self.last_indexed[1]:
             return 0
-        # K-I8: what the last record already has is counted, not guessed from its offset.
+        # K-I8: the items of the last record are counted, not guessed from its offset.
         done = 0
         if row[Column.PHYSICAL_OFFSET] == self.last_indexed[1]:
             done = self.last_indexed[0]

@@ -2,12 +2,12 @@
 
 An index file is one hash table in one fixed file (spec F10): a header of 40 bytes, slots that hold
 the number of the newest item of their chain, and items that hold the number of the next older one.
-The header in the file is the truth; nothing of it is kept elsewhere.
+The header is kept only in the file, with no copy elsewhere.
 
 Law: an item number read from the file is used only when it is below the number it was reached
 from, so a damaged chain ends, and only when its 20 bytes lie inside the array.
 
-Sources: IndexFile.putKey, selectPhyOffset (spec F10, B15.2, B15.5), with K-I5 and K-I6 put right.
+Sources: IndexFile.putKey, selectPhyOffset (spec F10, B15.2, B15.5), with K-I5 and K-I6 corrected.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def put_item(
     index_file: Bytes, slot_limit: int, item_limit: int, key_hash: int, physical_offset: int,
     store_timestamp: int,
 ) -> bool:  # fmt: skip
-    """Put one item; False when the file has no room for it."""
+    """Put one item; False when the file is full."""
     number = max(view.load_i32(index_file, 36), 1)
     if number >= item_limit:
         return False
@@ -80,7 +80,7 @@ def put_item(
     view.store_i64(index_file, item_at + 4, physical_offset)
     view.store_i32(index_file, item_at + 12, difference)
     view.store_i32(index_file, item_at + 16, older)
-    # A reader may follow the slot at once, so the item stands before the slot names it.
+    # A reader may follow the slot at once, so the item is written before the slot names it.
     view.store_i32(index_file, slot_at, number)
     if older == 0:
         view.store_i32(index_file, 32, view.load_i32(index_file, 32) + 1)
@@ -104,7 +104,7 @@ def put_items(
 ) -> int:  # fmt: skip
     """Put items into an index file, in the order of the log, as dispatch does one by one.
 
-    Returns how many were put; the file has no room for the others.
+    Returns how many were put; the others do not fit into the file.
     """
     data = view.bytes_of(index_file)
     if not has_room(data, slot_limit, item_limit):
@@ -132,7 +132,7 @@ def follow_chain(
     data: Bytes, slot_limit: int, key_hash: int, begin_ms: int, end_ms: int, number: int,
     offsets: Numbers, room: int, steps: int,
 ) -> int:  # fmt: skip
-    """Collect physical offsets from item `number` on, newest first; return the item to go on from.
+    """Collect physical offsets from item `number` on, newest first; return the next item.
 
     That is 0 at the chain's end. ``offsets[room]`` receives how many there are. An item knows whole
     seconds only, so up to 999 ms more than asked for may come (K-I6): the caller looks at records.
@@ -158,7 +158,7 @@ def follow_chain(
 
 
 def is_torn(data: Bytes, at: int, items_at: int, items_end: int) -> bool:
-    """Tell whether a power cut took the sector in which the item at `at` begins, or goes on.
+    """Tell whether a power cut lost the sector in which the item at `at` begins, or continues.
 
     Then it is zeros on that side of the sector's edge, and so is the whole item next to it.
     """
@@ -168,7 +168,7 @@ def is_torn(data: Bytes, at: int, items_at: int, items_end: int) -> bool:
     # An intact item that starts its chain in the file's first second ends in eight zeros, too.
     if edge < at + 12 and is_zeros(data, edge, min(at + 2 * _ITEM_SIZE, items_end)):
         return True
-    # Item 0 is never used: its zeros say nothing.
+    # Item 0 is never used: its zeros mean nothing.
     before = at - _ITEM_SIZE
     return before > items_at and is_zeros(data, before, edge)
 
@@ -177,7 +177,7 @@ def rebuild_slots(index_file: Bytes, slot_limit: int, item_limit: int, physical_
     """Drop items of records at or after an offset, and chain the others again.
 
     Items keep their order and close up over dropped ones: those with an offset of `physical_limit`
-    or more, and those that a power cut spoilt (all zeros, zeros from a sector's edge on, an offset
+    or more, and those that a power cut damaged (all zeros, zeros from a sector's edge on, an offset
     out of order, or a negative hash). The header's count, slot count and end offset are set; its
     times are left to the caller.
     Returns the number of the next free item: 1 when none is left.
@@ -230,8 +230,8 @@ def follow_items(items: Bytes, first: int, newest: Numbers, found: Numbers) -> N
 
     `items` are whole items of one index file, from number `first` on. `newest` has for each slot
     the number of its newest item so far, 0 for none, and `found` five numbers: how many items link
-    to a wrong one, the first of them, the first with a negative hash, the first that stands before
-    its predecessor in the log (each 0 for none), and the physical offset of the last item. Both are
+    to a wrong one, the first of them, the first with a negative hash, the first that is before its
+    predecessor in the log (each 0 for none), and the physical offset of the last item. Both are
     changed in place.
     """
     if newest.shape[0] < 1 or found.shape[0] < 5:

@@ -1,4 +1,4 @@
-"""Where the mapped log ends, and a record written there, part by part.
+"""The end of the mapped log, and the writing of a record there, part by part.
 
 Law: no byte is written before its position was compared with the limit; the length, which makes a
 record of the bytes, is written last. Bytes after the end do not count until it moves.
@@ -75,7 +75,7 @@ def fitting(name: str, value: Any, bits: int) -> int:
 
 
 class QueueCounter:
-    """The next offset of one queue, and what every record of it repeats.
+    """The next offset of one queue, and the fields that all its records share.
 
     When the store was opened, `next_offset` was `first_offset` and `stored_bytes` 0.
     """
@@ -90,7 +90,7 @@ class QueueCounter:
 
 
 class Record:
-    """A message, checked and encoded: all of a record but where and when it is stored.
+    """A message, checked and encoded: all of a record except its place and store time.
 
     The host bits of `sys_flag` follow from the hosts; a `born_timestamp_ms` of None takes the time
     of the append. `RefusedMessageError` says that a number does not fit its field. One that holds
@@ -124,7 +124,7 @@ class Record:
         self.inner_count = 1
 
     def hold_batch(self, count: int) -> None:
-        """Say that the body is a batch, which takes as many queue offsets (spec F9)."""
+        """Note that the body is a batch, which takes as many queue offsets (spec F9)."""
         self.inner_count = count
 
     def describe(self, properties: bytes, born_timestamp_ms: int | None) -> None:
@@ -136,7 +136,7 @@ class Record:
     def take(
         self, host: bytes, flag: Any, sys_flag: Any, born: Any, times: Any, offset: Any
     ) -> bool:
-        """Take host and numbers of a message; return whether none of them needs a closer look."""
+        """Take host and numbers of a message; return whether all of them are plain."""
         self.born_host = host
         self.flag = view.number_of(flag, 32)
         bits = view.number_of(sys_flag, 32)
@@ -221,13 +221,13 @@ class LogEnd:
         self.limit = -1
 
     def drop(self) -> None:
-        """Let go of file and mapping."""
+        """Release file and mapping."""
         self.limit = -1
         self.data = view.bytes_of(b"")
         self.file = self.view = None
 
     def move(self, base: int, position: int, now_ms: int) -> None:
-        """Say that the log ends there in the file of that offset, with a record of that time."""
+        """Set the log's end, in the file of that offset, with a record of that time."""
         self.last_store_timestamp_ms = now_ms
         self.position = position
         self.max_offset = base + position
@@ -304,7 +304,7 @@ class LogEnd:
         return self.add_bytes(at, source, is_first, source.size - is_first)
 
     def add_value(self, at: int, start: int, name: bytes, value: Any) -> int:
-        """Add a property that stands in a field of its own; none where there is no value."""
+        """Add a property with a field of its own, if it has a value."""
         if value is None or (type(value) is str and not value):
             return at
         return self.add_text(self.add_name(at, start, name), value)
@@ -414,7 +414,7 @@ class LogEnd:
         view.clear_bytes(self.data, self.position, stop)
 
     def publish(self, counter: QueueCounter, count: int, stop: int, now: int) -> None:
-        """Move the end, with all that follows from that, after records that were written."""
+        """Move the end, and all that depends on it, past the written records."""
         written = stop
         size = stop - self.position
         counter.next_offset += count

@@ -2,14 +2,14 @@
 
 A lookup is a hash, a short walk through each index file, the newest first, and a look at each
 record it names: the index knows 31 bits of a hash of topic and key, and whole seconds. Waiting for
-memory takes most of the time, so slot, item and record are asked for before they are needed.
+memory takes most of the time, so slot, item and record are prefetched before they are needed.
 
 Law: a message is found only when its record is intact, has exactly the topic and one of the keys
 (or the unique key) asked for, and a store time in the range; each once, newest first. Candidates
 that fail do not use up the quota.
 
 Sources: IndexFile.selectPhyOffset, IndexService.queryOffset, whose order this is, and
-DefaultMessageStore.queryMessage (spec B14, B15.4, B15.5), with K-Q1, K-I5 and K-I6 put right.
+DefaultMessageStore.queryMessage (spec B14, B15.4, B15.5), with K-Q1, K-I5 and K-I6 corrected.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Lookup(LogCursor):
     """One search under way."""
 
     def ask(self, topic: str, key: str, begin_ms: int, end_ms: int, most: int) -> None:
-        """Take what is looked for."""
+        """Take the topic, key and limits of the search."""
         self.topic, self.key = view.utf8_of(topic), view.utf8_of(key)
         self.begin_ms, self.end_ms, self.most = begin_ms, end_ms, most
         topic_hash = hash_of(self.topic, 0, self.topic.size, 0)
@@ -184,7 +184,7 @@ class Lookup(LogCursor):
 
     def is_known(self, offset: int) -> bool:
         """Return whether the message of an offset was found already."""
-        if self.lowest < 0 or offset < self.lowest:  # as it is in a chain that only goes back
+        if self.lowest < 0 or offset < self.lowest:  # as in a chain that only goes back
             return False
         return any(message.physical_offset == offset for message in self.found)
 
@@ -215,7 +215,7 @@ class Lookup(LogCursor):
             return False
         if not self.carries(topic_at + topic_size + 2, at + view.load_i32(data, at)):
             return False
-        data = view.part_of(data, at, view.load_i32(data, at))  # nothing after it is asked for
+        data = view.part_of(data, at, view.load_i32(data, at))  # no later one is wanted
         body_at = body_position(data, 0)
         size = view.load_i32(data, body_at - 4)
         return crc_agrees(data, 0, size, view.crc_of(data, body_at, size))

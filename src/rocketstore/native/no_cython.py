@@ -1,4 +1,4 @@
-"""What the sources of this package use of Cython, where it is not installed."""
+"""The parts of Cython that the sources of this package use, where it is not installed."""
 
 from contextlib import nullcontext
 

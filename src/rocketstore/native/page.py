@@ -1,8 +1,8 @@
 """A page of one queue: which of its entries give a message, and the page made of them.
 
 `QueuePages` answers a get for one queue, one reader's tags and one store. One loop (`Page.select`)
-looks at entry after entry, without Python where records may be on the disk; it stops for what is
-rare (a record in another file or of another queue, no room to note more), which Python does.
+looks at entry after entry, without Python where records may be on the disk; it stops for rare cases
+(a record in another file or of another queue, no space to note more), which Python handles.
 
 Law: an entry that gives no message (a filler, or its record expired, is lost or belongs to another
 queue) is stepped over and counted; it is never answered with a false message and never hides a
@@ -10,7 +10,7 @@ later one. No byte outside the borrowed views is read. A first message is always
 large it is.
 
 Source: DefaultMessageStore.getMessage and isTheBatchFull of 4.9 (spec B13), with K-O1, K-C2, K-C9
-put right: only entries that cannot be read are skipped, not all up to the next CommitLog file.
+corrected: only entries that cannot be read are skipped, not all up to the next CommitLog file.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class QueuePages:
     `limits` are bytes and count of a page in memory, bytes and count of a page on disk, and how far
     before the log's end a record counts as being in memory. `statuses` are those of a page with
     messages, and of an empty one whose last entry was lost, or was unwanted. `without_entry` makes
-    the fields of a page that no entry can answer from kind, queue, topic, offset, and the queue's
-    minimum and maximum; `may_stand_in` says whether a record of another queue may stand here.
+    the fields of a page without entries from kind, queue, topic, offset, and the queue's
+    minimum and maximum; `may_stand_in` says whether a record of another queue may be read here.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Page(LogCursor):
         self.stop = min(self.stop, self.entries.size // _ENTRY_SIZE)
 
     def read(self) -> Any:
-        """Look at entries until the page is full; return what it is made of."""
+        """Look at entries until the page is full; return its content."""
         if not cython.compiled:
             self.count = self.size = self.skipped = 0
             self.is_lost = False
@@ -209,7 +209,7 @@ class Page(LogCursor):
         return items
 
     def most_bytes(self) -> int:
-        """Return how many bytes of records the next entries can give, as far as they tell."""
+        """Return how many bytes of records the next entries can give, by their sizes."""
         count, size, total = self.count, self.size, 0
         for entry in range(self.entry, self.stop):
             more = self.size_of(entry)
@@ -267,7 +267,7 @@ class Page(LogCursor):
         return False
 
     def judge(self, entry: int, at: int, size: int) -> int:
-        """Say what the record is that an entry points at."""
+        """Classify the record that an entry points at."""
         if size < _FIXED_SIZE or view.load_i32(self.data, at) != size:
             return _LOST
         check_crc = self.kind == MESSAGES
@@ -339,7 +339,7 @@ class Page(LogCursor):
         return reason
 
     def is_ours(self) -> bool:
-        """Return whether the record of another queue may stand in this one all the same."""
+        """Return whether the record of another queue belongs to this one as well."""
         at = self.offset_of(self.entry) - self.base
         topic_at, topic_size = topic_of(self.data, at)
         properties_at = topic_at + topic_size + 2
@@ -364,7 +364,7 @@ class Page(LogCursor):
 
 
 class GetCounts:
-    """What gets have found; safe to add to from several threads.
+    """Counts of gets; safe to add to from several threads.
 
     Compiled, no other thread runs amid `note`: it needs no lock, which would take as long as
     counting eight pages.
@@ -386,7 +386,7 @@ class GetCounts:
                 self.add(message_count, elapsed_ms)
 
     def add(self, message_count: int, elapsed_ms: int) -> None:
-        """Do what `note` says."""
+        """Add to the counts, without the interpreter."""
         if message_count > 0:
             self.found += 1
             self.messages += message_count

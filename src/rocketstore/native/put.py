@@ -1,4 +1,4 @@
-"""Plain puts, which need no closer look: messages become records after the log's end in one call.
+"""Plain puts, the fast path: messages become records after the log's end in one call.
 
 A message is written straight from its fields into the mapping: its properties are checked while
 they are copied. Some messages need the slow path: a text with a separator, a number of another
@@ -39,7 +39,7 @@ _WAIT_TRUE = f"{WAIT}\1true".encode()
 
 
 def is_plain_block(source: Bytes, at: int, size: int) -> bool:
-    """Return whether encoded properties may be stored as they are, and ask for nothing."""
+    """Return whether encoded properties may be stored as they are, without special handling."""
     stop = at + size
     if not are_properties(source, at, stop):
         return False
@@ -53,7 +53,7 @@ def is_plain_block(source: Bytes, at: int, size: int) -> bool:
 
 
 class PlainPuts:
-    """Plain puts, each in one call; None where a put needs a closer look.
+    """Plain puts, each in one call; None where a put needs the slow path.
 
     `counters` are queues by topic and queue id, none of which is ever replaced, `born_hosts` hosts
     by their text.
@@ -105,14 +105,14 @@ class PlainPuts:
         self.prepared_record = view.slot_named(prepared_type, "record")
         self.prepared_wait_flush = view.slot_named(prepared_type, "wait_flush")
 
-    # --- where to, and when: what may run Python ------------------------------------------------
+    # --- place and time: parts that may run Python ------------------------------------------------
 
     def now_ms(self, began_ns: int) -> int:
         """Return the time of a put that began at that time of the system's clock."""
         return began_ns // 1_000_000 if self.clock is None else self.clock()
 
     def counter_of(self, topic: Any, queue_id: Any) -> QueueCounter | None:
-        """Return the counter of a queue that got a message before; a first one is looked at."""
+        """Return the counter of a queue that had a message before; None for a first one."""
         if type(topic) is not str or type(queue_id) is not int:
             return None
         # By topic, then by queue id: a key of both takes a twelfth of a put to make and compare.
@@ -301,7 +301,7 @@ class PlainPuts:
         count = 0
         begin = 0
         while begin < source.size:
-            # Total size, magic and CRC of a message are not looked at, as in 4.9.
+            # Total size, magic and CRC of a message are ignored, as in 4.9.
             left = source.size - begin - 22
             body_size = view.load_i32(source, begin + 16) if left >= 0 else -1
             if body_size < 0 or body_size > left or body_size > self.longest_body:

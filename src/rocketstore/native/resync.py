@@ -91,7 +91,7 @@ class Search:
     """
 
     def begin(self, data: Bytes, base: int, file_size: int, budget: int) -> None:
-        """Take what is searched."""
+        """Take the bytes to search."""
         self.data = data
         self.base, self.file_size, self.budget = base, file_size, budget
         self.origin, self.spent, self.known = -1, 0, 0
@@ -127,7 +127,7 @@ class Search:
         return view.crc_continued(self.data, rest_at, stop, middle)
 
     def believes(self, position: int) -> bool:
-        """Return whether a record or BLANK that can be believed starts at a position."""
+        """Return whether a believable record or BLANK starts at a position."""
         verdict = check_record(self.data, position, self.base, self.file_size, False)
         if verdict != StopReason.END:
             return verdict == StopReason.BLANK
@@ -137,7 +137,7 @@ class Search:
         return crc_agrees(self.data, position, size, crc)
 
     def find(self, position: int, stop: int) -> int:
-        """Return where the first believable thing in ``[position, stop)`` starts, else -1."""
+        """Return where the first believable record or BLANK starts, else -1."""
         data = self.data
         limit = min(self.file_size, data.size)
         at = max(position, 0) + 4

@@ -67,7 +67,7 @@ COLUMN_COUNT: Final = len(Column)
 
 
 class CallsFor(IntEnum):
-    """What dispatch makes of a record; ``native.walk.calls_for`` is the one judge of it.
+    """What dispatch makes of a record; only ``native.walk.calls_for`` decides it.
 
     Entries of its queue and of the extra ones that it names, a time when it is due in the place of
     the tags' hash, and index items of its keys, if it has any.
@@ -92,7 +92,7 @@ class StopReason(IntEnum):
     """A length below the smallest record's or beyond the end of the file."""
     BAD_MAGIC = 4
     BAD_ADDRESS = 5
-    """The record says that it stands elsewhere."""
+    """The record states another offset than its own."""
     BAD_FIELDS = 6
     """The inner lengths do not add up to the record's, or topic or properties were cut off or
     overwritten (``format.properties``)."""
@@ -102,7 +102,7 @@ class StopReason(IntEnum):
 
 
 class PutEntry(IntEnum):
-    """What became of an entry that was put."""
+    """Outcome of putting an entry."""
 
     WRITTEN = 0
     REPEATED = 1

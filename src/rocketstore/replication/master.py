@@ -180,7 +180,7 @@ class MasterService(Service):
             _log.info(
                 "replication.slave_left",
                 slave=link.name,
-                why=why,
+                reason=why,
                 acknowledged=session.acknowledged,
             )
 

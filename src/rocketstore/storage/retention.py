@@ -170,7 +170,7 @@ class Retention:
         for path, rule in deleted:
             # Deleted messages are logged as a warning; queue and index files can be built again.
             say = _log.info if rule is RetentionRule.BELOW_LOG else _log.warning
-            say("retention.deleted", path=str(path), rule=rule.name, why=rule.value)
+            say("retention.deleted", path=str(path), rule=rule.name, reason=rule.value)
         return deleted
 
     def _delete_log_files(self, usage: DiskUsage) -> list[DeletedFile]:
@@ -214,7 +214,7 @@ class Retention:
                 "retention.nothing_to_delete",
                 used_ratio=usage.highest,
                 oldest=str(self._files.files[0].path) if self._files.files else None,
-                why="the oldest file is too young, being read, not dispatched, or the only one",
+                reason="the oldest file is too young, being read, not dispatched, or the only one",
                 may_force=config.clean_file_forcibly_enable,
             )
         return deleted

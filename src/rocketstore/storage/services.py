@@ -221,7 +221,7 @@ class StoreServices:
         if failure is None and self._finish():
             why = self._take_marker_away()
         if why:
-            _log.warning("store.abort_stays", root=str(self._parts.layout.root), why=why)
+            _log.warning("store.abort_stays", root=str(self._parts.layout.root), reason=why)
         if failure is not None:
             raise failure
 

@@ -148,7 +148,7 @@ class StoreStatistics:
             count = self._unavailable_count
             self._unavailable_count += 1
         if count % _LOG_EVERY == 0:
-            _log.warning("put.refused", why=why, count=count + 1)
+            _log.warning("put.refused", reason=why, count=count + 1)
 
     def note_writeable(self) -> None:
         """Start counting refusals from zero: the store takes puts."""

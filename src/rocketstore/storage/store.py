@@ -287,7 +287,7 @@ class BaseStore(Reader):
             for queue, copy in self.extra_queues.apart(record, own, is_own_in_memory=in_memory):
                 found = self.put_record(*queue, copy)
                 if not found.is_stored:
-                    _log.error("put.further_queue_lost", queue=str(queue), why=str(found.detail))
+                    _log.error("put.further_queue_lost", queue=str(queue), reason=str(found.detail))
         return result
 
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:

@@ -231,7 +231,7 @@ def _settled(
             _log.warning(
                 "consumer_offsets.set_back", topic=topic, group=group, before=queues,
                 after=table[name], agreed_physical_offset=agreed,
-                why="the log ends before what they count, or is another one from there on",
+                reason="the log ends before what they count, or is another one from there on",
             )  # fmt: skip
         if group == TRANSACTION_GROUP and agreed is not None:
             del table[name]  # what has ended, may have ended in the other log

@@ -157,7 +157,7 @@ def read_table(
                 wrong.append(f"{name}: {error.message}")
                 continue
             for reason in wrong:
-                _log.warning("table.broken", why=reason, read_instead=name)
+                _log.warning("table.broken", reason=reason, read_instead=name)
             return table
     if not wrong:
         return None

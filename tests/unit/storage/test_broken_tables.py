@@ -175,7 +175,7 @@ def test_a_backup_takes_the_place_of_a_broken_table_and_that_is_said(
         assert use(root) == answer
     assert any(
         line["event"] == "table.broken"
-        and line["why"].startswith(f"{path}: ")
+        and line["reason"].startswith(f"{path}: ")
         and line["read_instead"] == f"{path}.bak"
         for line in said
     )

@@ -556,7 +556,9 @@ def test_refusals_by_a_closed_store_are_logged_as_rarely_as_others(store):
     with capture_logs() as logs:
         details = {store.put(Message(topic=TOPIC, body=b"x")).detail for _ in range(3)}
     assert details == {"the store was closed"}
-    assert [(log["event"], log["why"]) for log in logs] == [("put.refused", "the store was closed")]
+    assert [(log["event"], log["reason"]) for log in logs] == [
+        ("put.refused", "the store was closed")
+    ]
 
 
 def test_refusals_are_logged_once_in_50_000_and_counted_anew_when_puts_are_taken(

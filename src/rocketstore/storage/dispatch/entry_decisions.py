@@ -193,7 +193,7 @@ class EntryDecisions:
         if targets is None:
             _log.warning(
                 "dispatch.no_extra_queues",
-                why="its names and offsets of extra queues do not match",
+                reason="its names and offsets of extra queues do not match",
                 physical_offset=row[Column.PHYSICAL_OFFSET],
             )
         # Compatible: an extra queue keeps the tags code, also where the first one has another.
@@ -268,7 +268,7 @@ class EntryDecisions:
         self.entries[PutEntry.REFUSED] += 1
         _log.warning(
             "dispatch.refused",
-            why=why,
+            reason=why,
             physical_offset=int(self.columns.physical_offset[number]),
             queue_id=int(self.columns.queue_id[number]),
             queue_offset=int(self.columns.queue_offset[number]),

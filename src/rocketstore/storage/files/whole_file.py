@@ -88,7 +88,7 @@ def _made(path: Path, size: int, disk: Disk, *, sync: bool) -> tuple[int, bool]:
             disk.unlink(path)
         raise
     if not backed:
-        _log.warning("file.sparse", path=str(path), why="the file system has no fallocate")
+        _log.warning("file.sparse", path=str(path), reason="the file system has no fallocate")
     return descriptor, backed
 
 

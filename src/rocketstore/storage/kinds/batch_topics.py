@@ -254,7 +254,7 @@ class BatchTopics(BatchQueues):
         entry = entry_of(columns, number)
         if not entry.is_written or key.queue_id < 0 or not is_directory_name(key.topic):
             _log.warning(
-                "batch_queue.refused", why="it does not say which queue offsets its messages have",
+                "batch_queue.refused", reason="it does not state the queue offsets of its messages",
                 queue=str(key), physical_offset=int(columns.physical_offset[number]),
             )  # fmt: skip
             return PutEntry.REFUSED

@@ -78,7 +78,7 @@ class MemoryTopics(TopicKind):
         """Whether the table marks a topic; the store's own are never in memory."""
         is_marked = said.get("memory") is True
         if is_marked and is_reserved(topic):
-            _log.warning("memory.topic_ignored", topic=topic, why="the store itself puts there")
+            _log.warning("memory.topic_ignored", topic=topic, reason="the store itself puts there")
         return is_marked and not is_reserved(topic)
 
     def marks(self, said: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002

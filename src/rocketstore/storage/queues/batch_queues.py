@@ -140,7 +140,7 @@ class MappedBatchQueue(BatchQueue):
         maximum = 0 if last is None else last.stop_offset
         if not batch_may_follow(entry.base_offset, maximum, entry.physical_offset):
             _log.warning(
-                "batch_queue.refused", why="its queue offset is not after those before it",
+                "batch_queue.refused", reason="its queue offset is not after those before it",
                 physical_offset=entry.physical_offset, base_offset=entry.base_offset,
                 max_offset=maximum,
             )  # fmt: skip

@@ -117,7 +117,7 @@ class ConsumerFilters:
         try:
             return bool(predicate(properties))
         except Exception as error:  # noqa: BLE001 - a user's code must not end dispatch
-            _log.warning("filter.failed", topic=topic, group=group, why=str(error))
+            _log.warning("filter.failed", topic=topic, group=group, error=str(error))
             return True
 
     def may_match(self, topic: str, group: str, unit: ExtensionUnit | None) -> bool:

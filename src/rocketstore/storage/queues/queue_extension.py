@@ -118,7 +118,7 @@ class QueueExtension(UnitReader):
             self._end_of = max(self._end_of, queue_offset)
         except (RocketStoreError, OSError) as error:
             if not self._has_failed:
-                _log.warning("queue_extension.failed", queue=str(self._key), why=str(error))
+                _log.warning("queue_extension.failed", queue=str(self._key), error=str(error))
             self._has_failed = True
             return entry.tags_code
         self._has_failed = False

@@ -170,7 +170,7 @@ class QueueMappings:
             "descriptors.short",
             soft_limit=soft,
             mapped_queues=self._writer_limit,
-            why="more queues are written than files can be open; raise the limit (ulimit -n)",
+            reason="more queues are written than files can be open; raise the limit (ulimit -n)",
         )
         return False
 

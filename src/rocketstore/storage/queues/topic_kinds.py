@@ -187,7 +187,7 @@ class TopicKinds(dict[str, TopicKind]):
         """Return the kind of a topic for which a record with a batch was met; None: plain."""
         kind = self.get(topic)
         if kind is None and self.learns and not is_reserved(topic):
-            _log.info("topic.is_batch", topic=topic, why="a record of it holds a batch")
+            _log.info("topic.is_batch", topic=topic, reason="a record of it holds a batch")
             kind = self[topic] = self.known["batch"]
         return kind if kind is not None and kind.is_on_disk else None
 
