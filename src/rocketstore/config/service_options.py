@@ -33,14 +33,14 @@ class DelayOptions(Options, frozen=True, kw_only=True):
     """Delays of the levels 1, 2, …: numbers with s, m, h or d. They give the tags code of delayed
     messages in queue entries."""
     flush_delay_offset_interval: Annotated[int, Option("ms", 1)] = 10_000
-    """How often it is written down how far delayed messages are delivered."""
+    """How often the progress of delayed messages is saved."""
 
 
 class ConsumingOptions(Options, frozen=True, kw_only=True):
     """Of `rocketstore.consuming`."""
 
     flush_consumer_offset_interval: Annotated[int, Option("ms", 1)] = 5_000
-    """How often it is written down how far groups are: so much is consumed again after a kill."""
+    """How often the offsets of groups are saved: that much is consumed again after a kill."""
 
 
 class TransactionOptions(Options, frozen=True, kw_only=True):
@@ -63,20 +63,20 @@ class ReplicationOptions(Options, frozen=True, kw_only=True):
     ha_listen_port: Annotated[int | None, Option("port", 0, 65535)] = None
     """Where a master listens for slaves; unset it does not, 0 is any free port. 4.9's is 10912."""
     ha_listen_address: Annotated[str, Option(ours=True)] = "127.0.0.1"
-    """Address that a master listens at. Whatever reaches it reads all messages: name one of a
-    network you trust, or require certificates."""
+    """Address that a master listens at. Every client that reaches it can read all messages: use a
+    trusted network, or require certificates."""
     ha_master_address: str | None = None
     """Master that a SLAVE follows, `host:port`; unset it follows none."""
     ha_send_heartbeat_interval: Annotated[int, Option("ms", 1)] = 5000
     """After this long without data, master and slave send a heartbeat."""
     ha_housekeeping_interval: Annotated[int, Option("ms", 1)] = 20_000
-    """After so long without a sign of the other one the connection is closed."""
+    """After this long without data from the other side the connection is closed."""
     ha_transfer_batch_size: Annotated[int, Option("bytes", 1, 4 * MiB)] = 32_768
     """Most bytes of one transfer; a slave of 4.9 takes 4 MiB at most."""
     ha_slave_fallbehind_max: Annotated[int, Option("bytes", 1)] = 256 * MiB
     """A slave that lacks this much counts as absent: SLAVE_NOT_AVAILABLE."""
     offset_check_in_slave: bool = False
-    """Let a SLAVE send readers back to its end; else they wait for what its master has already."""
+    """Let a SLAVE send readers back to its end; else they wait for messages that its master has already."""
     slave_timeout: Annotated[int, Option("ms", 1)] = 3000
     """Longest wait of a SYNC_MASTER's put for its replicas, then FLUSH_SLAVE_TIMEOUT."""
     in_sync_replicas: Annotated[int, Option("count", 1, ours=True)] = 1
@@ -87,4 +87,4 @@ class ReplicationOptions(Options, frozen=True, kw_only=True):
     ha_tls_certificate: Annotated[str | None, Option(ours=True)] = None
     """PEM file with certificate and key to show; with it replication speaks TLS only."""
     ha_tls_authorities: Annotated[str | None, Option(ours=True)] = None
-    """PEM file with those whose certificates are believed; each side must show one."""
+    """PEM file with the trusted certificate authorities; each side must show a certificate."""

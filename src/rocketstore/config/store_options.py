@@ -53,8 +53,8 @@ class StoreOptions(Options, frozen=True, kw_only=True):
 
     # --- sizes of files -------------------------------------------------------------------------
     mapped_file_size_commit_log: Annotated[int | None, Option("bytes", 128)] = None
-    """Length of a CommitLog file; unset is learnt from the files, else 1 GiB. A small store takes
-    less disk with less. Cannot be changed later."""
+    """Length of a CommitLog file; unset is learnt from the files, else 1 GiB. A smaller size saves
+    disk in a small store. Cannot be changed later."""
     mapped_file_size_consume_queue: Annotated[int | None, Option("bytes", 20)] = None
     """Length of a ConsumeQueue file, rounded up to a multiple of 20; unset is learnt, else
     6,000,000 (300,000 entries). Less with many small queues."""
@@ -97,7 +97,7 @@ class StoreOptions(Options, frozen=True, kw_only=True):
 
     # --- performance ----------------------------------------------------------------------------
     transient_store_pool_enable: bool = False
-    """Put into memory first: even latency beside a busy disk; a kill loses some. ASYNC_FLUSH."""
+    """Put into memory first: even latency beside a busy disk; a kill loses messages. ASYNC_FLUSH."""
     transient_store_pool_size: Annotated[int, Option("count", 1, 1024)] = 5
     """Buffers of that pool, each of a file's size; more where the disk lags behind for long."""
     transient_store_pool_lock: Annotated[bool, Option(ours=True)] = False
@@ -152,15 +152,15 @@ class StoreOptions(Options, frozen=True, kw_only=True):
     """True deletes old files by the rules below; false deletes none, however old they are or full
     the disk is. Off unless set; a broker.conf that is given sets it."""
     delete_when: Annotated[str, Option("hours")] = "04"
-    """Hours of the day in which old files go, separated by `;`."""
+    """Hours of the day in which old files are deleted, separated by `;`."""
     file_reserved_time: Annotated[int, Option("hours", 0)] = 72
     """Age at which a CommitLog file may be deleted."""
     clean_file_forcibly_enable: bool = True
     """On a nearly full disk delete files before their time."""
     disk_max_used_space_ratio: Annotated[int, Option("%")] = 75
-    """Fuller than this, old files go at any hour; values are taken as 10 to 95."""
+    """Fuller than this, old files are deleted at any hour; values are taken as 10 to 95."""
     disk_space_clean_forcibly_ratio: Annotated[float, Option("ratio", 0, 1, ours=True)] = 0.85
-    """Fuller than this, files go before their time (JVM property
+    """Fuller than this, files are deleted before their time (JVM property
     rocketmq.broker.diskSpaceCleanForciblyRatio)."""
     disk_space_warning_level_ratio: Annotated[float, Option("ratio", 0, 1, ours=True)] = 0.90
     """Fuller than this, puts are refused (JVM property
@@ -190,7 +190,7 @@ class QueueOptions(Options, frozen=True, kw_only=True):
     """Further queues of a message, and extensions of queues."""
 
     enable_multi_dispatch: bool = False
-    """Take messages for further queues, which they name. What is in the log goes there anyway."""
+    """Accept messages that name further queues. Records in the log go there in any case."""
     enable_lmq: bool = False
     """Let such further queues be light ones, which have one queue each."""
     max_lmq_consume_queue_num: Annotated[int, Option("count", 0)] = 20_000
@@ -201,7 +201,7 @@ class QueueOptions(Options, frozen=True, kw_only=True):
     mapped_file_size_consume_queue_ext: Annotated[int | None, Option("bytes", 64)] = None
     """Length of such a file; unset is learnt from the files, else 48 MiB."""
     enable_calc_filter_bit_map: bool = False
-    """Keep there for which consumers' filters a message is; needs enableConsumeQueueExt."""
+    """Keep there which consumers' filters a message may match; needs enableConsumeQueueExt."""
     expect_consumer_num_use_filter: Annotated[int, Option("count", 1, 100_000)] = 32
     """Consumers with a filter that a bit map is made for; with more it excludes less."""
     max_error_rate_of_bloom_filter: Annotated[int, Option("%", 1, 99)] = 20
