@@ -76,7 +76,7 @@ class ReplicationOptions(Options, frozen=True, kw_only=True):
     ha_slave_fallbehind_max: Annotated[int, Option("bytes", 1)] = 256 * MiB
     """A slave that lacks this much counts as absent: SLAVE_NOT_AVAILABLE."""
     offset_check_in_slave: bool = False
-    """Let a SLAVE send readers back to its end; else they wait for messages that its master has already."""
+    """Let a SLAVE send readers back to its end; else they wait for what the master has."""
     slave_timeout: Annotated[int, Option("ms", 1)] = 3000
     """Longest wait of a SYNC_MASTER's put for its replicas, then FLUSH_SLAVE_TIMEOUT."""
     in_sync_replicas: Annotated[int, Option("count", 1, ours=True)] = 1

@@ -97,7 +97,7 @@ class StoreOptions(Options, frozen=True, kw_only=True):
 
     # --- performance ----------------------------------------------------------------------------
     transient_store_pool_enable: bool = False
-    """Put into memory first: even latency beside a busy disk; a kill loses messages. ASYNC_FLUSH."""
+    """Put into memory first: even latency beside a busy disk; a kill loses some. ASYNC_FLUSH."""
     transient_store_pool_size: Annotated[int, Option("count", 1, 1024)] = 5
     """Buffers of that pool, each of a file's size; more where the disk lags behind for long."""
     transient_store_pool_lock: Annotated[bool, Option(ours=True)] = False
