@@ -54,7 +54,7 @@ def test_an_example_runs_as_it_stands(code, tmp_path, monkeypatch):
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-            env={**os.environ, "ROCKETSTORE_KERNELS": "off"},  # starts sooner
+            env={**os.environ, "ROCKETSTORE_KERNELS": "off", "PYTHONPATH": str(ROOT / "tests")},
         )  # fmt: skip
         assert (done.returncode, done.stdout.count(" passed")) == (0, 1), done.stdout
         return
