@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.topic_kinds import TopicKinds
     from rocketstore.verification.findings import Finding
 
-_MENDED: Final = (
+_REPAIRED: Final = (
     "log-tail", "log-leftover", "log-file-", "queue-file-", "queue-missing", "queue-wrong",
     "queue-unwritten", "queue-gap", "queue-kind", "checkpoint", *INDEX_REBUILT,
 )  # fmt: skip
 """Prefixes of the kinds of findings that a repair removes."""
 
-_MENDED_AS_JAVA: Final = (*_MENDED, "queue-stale", "queue-beyond-log", "queue-kept")
+_REPAIRED_AS_JAVA: Final = (*_REPAIRED, "queue-stale", "queue-beyond-log", "queue-kept")
 """Under ``compatible``, which does not keep the places of records lost with the log's end."""
 
 
@@ -178,12 +178,12 @@ class _Repair:
         if self._has_bad_checkpoint():
             actions.append("checkpoint: move it to repair/ and write a new one")
         if dry_run:
-            mended = _MENDED if self.is_salvage else _MENDED_AS_JAVA
+            repaired = _REPAIRED if self.is_salvage else _REPAIRED_AS_JAVA
             # Before an entry that is written, a kept place is a filler like any other.
             ends = {one.file: one.queue_offset for one in findings if one.kind == "queue-missing"}
             kept = [one for one in findings if one.kind == "queue-kept" and one.file in ends]
             gone = [one for one in kept if (one.queue_offset or 0) < (ends[one.file] or 0)]
-            stay = [one for one in findings if not _is_mended(one, plan, mended)]
+            stay = [one for one in findings if not _is_repaired(one, plan, repaired)]
             remaining = [one for one in stay if one not in gone]
         else:
             if plan.actions:
@@ -359,11 +359,11 @@ class _Repair:
             self.disk.fsync_directory(layout.root)
 
 
-def _is_mended(one: Finding, plan: RepairPlan, mended: tuple[str, ...]) -> bool:
-    """Whether a repair mends what was found."""
+def _is_repaired(one: Finding, plan: RepairPlan, repaired: tuple[str, ...]) -> bool:
+    """Whether a repair removes a finding."""
     if one.file.startswith(f"{BATCH_CONSUME_QUEUE_DIRECTORY}/"):
         return one.topic in plan.batch_topics and one.kind != UNREACHABLE
-    return one.kind.startswith(mended)
+    return one.kind.startswith(repaired)
 
 
 def _inside(ranges: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:
