@@ -1,17 +1,22 @@
-"""The genuine Java client of 4.9.8, unchanged, against a broker of ours."""
+"""The genuine Java clients of 4.9.8 and 5.5.0, unchanged, against a broker of ours."""
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketstore import StoreConfig
+from rocketstore.broker.settings import free_port
 from rocketstore.broker.testing import Broker
-from support.java_client import JavaClient, jars, require_java
+from support.java_client import JavaClient, jars, newer_jars, require_java
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from rocketstore.consuming.consumer import Consumer
     from rocketstore.units import QueueKey
@@ -19,18 +24,39 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.java]
 
 
+VERSIONS = {"4.9.8": jars, "5.5.0": newer_jars}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    version: str = request.param
+    require_java(VERSIONS[version])
+    return version
+
+
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    require_java(jars)
+def broker(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     config = StoreConfig.small(transaction_check_interval=200, transaction_time_out=500)
-    with Broker(config=config) as broker:
+    path: Path = tmp_path_factory.mktemp(f"broker-{version}")
+    listen_port = free_port()  # which stay when a test restarts it
+    with Broker(path, config, listen_port=listen_port, namesrv_port=free_port()) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
-def client(broker: Broker) -> Iterator[JavaClient]:
-    with JavaClient(broker.name_server) as client:
+def client(broker: Broker, version: str) -> Iterator[JavaClient]:
+    with JavaClient(broker.name_server, VERSIONS[version]()) as client:
         yield client
+
+
+def wait_for_offsets(broker: Broker, topic: str, group: str, last: dict[int, int]) -> None:
+    """Wait until a group has committed what comes after the last messages of queues."""
+    deadline = time.monotonic() + PATIENCE_S
+    kept: dict[int, int] = {}
+    while not all(kept.get(queue_id, 0) > offset for queue_id, offset in last.items()):
+        assert time.monotonic() < deadline, kept
+        time.sleep(0.01)
+        kept = broker.store.consumer_offsets.snapshot().get(f"{topic}@{group}", {})
 
 
 def bodies(messages: list[dict[str, object]]) -> list[object]:
@@ -85,9 +111,12 @@ def test_batch_and_delayed_message_arrive(client: JavaClient) -> None:
 
 
 def test_transactions_end_as_their_producer_says_or_answers(client: JavaClient) -> None:
+    client.send("paid", {"body": "first"})  # a client looks for a topic that is missing after 20 s
     client.consume("paid", "payers")
-    client.send_transactions("paid", "commit", "rollback", "askcommit", "askrollback")
-    assert bodies(client.received("payers", 2)) == ["askcommit", "commit"]
+    client.send_transactions(
+        "paid", "commit", "rollback", "askcommit", "askrollback", "askaskcommit"
+    )
+    assert bodies(client.received("payers", 4)) == ["askaskcommit", "askcommit", "commit", "first"]
     client.send("paid", {"body": "end"})
     assert bodies(client.received("payers", 1)) == ["end"]
 
@@ -103,7 +132,7 @@ def test_orderly_consumer_gets_each_queue_in_its_order(client: JavaClient) -> No
 
 def test_broadcast_consumers_get_everything_each(client: JavaClient) -> None:
     client.send("news", {"body": "1"}, {"body": "2"})
-    client.consume("news", "reader", model="BROADCASTING")
+    client.consume("news", "reader", broadcast=True)
     assert bodies(client.received("reader", 2)) == ["1", "2"]
 
 
@@ -117,6 +146,78 @@ def test_group_goes_on_where_it_stopped(broker: Broker, client: JavaClient) -> N
     client.send("resumed", {"body": "3"})
     client.consume("resumed", "resuming")
     assert bodies(client.received("resuming", 1)) == ["3"]
+
+
+def test_sends_that_nobody_waits_for_arrive(client: JavaClient) -> None:
+    numbers = [{"body": f"{number}"} for number in range(50)]
+    results = client.send("unwaited", *numbers, how="async")
+    assert [one["status"] for one in results] == ["SEND_OK"] * 50
+    assert client.send("unwaited", *({"body": "oneway"} for _ in range(50)), how="oneway") == []
+    client.consume("unwaited", "unwaited")
+    assert bodies(client.received("unwaited", 100)) == bodies(
+        [*numbers, *[{"body": "oneway"}] * 50]
+    )
+
+
+def test_selector_of_the_client_chooses_the_queue(client: JavaClient) -> None:
+    sent = [{"body": f"{number}", "keys": f"{number % 3}"} for number in range(30)]
+    results = client.send("selected", *sent, how="selector")
+    queues = [one["queueId"] for one in results]
+    assert queues[:3] * 10 == queues
+    assert len(set(queues)) == 3
+    assert [one["queueOffset"] for one in results] == [number // 3 for number in range(30)]
+
+
+@pytest.mark.parametrize("kind", ["pull", "lite"])
+def test_consumer_that_pulls_by_itself_goes_on_where_its_group_is(
+    broker: Broker, client: JavaClient, kind: str
+) -> None:
+    topic, group = f"{kind}-topic", f"{kind}-group"
+    sent = client.send(topic, *({"body": tag, "tags": tag} for tag in "abcabc"))
+    client.consume(topic, group, "a || c", kind=kind)
+    assert bodies(client.received(group, 4)) == ["a", "a", "c", "c"]
+    sent += client.send(topic, {"body": "later", "tags": "a"})  # its pulls are held meanwhile
+    assert bodies(client.received(group, 1)) == ["later"]
+
+    client.close_consumer(group)
+    given = [one for one, tag in zip(sent, "abcabca", strict=True) if tag != "b"]
+    wait_for_offsets(broker, topic, group, {one["queueId"]: one["queueOffset"] for one in given})
+    client.send(topic, {"body": "new", "tags": "c"})
+    client.consume(topic, group, "a || c", kind=kind)
+    assert bodies(client.received(group, 1)) == ["new"]
+
+
+def test_big_body_is_packed_on_the_way_and_in_the_store(broker: Broker, client: JavaClient) -> None:
+    body = "packed " * 1000
+    [result] = client.send("big", {"body": body})
+    stored = broker.store.by_id(result["offsetMsgId"])
+    assert stored is not None
+    assert stored.sys_flag & 1
+    assert stored.size < 1000
+    assert stored.body == body.encode()
+    client.consume("big", "big")
+    [found] = client.received("big", 1)
+    assert found["body"] == body
+
+
+def test_client_that_traces_its_sends_tells_of_them(broker: Broker, client: JavaClient) -> None:
+    [result] = client.send("watched", {"body": "1", "keys": "k"}, group="traced")
+
+    def traces() -> list[bytes]:
+        queues = [key for key in broker.store.queues() if key.topic == "RMQ_SYS_TRACE_TOPIC"]
+        return [one.body for key in queues for one in broker.store.get(*key, 0).messages]
+
+    assert broker.store.wait_until(lambda: bool(traces()), timeout_s=60)
+    [trace] = traces()
+    fields = trace.decode().split("\x01")
+    assert fields[0] == "Pub"
+    assert {"watched", "traced", result["msgId"], result["offsetMsgId"], "k"} <= set(fields)
+
+
+def test_old_client_sends_to_the_second_port(broker: Broker, client: JavaClient) -> None:
+    [result] = client.send("vip", {"body": "1"}, group="vip")
+    assert result["status"] == "SEND_OK"
+    assert broker.store.by_id(result["offsetMsgId"]) is not None
 
 
 def test_group_has_members_here_and_there(broker: Broker, client: JavaClient) -> None:
@@ -139,6 +240,22 @@ def test_group_has_members_here_and_there(broker: Broker, client: JavaClient) ->
     assert sorted([*here, *(str(one["body"]) for one in there)]) == sorted(
         f"new {one}" for one in sent
     )
+
+
+def test_group_goes_on_after_the_broker_was_restarted(broker: Broker, client: JavaClient) -> None:
+    client.send("restarted", {"body": "1"}, {"body": "2"})
+    client.consume("restarted", "restarting")
+    assert bodies(client.received("restarting", 2)) == ["1", "2"]
+    client.close_consumer("restarting")
+    client.consume("restarted", "staying")
+    assert bodies(client.received("staying", 2)) == ["1", "2"]
+
+    broker.close()
+    ExitStack().enter_context(broker)  # the fixture closes it again
+    client.send("restarted", {"body": "3"})
+    client.consume("restarted", "restarting")
+    assert bodies(client.received("restarting", 1)) == ["3"]
+    assert bodies(client.received("staying", 1)) == ["3"]
 
 
 def shared(consumer: Consumer) -> list[QueueKey]:

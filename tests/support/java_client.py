@@ -1,10 +1,11 @@
-"""The genuine Apache RocketMQ client of 4.9.8, as a Python object: see ``Client.java``.
+"""The genuine Apache RocketMQ clients of 4.9.8 and 5.5.0, as a Python object: see ``Client.java``.
 
 Where there is no JDK or Maven the calling test is skipped with that reason, except in CI.
 """
 
 from __future__ import annotations
 
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -17,20 +18,31 @@ from support.spark_home import SHORT_LIVED_JVM
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "javaclient"
 jars = partial(class_path, PROJECT)
+newer_jars = partial(class_path, PROJECT / "newer")
 
-__all__ = ["JavaClient", "jars", "require_java"]
+__all__ = ["JavaClient", "jars", "newer_jars", "require_java"]
 
 
 class JavaClient:
-    """Producers and consumers in one JVM, each known by its group."""
+    """Producers and consumers in one JVM, each known by its group; of 4.9.8 unless told."""
 
-    def __init__(self, name_server: str) -> None:
-        command = [java_tool("java"), *SHORT_LIVED_JVM.split(), "-cp", jars()]
-        self._process = LineProcess([*command, str(PROJECT / "Client.java"), name_server])
+    def __init__(self, name_server: str, class_path: str | None = None) -> None:
+        # Its logs, and the offsets of broadcast consumers, go to the home that it is told.
+        self._home = tempfile.TemporaryDirectory(prefix="rocketstore-client-")
+        options = [f"-Duser.home={self._home.name}", "-Drocketmq.client.rebalance.waitInterval=500"]
+        command = [java_tool("java"), *SHORT_LIVED_JVM.split(), *options]
+        command += ["-cp", class_path or jars(), str(PROJECT / "Client.java"), name_server]
+        self._process = LineProcess(command)
 
-    def send(self, topic: str, *messages: dict[str, Any], group: str = "P") -> list[dict[str, Any]]:
-        """Send messages one by one; return what the client says of each."""
-        answer = self._process.ask("send", group=group, topic=topic, messages=messages)
+    def send(
+        self, topic: str, *messages: dict[str, Any], group: str = "P", how: str = "sync"
+    ) -> list[dict[str, Any]]:
+        """Send messages one by one; return what the client says of each.
+
+        `how` is sync, async, oneway, of which the client says nothing, or selector: the keys choose
+        the queue. The group "traced" tells of its sends, and "vip" uses the second port.
+        """
+        answer = self._process.ask("send", group=group, topic=topic, messages=messages, how=how)
         results: list[dict[str, Any]] = answer["results"]
         return results
 
@@ -44,9 +56,12 @@ class JavaClient:
         messages = [{"body": one, "ends": one} for one in ends]
         self._process.ask("sendTransaction", group="T", topic=topic, messages=messages)
 
-    def consume(self, topic: str, group: str, expression: str = "*", **more: Any) -> None:
-        """Start a consumer of a group."""
-        self._process.ask("consume", group=group, topic=topic, expression=expression, **more)
+    def consume(
+        self, topic: str, group: str, expression: str = "*", kind: str = "push", **more: Any
+    ) -> None:
+        """Start a consumer of a group, by its kind: push, pull or lite."""
+        asked = {"group": group, "topic": topic, "expression": expression, "kind": kind}
+        self._process.ask("consume", **asked, **more)
 
     def received(self, group: str, count: int, timeout_s: float = PATIENCE_S) -> list[Any]:
         """Return so many messages that a consumer got, fewer where they do not come in time."""
@@ -65,3 +80,4 @@ class JavaClient:
         if kind is None:
             self._process.ask("exit")
         self._process.kill()
+        self._home.cleanup()

@@ -1,6 +1,7 @@
 """The numbers of the protocol that only brokers serve and say, by the names of 4.9.
 
-How derived: RequestCode and ResponseCode of 4.9.8; broker specification, section 1.1.
+How derived: RequestCode and ResponseCode of 4.9.8; broker specification, section 1.1. 361 is of
+5.x: its lite pull consumers pull by no other, as 4.9's do by 11.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class BrokerRequest(enum.IntEnum):
     GET_CONSUME_STATS = 208
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
+    LITE_PULL_MESSAGE = 361
 
 
 class BrokerAnswer(enum.IntEnum):

@@ -83,7 +83,8 @@ class Pulling:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
-        return [Row(BrokerRequest.PULL_MESSAGE, PullHeader, PullReply, self.pull)]
+        codes = (BrokerRequest.PULL_MESSAGE, BrokerRequest.LITE_PULL_MESSAGE)
+        return [Row(code, PullHeader, PullReply, self.pull) for code in codes]
 
     def pull(self, header: PullHeader, call: Call) -> Command | Later:
         """Answer a pull, or hold it."""

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 
+VIP_DISTANCE: Final = 2
+"""How far below `listen_port` clients send whose VIP channel is on, as 4.5 and older have it."""
+
 
 class _Running(NamedTuple):
     """What a broker has while it runs."""
@@ -187,10 +190,8 @@ class BrokerService(Service):
         groups = store.attached["consuming"].settings
         topics = Topics(settings, known, groups, registration.note_change)
         table = BrokerTable(store, settings, topics, work, registration)
-        server = await RemotingServer.open(
-            table, host=settings.broker_ip1, port=settings.listen_port
-        )
-        self._kept.append(server)
+        servers = await self._listen(table)
+        self._kept += servers
         registering = asyncio.create_task(registration.run())
         _log.info("broker.started", name=settings.broker_name, address=settings.address)
 
@@ -199,10 +200,21 @@ class BrokerService(Service):
             registration.release()
             table.pulling.close()
             await registration.unregister()
-            await server.close()
+            for server in servers:
+                await server.close()
             _log.info("broker.stopped", name=settings.broker_name)
 
         stack.push_async_callback(close)
+
+    async def _listen(self, table: BrokerTable) -> list[RemotingServer]:
+        """Listen for clients, and two ports below for those with a VIP channel if it is free."""
+        host, port = self.settings.broker_ip1, self.settings.listen_port
+        servers = [await RemotingServer.open(table, host=host, port=port)]
+        try:
+            servers.append(await RemotingServer.open(table, host=host, port=port - VIP_DISTANCE))
+        except RemotingError as error:
+            _log.info("broker.no_vip_port", name=self.settings.broker_name, error=str(error))
+        return servers
 
 
 def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

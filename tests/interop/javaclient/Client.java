@@ -9,35 +9,45 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.BooleanSupplier;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
-import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * The genuine client behind a line protocol: one JSON object in, one JSON object out.
  *
  * <p>Producers and consumers are known by their groups. A message whose body begins with "fail" is
  * consumed at its second try; one that begins with "never", not at all. A transaction ends as the
- * property "ends" says, at once or, after "ask", when the broker asks.
+ * property "ends" says, at once or, after each "ask", when the broker asks once more.
+ *
+ * <p>The source compiles against 4.9 and 5.x: classes that went to another package are not named.
  */
 public final class Client {
     private final String nameServer;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
-    private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
+    private final Map<String, Runnable> consumers = new HashMap<>(); // what stops each
     private final Map<String, LinkedBlockingQueue<JSONObject>> received = new ConcurrentHashMap<>();
 
     private Client(String nameServer) {
@@ -74,7 +84,7 @@ public final class Client {
         String group = command.getString("group");
         switch (name) {
             case "send":
-                result.put("results", send(group, command));
+                result.put("results", send(producer(group), command));
                 break;
             case "sendBatch":
                 result.put("result", outcome(producer(group).send(messages(command))));
@@ -93,11 +103,11 @@ public final class Client {
                 result.put("messages", take(group, command));
                 break;
             case "closeConsumer":
-                consumers.remove(group).shutdown();
+                consumers.remove(group).run();
                 break;
             case "exit":
-                producers.values().forEach(DefaultMQProducer::shutdown);
-                consumers.values().forEach(DefaultMQPushConsumer::shutdown);
+                producers.values().parallelStream().forEach(DefaultMQProducer::shutdown);
+                consumers.values().parallelStream().forEach(Runnable::run);
                 break;
             default:
                 throw new IllegalArgumentException(name);
@@ -108,7 +118,9 @@ public final class Client {
 
     private DefaultMQProducer producer(String group) throws Exception {
         DefaultMQProducer known = producers.get(group);
-        return known != null ? known : started(group, new DefaultMQProducer(group));
+        boolean isTraced = "traced".equals(group);
+        return known != null ? known
+            : started(group, new DefaultMQProducer(group, isTraced, null));
     }
 
     private TransactionMQProducer transactions(String group) throws Exception {
@@ -118,40 +130,82 @@ public final class Client {
         }
         TransactionMQProducer made = new TransactionMQProducer(group);
         made.setTransactionListener(new TransactionListener() {
+            private final Map<String, Integer> asked = new ConcurrentHashMap<>();
+
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
-                String ends = message.getUserProperty("ends");
-                return ends.startsWith("ask") ? LocalTransactionState.UNKNOW : state(ends);
+                return state(message, 0);
             }
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                return state(message.getUserProperty("ends").substring("ask".length()));
+                // Not what the broker counts: it counts a check also while it knows no producer.
+                return state(message, asked.merge(message.getTransactionId(), 1, Integer::sum));
             }
         });
         started(group, made);
         return made;
     }
 
-    private static LocalTransactionState state(String ends) {
-        return "commit".equals(ends)
+    private static LocalTransactionState state(Message message, int timesAsked) {
+        String ends = message.getUserProperty("ends").substring("ask".length() * timesAsked);
+        return ends.startsWith("ask") ? LocalTransactionState.UNKNOW : "commit".equals(ends)
             ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
     }
 
     private DefaultMQProducer started(String group, DefaultMQProducer made) throws Exception {
         made.setNamesrvAddr(nameServer);
         made.setHeartbeatBrokerInterval(500); // a broker asks those that it heard of
+        made.setVipChannelEnabled("vip".equals(group));
+        made.setSendMsgTimeout(60_000); // the JVM may be slow to start
         made.start();
         producers.put(group, made);
         return made;
     }
 
-    private JSONArray send(String group, JSONObject command) throws Exception {
-        JSONArray results = new JSONArray();
+    private static JSONArray send(DefaultMQProducer producer, JSONObject command)
+        throws Exception {
+        List<CompletableFuture<SendResult>> sent = new ArrayList<>();
         for (Message message : messages(command)) {
-            results.add(outcome(producer(group).send(message)));
+            CompletableFuture<SendResult> result = new CompletableFuture<>();
+            switch (command.getString("how")) {
+                case "async":
+                    producer.send(message, completing(result));
+                    sent.add(result);
+                    break;
+                case "oneway":
+                    producer.sendOneway(message);
+                    break;
+                case "selector": // by the key, as who wants an order does
+                    result.complete(producer.send(message, (queues, one, key) ->
+                        queues.get(Integer.parseInt((String) key) % queues.size()),
+                        message.getKeys()));
+                    sent.add(result);
+                    break;
+                default:
+                    result.complete(producer.send(message));
+                    sent.add(result);
+            }
+        }
+        JSONArray results = new JSONArray();
+        for (CompletableFuture<SendResult> one : sent) {
+            results.add(outcome(one.get()));
         }
         return results;
+    }
+
+    private static SendCallback completing(CompletableFuture<SendResult> result) {
+        return new SendCallback() {
+            @Override
+            public void onSuccess(SendResult sent) {
+                result.complete(sent);
+            }
+
+            @Override
+            public void onException(Throwable failure) {
+                result.completeExceptionally(failure);
+            }
+        };
     }
 
     private static List<Message> messages(JSONObject command) {
@@ -187,15 +241,99 @@ public final class Client {
     private void consume(String group, JSONObject command) throws Exception {
         LinkedBlockingQueue<JSONObject> taken = new LinkedBlockingQueue<>();
         received.put(group, taken);
+        switch (command.getString("kind")) {
+            case "pull":
+                pull(group, command, taken);
+                break;
+            case "lite":
+                pullLite(group, command, taken);
+                break;
+            default:
+                push(group, command, taken);
+        }
+    }
+
+    /** Reads each queue from where the group is, and waits at its end. */
+    private void pull(
+        String group, JSONObject command, LinkedBlockingQueue<JSONObject> taken) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(group + System.nanoTime());
+        consumer.start();
+        for (MessageQueue queue
+            : consumer.fetchSubscribeMessageQueues(command.getString("topic"))) {
+            reading(() -> true, () -> {
+                long known = Math.max(0, consumer.fetchConsumeOffset(queue, false));
+                PullResult page = consumer.pullBlockIfNotFound(
+                    queue, command.getString("expression"), known, 32);
+                consumer.updateConsumeOffset(queue, page.getNextBeginOffset());
+                consumer.getOffsetStore().persist(queue);
+                if (page.getPullStatus() == PullStatus.FOUND) {
+                    page.getMsgFoundList().forEach(message -> taken.add(shown(message)));
+                }
+            });
+        }
+        consumers.put(group, consumer::shutdown); // which ends its readers
+    }
+
+    private void pullLite(
+        String group, JSONObject command, LinkedBlockingQueue<JSONObject> taken) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(group + System.nanoTime());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(command.getString("topic"), command.getString("expression"));
+        consumer.start();
+        AtomicBoolean isWanted = new AtomicBoolean(true);
+        Thread reader = reading(isWanted::get, () -> {
+            consumer.poll(100).forEach(message -> taken.add(shown(message)));
+            consumer.commitSync();
+        });
+        consumers.put(group, () -> {
+            isWanted.set(false);
+            try {
+                reader.join();
+            } catch (InterruptedException never) {
+                throw new IllegalStateException(never);
+            }
+            consumer.shutdown();
+        });
+    }
+
+    private interface Turn {
+        void run() throws Exception;
+    }
+
+    private static Thread reading(BooleanSupplier isWanted, Turn turn) {
+        Thread reader = new Thread(() -> {
+            try {
+                while (isWanted.getAsBoolean()) {
+                    turn.run();
+                }
+            } catch (Exception failure) {
+                failure.printStackTrace(); // its consumer was stopped, or the test sees nothing
+            }
+        });
+        reader.setDaemon(true);
+        reader.start();
+        return reader;
+    }
+
+    private void push(
+        String group, JSONObject command, LinkedBlockingQueue<JSONObject> taken) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(group + System.nanoTime());
         consumer.setHeartbeatBrokerInterval(500); // another broker in the same place is told soon
         // What it is consuming when it stops ends first, so that its offset is stored with the rest.
         consumer.setAwaitTerminationMillisWhenShutdown(10_000);
+        consumer.setHeartbeatBrokerInterval(500); // a broker that was restarted knows it soon
+        consumer.setPollNameServerInterval(500); // and it soon knows the topic of its retries
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setMessageModel(MessageModel.valueOf(
-            command.containsKey("model") ? command.getString("model") : "CLUSTERING"));
+        if (command.getBooleanValue("broadcast")) {
+            consumer.setMessageModel(
+                Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), "BROADCASTING"));
+        }
         consumer.subscribe(command.getString("topic"), command.getString("expression"));
         if (command.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
@@ -222,7 +360,7 @@ public final class Client {
             }
         }
         consumer.start();
-        consumers.put(group, consumer);
+        consumers.put(group, consumer::shutdown);
     }
 
     private JSONArray take(String group, JSONObject command) throws Exception {
@@ -244,6 +382,7 @@ public final class Client {
         one.put("topic", message.getTopic());
         one.put("queueId", message.getQueueId());
         one.put("queueOffset", message.getQueueOffset());
+        one.put("sysFlag", message.getSysFlag());
         one.put("tags", message.getTags());
         one.put("keys", message.getKeys());
         one.put("reconsumeTimes", message.getReconsumeTimes());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -42,6 +43,32 @@ def test_held_pull_is_woken_by_a_put_of_the_program() -> None:
         )
         assert found.code == 0
         assert b"second" in found.body
+
+
+def test_clients_of_the_vip_channel_are_served_two_ports_below() -> None:
+    with Broker() as broker:
+        host, _, port = broker.address.rpartition(":")
+        vip = f"{host}:{int(port) - 2}"
+        with Wire(vip) as wire, Wire(broker.address) as other:
+            assert wire.ask(310, SEND, b"first").code == 0
+            broker.store.wait_dispatched()
+            found = wire.ask_while(HELD, lambda: other.ask(310, SEND, b"second"))
+            assert b"second" in found.body
+            assert (
+                wire.ask_while((11, {**HELD[1], "queueOffset": 2}, b""), broker.store.close).code
+                == 14
+            )
+
+
+def test_broker_starts_where_the_port_of_the_vip_channel_is_in_use() -> None:
+    with socket.socket() as taken:
+        while taken.getsockname()[1] == 0:
+            with contextlib.suppress(OSError):  # the one below is not free
+                port = free_port()
+                taken.bind(("127.0.0.1", port - 2))
+        taken.listen()
+        with Broker(listen_port=port) as broker, Wire(broker.address) as wire:
+            assert wire.ask(310, SEND, b"x").code == 0
 
 
 def test_held_pull_is_refused_as_the_store_closes() -> None:
