@@ -13,10 +13,10 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from rocketstore import Message, MessageStore, PutMessageStatus
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import BrokerRole
-from rocketstore.remoting.codes import RequestCode
 from rocketstore.remoting.command import Command
 from rocketstore.remoting.frame import FrameReader
 from rocketstore.storage.running_flags import RunningFlag
@@ -274,7 +274,7 @@ class Brokering(Networked):
         """Send a message; whether it was acknowledged."""
         self.tried.add(name)
         fields = {letter: str(value) for letter, value in SEND.items()}
-        request = Command(RequestCode.SEND_MESSAGE_V2, 1, fields=fields, body=name.encode())
+        request = Command(BrokerRequest.SEND_MESSAGE_V2, 1, fields=fields, body=name.encode())
         answer = self.answer(request, within_s)
         is_promised = answer is not None and answer.code == 0
         if is_promised:
@@ -299,7 +299,7 @@ class Brokering(Networked):
         for number in range(3):
             self.send(f"{self.prefix}{number}", MOMENT_S)
             self.call(self.store.wait_dispatched)
-        self.answer(Command(RequestCode.GET_BROKER_RUNTIME_INFO, 1), MOMENT_S)
+        self.answer(Command(BrokerRequest.GET_BROKER_RUNTIME_INFO, 1), MOMENT_S)
 
     def recover(self) -> None:
         if self.is_started:
