@@ -104,8 +104,9 @@ def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(
 
     async def main() -> list[Command]:
         desk = Desk(
-            tmp_path, config, disk=disk, loop=lambda store: Loop(store.attached["async_puts"])
-        )
+            tmp_path, config, disk=disk, loop=lambda store: Loop(store.attached["async_puts"]),
+            broker_fast_failure_enable=False,  # it has the test's clock, and the server its own
+        )  # fmt: skip
         server = await RemotingServer.open(desk.table)
         address = "{}:{}".format(*server.address)
         async with server, RemotingClient() as client:

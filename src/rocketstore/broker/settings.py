@@ -51,6 +51,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         Whether a pull that finds nothing is held for as long as it asks, or for this time.
     reject_transaction_message
         Refuse half messages.
+    broker_fast_failure_enable, wait_time_mills_in_…_queue
+        Whether and after which time sends, pulls, heartbeats and ends of transactions that wait
+        are refused: the broker is busy.
     region_id, trace_on
         What replies to sends say.
     register_name_server_period, register_broker_timeout_mills
@@ -75,6 +78,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1000
     reject_transaction_message: bool = False
+    broker_fast_failure_enable: bool = True
+    wait_time_mills_in_send_queue: int = 200
+    wait_time_mills_in_pull_queue: int = 5000
+    wait_time_mills_in_heartbeat_queue: int = 31_000
+    wait_time_mills_in_transaction_queue: int = 3000
     region_id: str = "DefaultRegion"
     trace_on: bool = True
     register_name_server_period: int = 30_000

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rocketstore.broker.admin import Admin
 from rocketstore.broker.client_manage import ClientManage
 from rocketstore.broker.clients import Clients
+from rocketstore.broker.flow_control import FlowControl
 from rocketstore.broker.giving_back import GivingBack
 from rocketstore.broker.offsets import Offsets
 from rocketstore.broker.pulling import Pulling
@@ -43,6 +44,7 @@ class BrokerTable(RequestTable):
         registration: Registration, monotonic: Callable[[], int] = monotonic_ms,
     ) -> None:  # fmt: skip
         self._store = store
+        self._flow = flow = FlowControl(settings, monotonic)
         self.clients = clients = Clients()
         self.pulling = pulling = Pulling(store, settings, topics, clients, loop, monotonic)
         manage = ClientManage(
@@ -56,7 +58,7 @@ class BrokerTable(RequestTable):
             Offsets(store),
             QueueLocks(monotonic),
             Queries(store, loop),
-            TransactionEnds(store, clients, loop),
+            TransactionEnds(store, clients, loop, flow),
             TopicAdmin(topics, registration),
             Admin(store, settings, topics, clients, pulling.given, loop),
         )
@@ -73,5 +75,10 @@ class BrokerTable(RequestTable):
         except StoreClosedError as error:
             for call in calls:
                 call.answer(failure(error, call))
-        else:
-            super().process(calls, totals)
+            return
+        for place, call in enumerate(calls, 1):
+            refusal = self._flow.refusal(call, len(calls) - place)
+            if refusal is None:
+                super().process((call,), totals)
+            else:
+                call.answer(refusal)

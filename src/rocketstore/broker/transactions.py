@@ -27,6 +27,7 @@ from rocketstore.transaction.records import EndStatus
 
 if TYPE_CHECKING:
     from rocketstore.broker.clients import Clients
+    from rocketstore.broker.flow_control import FlowControl
     from rocketstore.broker.loop import Loop
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message_store import MessageStore
@@ -70,10 +71,13 @@ class CheckHeader(Header):
 class TransactionEnds:
     """Ends transactions, and has producers asked."""
 
-    def __init__(self, store: MessageStore, clients: Clients, loop: Loop) -> None:
+    def __init__(
+        self, store: MessageStore, clients: Clients, loop: Loop, flow: FlowControl
+    ) -> None:
         self._store = store
         self._clients = clients
         self._loop = loop
+        self._flow = flow
         store.check_transactions(self._ask)
 
     def rows(self) -> list[Row]:
@@ -87,7 +91,7 @@ class TransactionEnds:
             return reply(BrokerAnswer.SLAVE_NOT_AVAILABLE, remark)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
-        return self._loop.aside(call, lambda: self._ended(header))
+        return self._loop.aside(call, lambda: self._flow.refusal(call, 0) or self._ended(header))
 
     def _ended(self, header: EndHeader) -> Command:
         result: EndResult = self._store.end_transaction(

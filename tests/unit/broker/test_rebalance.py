@@ -126,7 +126,10 @@ class Life:
 async def live(path: Path, seed: int) -> list[Group]:
     """Live through all rounds; return what the groups saw."""
     chance = random.Random(seed)
-    desk = Desk(path, loop=lambda store: Loop(store.attached["async_puts"]))
+    desk = Desk(
+        path, loop=lambda store: Loop(store.attached["async_puts"]),
+        broker_fast_failure_enable=False,  # it has the test's clock, and the server has its own
+    )  # fmt: skip
     server = await RemotingServer.open(desk.table)
     life = Life(desk, "{}:{}".format(*server.address))
     await asyncio.gather(*(life.producer.send(queue, QUEUES) for queue in range(QUEUES)))

@@ -1,0 +1,101 @@
+"""Flow control: what waited too long hears that the broker is busy, by 4.9's code and text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.broker.settings import BrokerSettings
+from rocketstore.remoting.command import Command
+from rocketstore.remoting.requests import Call
+from support.broker_desk import SEND, Desk
+from unit.broker.test_pulling import PULL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+END = {
+    "producerGroup": "P", "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": 8,
+    "msgId": "m",
+}  # fmt: skip
+GIVE_BACK = {"offset": 0, "group": "G", "delayLevel": 0}
+KINDS = {
+    310: (SEND, 200), 10: ({}, 200), 320: ({}, 200), 36: (GIVE_BACK, 200), 11: (PULL, 5000),
+    34: ({}, 31_000), 37: (END, 3000),
+}  # fmt: skip
+"""Fields and longest wait, in ms, of the requests that may wait too long."""
+
+
+def turn(desk: Desk, *requests: tuple[int, dict[str, object]], waited_ms: int) -> list[Command]:
+    """Let requests be handled together so long after they came; return the replies."""
+    desk.peer.heard.clear()
+    calls = [
+        Call(
+            Command(code, fields={name: str(one) for name, one in fields.items()}, body=b"{}"),
+            0, desk.peer, desk.clock.now_ms - waited_ms,
+        )
+        for code, fields in requests
+    ]  # fmt: skip
+    desk.table.process(calls, desk.totals)
+    return desk.peer.heard
+
+
+@pytest.mark.parametrize("code", KINDS)
+def test_request_that_waited_too_long_is_refused(desk: Desk, code: int) -> None:
+    fields, most_ms = KINDS[code]
+    end = desk.store.max_physical_offset
+    [late] = turn(desk, (code, fields), waited_ms=most_ms)
+    assert late.code == 2
+    assert late.remark == (
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+        f"{most_ms}ms, size of queue: 0"
+    )
+    assert desk.store.max_physical_offset == end
+    [in_time] = turn(desk, (code, fields), waited_ms=most_ms - 1) or [Command(0)]  # or held
+    assert in_time.code != 2
+
+
+def test_wait_behind_others_of_a_turn_counts_and_the_others_are_told_how_many_wait(
+    desk: Desk,
+) -> None:
+    desk.send("orders")
+    slow, place = desk.table.rows[30], {"topic": "orders", "queueId": 0}
+
+    def take_long(header: object, call: Call) -> object:
+        desk.clock.now_ms += 150
+        return slow.handle(header, call)
+
+    desk.table.rows[30] = slow._replace(handle=take_long)  # type: ignore[arg-type]
+    asked = [(310, SEND), (30, place), (310, SEND), (30, place), (310, SEND), (30, place)]
+    answers = turn(desk, *asked, waited_ms=0)
+    assert [one.code for one in answers] == [0, 0, 0, 0, 2, 0]
+    assert str(answers[4].remark).endswith("period in queue: 300ms, size of queue: 1")
+    assert desk.store.next_queue_offset("orders", 0) == 3
+
+
+def test_end_of_a_transaction_that_waited_for_a_thread_is_refused(desk: Desk) -> None:
+    done = desk.loop.aside
+
+    def later(call: Call, work: object) -> object:
+        desk.clock.now_ms += 3000
+        return done(call, work)
+
+    desk.loop.aside = later
+    [late] = turn(desk, (37, END), waited_ms=0)
+    assert late.code == 2
+
+
+def test_times_are_those_of_the_settings_and_none_where_it_is_off(tmp_path: Path) -> None:
+    conf = {"waitTimeMillsInSendQueue": "50", "brokerName": "b"}
+    off = {**conf, "brokerFastFailureEnable": "false"}
+    for properties, code in ((conf, 2), (off, 0)):
+        settings = BrokerSettings.of(properties)
+        desk = Desk(
+            tmp_path / str(code),
+            broker_fast_failure_enable=settings.broker_fast_failure_enable,
+            wait_time_mills_in_send_queue=settings.wait_time_mills_in_send_queue,
+        )
+        [answer] = turn(desk, (310, SEND), waited_ms=60)
+        assert answer.code == code
+        desk.close()
