@@ -17,6 +17,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -89,6 +90,21 @@ public final class Load {
         return new Message(topic, "tag", "key", body);
     }
 
+    /** Sends when the name server knows the broker; afterwards the topic is there, with a route. */
+    private static void sendFirst(DefaultMQProducer producer, String topic, byte[] body)
+        throws Exception {
+        for (long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(60); ; Thread.sleep(100)) {
+            try {
+                check(producer.send(message(topic, body)));
+                return;
+            } catch (MQClientException unknown) {
+                if (System.nanoTime() > until) {
+                    throw unknown;
+                }
+            }
+        }
+    }
+
     private static void check(SendResult result) {
         if (result.getSendStatus() != SendStatus.SEND_OK) {
             throw new IllegalStateException(result.toString());
@@ -119,7 +135,7 @@ public final class Load {
         }
 
         long run(JSONObject answer) throws Exception {
-            check(producer.send(message(topic, body))); // the topic is there, and its route known
+            sendFirst(producer, topic, body);
             CountDownLatch ready = new CountDownLatch(threads);
             CountDownLatch go = new CountDownLatch(1);
             List<Thread> running = new ArrayList<>();
@@ -185,6 +201,7 @@ public final class Load {
     private void fill(JSONObject ask) throws Exception {
         DefaultMQProducer producer = producer(ask.getString("nameServer"));
         byte[] body = new byte[ask.getIntValue("bodySize")];
+        sendFirst(producer, "first", body);
         for (int left = ask.getIntValue("messages"); left > 0; left -= PAGE) {
             check(producer.send(messages(ask.getString("topic"), body, Math.min(left, PAGE))));
         }
@@ -235,7 +252,7 @@ public final class Load {
         AtomicInteger[] late = new AtomicInteger[10_001];
         Arrays.setAll(late, i -> new AtomicInteger());
         Sending sending = new Sending(ask);
-        check(sending.producer.send(message(sending.topic, sending.body)));
+        sendFirst(sending.producer, sending.topic, sending.body);
         DefaultMQPushConsumer consumer = consumer(ask, (messages, context) -> {
             long now = System.currentTimeMillis();
             for (MessageExt one : messages) {

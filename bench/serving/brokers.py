@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from rocketstore.broker.settings import free_port
 from support.genuine_broker import genuine_class_path
 from support.java_batch_store import OPEN
 from support.java_store import DISK_MAY_BE_FULL, CommandFailedError, java_tool
@@ -36,6 +37,7 @@ class Server:
 
     def __init__(self, command: Sequence[str], said: str, home: Path, **environment: str) -> None:
         self._tail: list[str] = []
+        self._is_ready = False
         began = time.perf_counter()
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=home,
@@ -43,7 +45,7 @@ class Server:
         )  # fmt: skip
         ready = threading.Event()
         threading.Thread(target=self._read, args=(said, ready), daemon=True).start()
-        if not ready.wait(START_S) or self._process.poll() is not None:
+        if not ready.wait(START_S) or not self._is_ready:
             self.stop()
             raise CommandFailedError(f"{command[0]} did not start:\n{''.join(self._tail)}")
         self.ready_s = time.perf_counter() - began
@@ -54,6 +56,7 @@ class Server:
             self._tail[:-20] = []
             self._tail.append(line)
             if said in line:
+                self._is_ready = True
                 ready.set()
         ready.set()  # it ended
 
@@ -86,6 +89,20 @@ def memory_mb(pid: int, name: str = "VmRSS") -> float:
     return int(found[1]) / 1024
 
 
+def free_ports() -> tuple[int, int]:
+    """Return free ports of a broker and its name server.
+
+    The genuine broker takes those two below and one above its own too. All are below those that
+    the system gives to clients, which come and go.
+    """
+    while True:
+        first = random.randrange(12_000, 30_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in (first - 2, first, first + 1, first + 2):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first, first + 2
+
+
 class Broker:
     """A broker with its name server: `name_server` is for clients, `server` the broker's process.
 
@@ -96,7 +113,7 @@ class Broker:
         self.home = Path(tempfile.mkdtemp(prefix="broker-", dir=directory))
         self._stack = contextlib.ExitStack()
         self._stack.callback(_remove, self.home)
-        self.port, name_port = free_port(), free_port()
+        self.port, name_port = free_ports()
         self.name_server = f"127.0.0.1:{name_port}"
         store = self.home / "store"
         self._settings = {
@@ -136,7 +153,7 @@ class GenuineBroker(Broker):
 
     def __init__(self, directory: Path, jvm_options: Sequence[str], **more: object) -> None:
         self._jvm_options = jvm_options
-        super().__init__(directory, haListenPort=free_port(), **more)
+        super().__init__(directory, **more)
 
     def _started(self, name_port: int) -> Server:
         (self.home / "conf").mkdir()
