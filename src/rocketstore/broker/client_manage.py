@@ -16,6 +16,7 @@ from rocketstore.broker.bodies import decode_body, encode_body
 from rocketstore.broker.clients import Client, ConsumerGroup, Subscription
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.consuming import others
+from rocketstore.events import get_logger
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from rocketstore.broker.topics import Topics
     from rocketstore.consuming.service import ConsumingService
     from rocketstore.remoting.requests import Peer
+
+_log: Final = get_logger(__name__)
 
 SCAN_S: Final = 10.0
 """How often silent clients are looked for (ClientHousekeepingService)."""
@@ -157,6 +160,8 @@ class ClientManage:
 
     def notify(self, group: str) -> None:
         """Have all members of a group share its queues again, those in this process too."""
+        members = [client.client_id for client in self._clients.members(group)]
+        _log.info("group.shared_again", group=group, members=",".join(members))
         self._meet(group)
         self._tell(group)
 

@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import SEE, Refused
+from rocketstore.broker.refused import SEE, Refused, refusal
 from rocketstore.broker.sending import retry_limit
 from rocketstore.consuming.giving_back import given_back
 from rocketstore.remoting.codes import ResponseCode
@@ -62,7 +62,7 @@ class GivingBack:
         try:
             answer = self._answered(header, call)
         except Refused as refused:
-            answer = reply(refused.code, refused.remark)
+            answer = refusal(refused, call)
         self._registration.then(lambda: call.answer(answer))
         return LATER
 

@@ -20,7 +20,7 @@ from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
 from rocketstore.broker.held_pulls import SWEEP_S, HeldPull, HeldPulls
 from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
-from rocketstore.broker.refused import SEE, Refused, failure
+from rocketstore.broker.refused import SEE, Refused, failure, refusal
 from rocketstore.broker.topics import OFFSET_MOVED, not_there
 from rocketstore.config import BrokerRole
 from rocketstore.errors import InvalidFilterError, RocketStoreError
@@ -93,7 +93,7 @@ class Pulling:
         try:
             wanted = self._checked(header, call)
         except Refused as refused:
-            return reply(refused.code, refused.remark, fields={})
+            return refusal(refused, call, {})
         answer = self._page(header, wanted)
         if header.sys_flag & COMMITS and self._keeps_offsets:
             self._offsets.set(
@@ -241,7 +241,7 @@ class Pulling:
         try:
             answer = self._page(pull.header, self._checked(pull.header, pull.call))
         except Refused as refused:
-            answer = reply(refused.code, refused.remark, fields={})
+            answer = refusal(refused, pull.call, {})
         except RocketStoreError as error:  # it takes no reader now, say
             answer = failure(error, pull.call)
         pull.call.answer(answer)

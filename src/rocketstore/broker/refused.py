@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.codes import BrokerAnswer
 from rocketstore.errors import FlushFailedError, StoreClosedError
+from rocketstore.events import get_logger
 from rocketstore.remoting import requests
 from rocketstore.remoting.command import Command, reply
 
 if TYPE_CHECKING:
     from rocketstore.remoting.requests import Call
+
+_log: Final = get_logger(__name__)
 
 SEE: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """How remarks of 4.9 end (FAQUrl.suggestTodo)."""
@@ -23,6 +26,15 @@ class Refused(Exception):  # noqa: N818 - it becomes a reply
         super().__init__(remark)
         self.code = code
         self.remark = remark
+
+
+def refusal(
+    refused: Refused, call: Call, fields: dict[str, str] | None = None
+) -> Command:
+    """Return the reply to a request that a check ended, and log what was refused to whom."""
+    code, peer = call.command.code, call.peer.address
+    _log.info("request.refused", code=code, peer=peer, reason=refused.remark)
+    return reply(refused.code, refused.remark, fields=fields)
 
 
 def failure(error: BaseException, call: Call) -> Command:

@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import Refused, failure
+from rocketstore.broker.refused import Refused, failure, refusal
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import name_fault, not_there, topic_text
 from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
@@ -153,7 +153,7 @@ class Sending:
         try:
             answer = self._answered(header, call)
         except Refused as refused:
-            answer = reply(refused.code, refused.remark)
+            answer = refusal(refused, call)
         except (FlushFailedError, StoreClosedError) as error:
             answer = failure(error, call)
         if isinstance(answer, Later):

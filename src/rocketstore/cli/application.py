@@ -163,7 +163,7 @@ class _OnStderr(logging.Handler):
         complain(self.format(record))
 
 
-_ON_STDERR: Final = _OnStderr(logging.WARNING)
+_ON_STDERR: Final = _OnStderr()
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

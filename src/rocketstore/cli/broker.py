@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,7 +28,8 @@ _OF_4_9: Final = sources.BROKER_KEYS | sources.KEYS_WITHOUT_EFFECT
 def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | None = None) -> None:
     """Run a broker for clients of RocketMQ; Ctrl-C or SIGTERM ends it.
 
-    It prints where it listens, then "ready" on its standard error. A name server runs
+    It prints where it listens, then "ready" on its standard error, where it also logs its start and
+    end, what it refuses, and each time that a group shares its queues again. A name server runs
     inside unless namesrvAddr names others. Old files are deleted by the rules of retention; --set
     retention=false keeps them.
 
@@ -38,6 +40,7 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
     settings
         An unchanged broker.conf of 4.9, and single keys; see `config show`.
     """
+    logging.getLogger("rocketstore.broker").setLevel(logging.INFO)
     given = settings or StoreSettings()
     loaded = given.load_with_origins(BROKER_KEYS)
     properties = {} if given.config is None else load_broker_conf(given.config)
