@@ -28,9 +28,7 @@ class Refused(Exception):  # noqa: N818 - it becomes a reply
         self.remark = remark
 
 
-def refusal(
-    refused: Refused, call: Call, fields: dict[str, str] | None = None
-) -> Command:
+def refusal(refused: Refused, call: Call, fields: dict[str, str] | None = None) -> Command:
     """Return the reply to a request that a check ended, and log what was refused to whom."""
     code, peer = call.command.code, call.peer.address
     _log.info("request.refused", code=code, peer=peer, reason=refused.remark)
