@@ -230,7 +230,7 @@ class Pulling:
         if not self._is_listening:
             self._is_listening = True
             self._store.add_listener(self._note_arrival, self.held)
-        # What came since the page was read has told nobody.
+        # A message that came after the page was read has woken no pull.
         if self._store.max_offset(header.topic, header.queue_id) > header.queue_offset:
             self.held.remove(pull)
             self._answer(pull)

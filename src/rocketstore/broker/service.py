@@ -98,7 +98,7 @@ class BrokerService(Service):
         self._thread.stop()
 
     def forget(self, _error: RocketStoreError) -> None:
-        """Free a forked child's copies of the ports and connections, which nobody serves there."""
+        """Free a forked child's copies of the ports and connections, which it does not serve."""
         self._running = None
         for one in self._kept:
             one.forget()

@@ -135,7 +135,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at: clients, records and name servers are told of it."""
+    """Return a free port: clients, records and name servers are told of it."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

@@ -42,7 +42,7 @@ REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 DELAY_QUEUES: Final = 18
 
 MOST_QUEUES: Final = 65_536
-"""Of a topic, so that nobody has a broker count to two thousand millions; 4.9 has no limit."""
+"""Of a topic, so that no request makes a broker count to two thousand million; 4.9 has no limit."""
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 UNIT: Final = 1

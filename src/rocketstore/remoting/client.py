@@ -89,7 +89,7 @@ class RemotingClient:
         return channel
 
     def forget(self) -> None:
-        """Let go of all connections in a forked child, where nobody asks."""
+        """Let go of all connections in a forked child, which asks nothing."""
         self._turns.forget()
 
     async def close(self) -> None:

@@ -61,7 +61,7 @@ class Command(msgspec.Struct):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether no answer is wanted."""
         return bool(self.flag & ONEWAY)
 
 

@@ -1,6 +1,6 @@
 """How much and how long a connection bears, and what all of one process hold together.
 
-Law: what is held is counted in bytes: of requests that nobody has answered, of replies that the
+Law: what is held is counted in bytes: of requests that are not answered, of replies that the
 other side has not taken, of frames that are not whole. One connection holds so much and is then
 not read until it holds half; of all together too much has the one that holds most go.
 How derived: 4.9 has only idle times and, per code, a length of its queues (NettyServerConfig,

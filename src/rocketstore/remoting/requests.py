@@ -5,7 +5,7 @@ answers its request at once, or keeps the `Call` and answers it later (`LATER`):
 turn, where it has put the messages of all of them at once, or when a held pull is woken. What is
 kept is a row in a table of its owner, not a task.
 
-Law: every request ends: answered, dropped where no reply is wanted, or kept by somebody.
+Law: every request ends: answered, dropped where no reply is wanted, or kept by its row.
 How derived: NettyRemotingAbstract.processRequestCommand and NettyRemotingServer.registerProcessor
 of 4.9.8 (remoting specification, section 1.1).
 """
@@ -97,7 +97,7 @@ def not_supported(call: Call) -> Command:
 
 
 def failure(error: BaseException, call: Call) -> Command:
-    """Return what is answered where a handler raised; what nobody foresaw is logged."""
+    """Return what is answered where a handler raised; an unexpected error is logged."""
     if isinstance(error, FormatError):  # of its header or body
         return reply(ResponseCode.SYSTEM_ERROR, str(error))
     if not isinstance(error, RocketStoreError):
@@ -152,7 +152,7 @@ class RequestTable:
             return self._failed(error, call)
 
     def disconnected(self, peer: Peer) -> None:
-        """Tell everybody who keeps something of a connection."""
+        """Tell each owner of something that belongs to a connection."""
         for tell in self._disconnected:
             tell(peer)
 

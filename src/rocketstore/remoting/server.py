@@ -74,7 +74,7 @@ class RemotingServer:
         return len(self._turns.channels)
 
     def forget(self) -> None:
-        """Free the port and let go of all connections in a forked child, where nobody answers."""
+        """Free the port and let go of all connections in a forked child, which answers nothing."""
         let_go(one.fileno() for one in self._listener.sockets)
         self._turns.forget()
 
