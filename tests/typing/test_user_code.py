@@ -13,8 +13,9 @@ from support.repository import ROOT, files_with
 
 HERE = Path(__file__).parent
 EXAMPLES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith("test_"))
-RUN_WITH_SPARK = re.compile(r"docs/(guide|reference)/spark")
-"""Pages whose examples share one Spark session; `tests/spark` runs them."""
+RUN_ELSEWHERE = re.compile(r"docs/(guide|reference)/spark|docs/guide/testing|tests/")
+"""Pages whose examples other tests run: in one Spark session, or as suites of pytest."""
+NO_NAME = re.compile(r"\W")
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -45,10 +46,11 @@ def test_user_code_passes_a_strict_type_checker(cache):
 def test_python_in_the_pages_passes_a_strict_type_checker(tmp_path, cache):
     written = []
     for page in files_with(".md"):
-        if RUN_WITH_SPARK.match(str(page)):
+        if RUN_ELSEWHERE.match(str(page)):
             continue
         for number, code in enumerate(PYTHON_BLOCK.findall((ROOT / page).read_text("utf-8"))):
-            path = tmp_path / f"{page.stem.lower().replace('-', '_')}_{number}.py"
+            name = NO_NAME.sub("_", str(page.with_suffix("")).lower())
+            path = tmp_path / f"{name}_{number}.py"
             path.write_text(code)
             written.append(path)
     assert written

@@ -190,8 +190,7 @@ class BrokerService(Service):
         groups = store.attached["consuming"].settings
         topics = Topics(settings, known, groups, registration.note_change)
         table = BrokerTable(store, settings, topics, work, registration)
-        servers = await self._listen(table)
-        self._kept += servers
+        await self._listen(stack, table)
         registering = asyncio.create_task(registration.run())
         _log.info("broker.started", name=settings.broker_name, address=settings.address)
 
@@ -200,21 +199,23 @@ class BrokerService(Service):
             registration.release()
             table.pulling.close()
             await registration.unregister()
-            for server in servers:
-                await server.close()
             _log.info("broker.stopped", name=settings.broker_name)
 
         stack.push_async_callback(close)
 
-    async def _listen(self, table: BrokerTable) -> list[RemotingServer]:
+    async def _listen(self, stack: contextlib.AsyncExitStack, table: BrokerTable) -> None:
         """Listen for clients, and two ports below for those with a VIP channel if it is free."""
         host, port = self.settings.broker_ip1, self.settings.listen_port
-        servers = [await RemotingServer.open(table, host=host, port=port)]
+
+        async def listen(port: int) -> None:
+            server = await RemotingServer.open(table, host=host, port=port)
+            self._kept.append(await stack.enter_async_context(server))
+
+        await listen(port)
         try:
-            servers.append(await RemotingServer.open(table, host=host, port=port - VIP_DISTANCE))
+            await listen(port - VIP_DISTANCE)
         except RemotingError as error:
-            _log.info("broker.no_vip_port", name=self.settings.broker_name, error=str(error))
-        return servers
+            _log.warning("broker.no_vip_port", name=self.settings.broker_name, error=str(error))
 
 
 def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
