@@ -168,7 +168,17 @@ class Replicating(Networked):
         assert self.names(self.slave) == self.names(self.store)
 
 
-class Measuring(Networked):
+class Looping(Networked):
+    """What runs a loop of asyncio in the store's process."""
+
+    def is_lifted(self, fault: Fault) -> bool:
+        return super().is_lifted(fault) or fault.call == "socket.send"  # asyncio is woken by one
+
+    def start_all(self) -> None:
+        self.call(self.start)
+
+
+class Measuring(Looping):
     """Metrics: an answer is whole and true, and there is one whenever nothing fails."""
 
     def __init__(self, root: Path) -> None:
@@ -213,12 +223,6 @@ class Measuring(Networked):
             return fault.lasting or not fault.number
         return fault.call in ("socket.socketpair", "EpollSelector.__init__")
 
-    def is_lifted(self, fault: Fault) -> bool:
-        return super().is_lifted(fault) or fault.call == "socket.send"  # asyncio is woken by one
-
-    def start_all(self) -> None:
-        self.call(self.start)
-
     def use(self) -> None:
         for number in range(2):
             self.call(self.store.put, Message(topic="t", body=b"%d" % number))
@@ -234,7 +238,7 @@ class Measuring(Networked):
         wait_until(self.is_answered, "there is an answer")
 
 
-class Brokering(Networked):
+class Brokering(Looping):
     """A broker: what it acknowledged is there, and it answers whenever nothing fails."""
 
     def __init__(self, root: Path) -> None:
@@ -288,12 +292,6 @@ class Brokering(Networked):
             "EpollSelector.register", "EpollSelector.select", "EpollSelector.__init__",
             "socket.socketpair",
         ) or (fault.call == "Thread.start" and fault.code == BESIDE)  # fmt: skip
-
-    def is_lifted(self, fault: Fault) -> bool:
-        return super().is_lifted(fault) or fault.call == "socket.send"  # asyncio is woken by one
-
-    def start_all(self) -> None:
-        self.call(self.start)
 
     def use(self) -> None:
         for number in range(3):

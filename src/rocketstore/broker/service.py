@@ -94,7 +94,7 @@ class BrokerService(Service):
             raise self._failure
 
     def stop(self) -> None:
-        """Answer what is held, leave the name servers, and end the thread."""
+        """Refuse what is held, leave the name servers, and end the thread."""
         self._thread.stop()
 
     def forget(self, _error: RocketStoreError) -> None:
