@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
 from rocketstore.remoting import binary_header, json_header
-from rocketstore.remoting.command import Command, HeaderKind
+from rocketstore.remoting.command import RESPONSE, Command, HeaderKind
 from rocketstore.remoting.connection import Connection, RequestReceived, State
 from rocketstore.remoting.frame import FrameReader
 from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
@@ -58,7 +58,7 @@ def check_connection(data: bytes, commands: list[Command], error: object) -> Non
     at = len(data) // 3
     events = [*connection.receive(data[:at], 0), *connection.receive(data[at:], 0)]
     requests = [event.command for event in events if isinstance(event, RequestReceived)]
-    assert requests == [command for command in commands if not command.is_response]
+    assert requests == [command for command in commands if not command.flag & RESPONSE]
     assert (connection.state is State.CLOSED) == (error is not None)
     assert totals.requests + totals.replies == len(commands)
     assert totals.unmatched == totals.replies

@@ -5,6 +5,7 @@ It runs within the JVM of the genuine broker.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -27,9 +28,11 @@ pytestmark = [pytest.mark.java]
 OF_ITS_OWN = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d{3})?"  # a time
     r"|V4_9_\d"
+    r"|127\.0\.0\.1:\d+ *"  # of a client
     r"| +-?\d+\.\d\d [01]\.\d{4}$",  # of clusterList: how old the log is, how full the disk
     re.MULTILINE,
 )
+IN_NO_ORDER = {"topicList", "consumerConnection"}
 EQUAL_STATUS = {
     "commitLogMaxOffset", "commitLogMinOffset", "dispatchBehindBytes",
     "msgGetTotalTodayNow", "msgPutTotalTodayNow", "msgPutTotalYesterdayMorning",
@@ -49,8 +52,8 @@ class Side(NamedTuple):
         own = [one.replace("BROKER", self.address) for one in options]
         said = self.genuine.mqadmin(command, "-n", self.name_server, *own)
         said = OF_ITS_OWN.sub("*", said.replace(self.address, "BROKER"))
-        # Topics come as a set of Java.
-        return "\n".join(sorted(said.splitlines())) if command == "topicList" else said
+        # Topics and connections come as sets of Java.
+        return "\n".join(sorted(said.splitlines())) if command in IN_NO_ORDER else said
 
 
 def fill(address: str) -> None:
@@ -131,3 +134,40 @@ def test_mqadmin_says_the_same_of_a_genuine_broker_and_of_ours(sides: tuple[Side
     told, own = status(theirs), status(ours)
     assert told.keys() - own.keys() == set()
     assert {key: own[key] for key in EQUAL_STATUS} == {key: told[key] for key in EQUAL_STATUS}
+
+
+ONLINE = (
+    ("consumerProgress",),
+    ("consumerConnection", "-g", "online"),
+    ("consumerConnection", "-g", "watching"),
+)
+
+
+def beat(client: Wire, name: str, group: dict[str, object]) -> None:
+    topics = ("orders", "%RETRY%{groupName}".format(**group))
+    subscriptions = [{"topic": topic, **SUBSCRIPTION} for topic in topics]
+    data = {"clientID": name, "consumerDataSet": [{**group, "subscriptionDataSet": subscriptions}]}
+    assert client.ask(34, None, json.dumps(data).encode()).code == 0
+
+
+SUBSCRIPTION = {
+    "subString": "paid || sent", "subVersion": 7, "expressionType": "TAG", "classFilterMode": False,
+    "tagsSet": ["paid", "sent"], "codeSet": [3433164, 3526552],
+}  # fmt: skip
+
+
+def test_mqadmin_says_the_same_of_consumers_that_are_online(sides: tuple[Side, Side]) -> None:
+    pushes = {"groupName": "online", "consumeType": "CONSUME_PASSIVELY",
+              "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
+    pulls = {"groupName": "watching", "consumeType": "CONSUME_ACTIVELY",
+             "messageModel": "BROADCASTING", "consumeFromWhere": "CONSUME_FROM_TIMESTAMP"}
+    with contextlib.ExitStack() as stack:
+        for side in sides:
+            for name, group in (("one", pushes), ("two", pushes), ("three", pulls)):
+                client = stack.enter_context(Wire(side.address))
+                beat(client, name, group)
+        theirs, ours = sides
+        for command in ONLINE:
+            said = theirs.says(*command)
+            assert ours.says(*command) == said
+            assert "online" in said or "orders" in said

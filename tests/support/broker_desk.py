@@ -8,7 +8,7 @@ from rocketstore import MessageStore, StoreConfig
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.table import BrokerTable
 from rocketstore.broker.topics import Topics, first_topics
-from rocketstore.remoting.command import Command
+from rocketstore.remoting.command import RESPONSE, Command
 from rocketstore.remoting.limits import Totals
 from rocketstore.remoting.requests import LATER, Call, Later
 from rocketstore.tables.topic_settings import TopicSettings
@@ -127,7 +127,7 @@ class Desk:
         texts = None if fields is None else {key: _text(one) for key, one in fields.items()}
         command = Command(code, fields=texts, body=body, version=version)
         self.table.process([Call(command, 0, peer, self.clock.now_ms)], self.totals)
-        replies = [one for one in peer.heard[before:] if one.is_response]
+        replies = [one for one in peer.heard[before:] if one.flag & RESPONSE]
         return replies[-1] if replies else None
 
     def answer(self, *request: Any, **more: Any) -> Command:

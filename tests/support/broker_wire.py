@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Self
 
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import Command
+from rocketstore.remoting.requests import RequestTable
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from rocketstore.remoting.limits import Totals
-    from rocketstore.remoting.requests import Call, Peer
+    from rocketstore.remoting.requests import Call
 
 
 class Wire:
@@ -26,7 +26,7 @@ class Wire:
 
     def __enter__(self) -> Self:
         async def made() -> RemotingClient:
-            return RemotingClient(self)
+            return RemotingClient(RequestTable((), unknown=self._take))
 
         self._client = self._runner.run(made())
         return self
@@ -35,13 +35,8 @@ class Wire:
         self._runner.run(self._client.close())
         self._runner.close()
 
-    def process(self, calls: Sequence[Call], _totals: Totals) -> None:
-        for call in calls:
-            self.told.append(call.command)
-            call.answer(None)
-
-    def disconnected(self, peer: Peer) -> None:
-        pass
+    def _take(self, call: Call) -> None:
+        self.told.append(call.command)
 
     def ask(
         self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""

@@ -23,14 +23,12 @@ from rocketstore.errors import RemotingError
 from rocketstore.format.record import decode_record
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import ONEWAY, Command
+from rocketstore.remoting.requests import RequestTable
 from support.broker_desk import SEND
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rocketstore.remoting.limits import Totals
-    from rocketstore.remoting.requests import Call, Peer
+    from collections.abc import Iterator, Mapping
 
 TOPIC: Final = "orders"
 BROKER: Final = "broker-a"
@@ -76,17 +74,11 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.remoting = RemotingClient(self)
+        asked = RequestTable((), unknown=lambda call: self.told(call.command))
+        self.remoting = RemotingClient(asked)
 
-    def process(self, calls: Sequence[Call], _totals: Totals) -> None:
+    def told(self, command: Command) -> None:
         """Take what the broker asks."""
-        for call in calls:
-            self.told(call.command)
-            call.answer(None)
-
-    def told(self, command: Command) -> None: ...
-
-    def disconnected(self, peer: Peer) -> None: ...
 
     async def ask(self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"",
                   *, flag: int = 0) -> Command:  # fmt: skip

@@ -3,7 +3,8 @@
 Law: a notice goes to all members of a group, before the heartbeat that caused it is answered.
 
 How derived: ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerIdsChangeListener of
-4.9 (codes 34, 35, 38, 40 and 46; broker specification, section 2.5).
+4.9 (codes 34, 35, 38, 40 and 46; broker specification, section 2.5), and what AdminBrokerProcessor
+says of a group (code 203).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from rocketstore.broker.bodies import decode_body, encode_body
 from rocketstore.broker.clients import Client, ConsumerGroup, Subscription
-from rocketstore.broker.codes import BrokerRequest
+from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.consuming import others
 from rocketstore.events import get_logger
 from rocketstore.remoting.codes import ResponseCode
@@ -48,19 +49,12 @@ _PLACES: Final = (
 """Enumerations of heartbeats: clients say names, or their numbers."""
 
 
-class _SubscriptionData(msgspec.Struct, rename="camel"):
-    topic: str
-    sub_string: str = "*"
-    sub_version: int = 0
-    expression_type: str | None = None
-
-
 class _ConsumerData(msgspec.Struct, rename="camel"):
     group_name: str
     consume_type: str | int = 1
     message_model: str | int = 1
     consume_from_where: str | int = 0
-    subscription_data_set: list[_SubscriptionData] = []
+    subscription_data_set: list[Subscription] = []
     unit_mode: bool = False
 
 
@@ -76,7 +70,7 @@ class _Heartbeat(msgspec.Struct, rename={"client_id": "clientID", "producers": "
 
 
 class _CheckBody(msgspec.Struct, rename="camel"):
-    subscription_data: _SubscriptionData | None = None
+    subscription_data: Subscription | None = None
 
 
 class UnregisterHeader(Header, rename={"client_id": "clientID", "producer_group": "producerGroup",
@@ -122,6 +116,7 @@ class ClientManage:
             Row(BrokerRequest.UNREGISTER_CLIENT, UnregisterHeader, None, self.unregister),
             Row(BrokerRequest.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, None, self.members),
             Row(BrokerRequest.CHECK_CLIENT_CONFIG, Header, None, self.check),
+            Row(BrokerRequest.GET_CONSUMER_CONNECTION_LIST, GroupHeader, None, self.connections),
         ]
 
     def heartbeat(self, _header: Header, call: Call) -> Later:
@@ -149,10 +144,7 @@ class ClientManage:
         group.consume_type = _name(said.consume_type, _TYPES)
         group.message_model = _name(said.message_model, _MODELS)
         group.consume_from = _name(said.consume_from_where, _PLACES)
-        group.subscribe(
-            Subscription(one.topic, one.sub_string, one.sub_version, one.expression_type)
-            for one in said.subscription_data_set
-        )
+        group.subscribe(said.subscription_data_set)
         if self._clients.add_consumer(name, client, group):
             self.notify(name)
         else:
@@ -208,15 +200,26 @@ class ClientManage:
     def check(self, _header: Header, call: Call) -> Command:
         """Say whether a subscription can be served: one by tags can."""
         wanted = decode_body(call.command.body, _CheckBody).subscription_data
-        if (
-            wanted is None
-            or Subscription(wanted.topic, expression_type=wanted.expression_type).is_by_tags
-        ):
+        if wanted is None or wanted.is_by_tags:
             return reply()
         remark = (
             f"The broker does not support consumer to filter message by {wanted.expression_type}"
         )
         return reply(ResponseCode.SYSTEM_ERROR, remark)
+
+    def connections(self, header: GroupHeader, _call: Call) -> Command:
+        """Say which clients a group has, and what it subscribes to."""
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
+            remark = f"the consumer group[{header.consumer_group}] not online"
+            return reply(BrokerAnswer.CONSUMER_NOT_ONLINE, remark)
+        body = {
+            "connectionSet": [_connection(client) for client in group.clients.values()],
+            "consumeFromWhere": group.consume_from, "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": msgspec.to_builtins(group.subscriptions),
+        }  # fmt: skip
+        return reply(body=encode_body(body))
 
     def scan(self) -> None:
         """Let go of clients that were silent for too long."""
@@ -227,3 +230,10 @@ class ClientManage:
         """Let go of the clients of a connection."""
         for group in self._clients.disconnect(peer):
             self.notify(group)
+
+
+def _connection(client: Client) -> dict[str, object]:
+    return {
+        "clientAddr": client.peer.address, "clientId": client.client_id,
+        "language": client.language and client.language.name, "version": client.version,
+    }  # fmt: skip

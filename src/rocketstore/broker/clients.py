@@ -9,7 +9,7 @@ section 2.5).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -36,13 +36,20 @@ class Client(msgspec.Struct):
     heard_ms: int
 
 
-class Subscription(msgspec.Struct, frozen=True):
-    """What a group wants of a topic (SubscriptionData)."""
+class Subscription(msgspec.Struct, frozen=True, rename="camel"):
+    """What a group wants of a topic (SubscriptionData).
+
+    The last three are told to administrators as clients say them: tags and their hashes are in
+    `sub_string`.
+    """
 
     topic: str
     sub_string: str = "*"
     sub_version: int = 0
     expression_type: str | None = TAG
+    class_filter_mode: Any = False
+    tags_set: Any = []
+    code_set: Any = []
 
     @property
     def is_by_tags(self) -> bool:

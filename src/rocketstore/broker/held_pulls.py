@@ -8,6 +8,7 @@ How derived: PullRequestHoldService and ManyPullRequest of 4.9 (broker specifica
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,24 +16,25 @@ import msgspec
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from rocketstore.broker.pull_headers import PullHeader
     from rocketstore.remoting.requests import Call, Peer
     from rocketstore.storage.dispatch.dispatcher import Arrival
 
-SWEEP_S: Final = 5.0
-"""How often all are looked at (PullRequestHoldService.run)."""
+LOOK_MS: Final = 5000
+"""How often each is looked at; 4.9 looks at all of them together (PullRequestHoldService.run)."""
 
 _LOW_BITS: Final = 0xFFFFFFFF
 
 
 class HeldPull(msgspec.Struct, eq=False):
-    """One pull; `tags` are the hashes that it wants, None all."""
+    """One pull; `tags` are the hashes that it wants, None all; `look_ms` is when it is looked at."""
 
     header: PullHeader
     call: Call
     until_ms: int
+    look_ms: int
     tags: frozenset[int] | None
 
     def wants(self, tags_code: int) -> bool:
@@ -46,6 +48,7 @@ class HeldPulls:
     def __init__(self) -> None:
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_peer: dict[Peer, dict[HeldPull, None]] = {}
+        self._by_look: OrderedDict[HeldPull, None] = OrderedDict()
 
     def __bool__(self) -> bool:
         """Return whether any pull is held."""
@@ -57,18 +60,20 @@ class HeldPulls:
 
     def __len__(self) -> int:
         """Return how many there are."""
-        return sum(map(len, self._by_queue.values()))
+        return len(self._by_look)
 
     def add(self, pull: HeldPull) -> None:
         """Hold a pull."""
         queue = QueueKey(pull.header.topic, pull.header.queue_id)
         self._by_queue.setdefault(queue, {})[pull] = None
         self._by_peer.setdefault(pull.call.peer, {})[pull] = None
+        self._by_look[pull] = None
 
     def remove(self, pull: HeldPull) -> None:
         """Hold a pull no longer."""
         _remove(self._by_queue, QueueKey(pull.header.topic, pull.header.queue_id), pull)
         _remove(self._by_peer, pull.call.peer, pull)
+        self._by_look.pop(pull, None)
 
     def disconnected(self, peer: Peer) -> None:
         """Forget the pulls of a connection."""
@@ -88,23 +93,22 @@ class HeldPulls:
         return woken
 
     def due(self, now_ms: int, max_offset: Callable[[str, int], int]) -> list[HeldPull]:
-        """Take out the pulls whose time is over, and those of queues that got on."""
-        due = list(self._due(now_ms, max_offset))
-        for pull in due:
-            self.remove(pull)
+        """Look at those whose turn it is: take out who waited long enough, or whose queue got on."""
+        due = []
+        while (pull := next(iter(self._by_look), None)) and pull.look_ms <= now_ms:
+            pull.look_ms += LOOK_MS
+            self._by_look.move_to_end(pull)
+            end = max_offset(pull.header.topic, pull.header.queue_id)
+            if end > pull.header.queue_offset or now_ms >= pull.until_ms:
+                due.append(pull)
+                self.remove(pull)
         return due
-
-    def _due(self, now_ms: int, max_offset: Callable[[str, int], int]) -> Iterator[HeldPull]:
-        for queue, held in self._by_queue.items():
-            end = max_offset(*queue)
-            for pull in held:
-                if end > pull.header.queue_offset or now_ms >= pull.until_ms:
-                    yield pull
 
     def take_all(self) -> list[HeldPull]:
         """Take out all, as the broker ends."""
-        pulls = [pull for held in self._by_queue.values() for pull in held]
-        self._by_queue, self._by_peer = {}, {}
+        pulls = list(self._by_look)
+        for pull in pulls:
+            self.remove(pull)
         return pulls
 
 

@@ -18,7 +18,7 @@ from rocketstore.broker.bodies import encode_body
 from rocketstore.broker.clients import Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
-from rocketstore.broker.held_pulls import SWEEP_S, HeldPull, HeldPulls
+from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls
 from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
 from rocketstore.broker.refused import SEE, Refused, failure, refusal
 from rocketstore.broker.topics import OFFSET_MOVED, not_there
@@ -59,6 +59,9 @@ _CODES: Final = {
 }
 _log: Final = get_logger(__name__)
 
+SWEEP_S: Final = 0.05
+"""How often held pulls are looked at: those whose turn it is."""
+
 
 class Pulling:
     """Answers pulls, at once or later."""
@@ -79,6 +82,7 @@ class Pulling:
         self.held = HeldPulls()
         self.given = GivenCounts(monotonic)
         loop.every(SWEEP_S, self.sweep)
+        loop.every(LOOK_MS / 1000, self.listen_no_more)
         loop.every(SAMPLE_MS / 1000, self.given.sample)
 
     def rows(self) -> list[Row]:
@@ -225,7 +229,8 @@ class Pulling:
             else settings.short_polling_time_mills
         )
         tags = frozenset(string_hash(tag) & 0xFFFFFFFF for tag in parse_tags(wanted)) or None
-        pull = HeldPull(header, call, self._monotonic() + wait_ms, tags)
+        now_ms = self._monotonic()
+        pull = HeldPull(header, call, now_ms + wait_ms, now_ms + LOOK_MS, tags)
         self.held.add(pull)
         if not self._is_listening:
             self._is_listening = True
@@ -258,6 +263,9 @@ class Pulling:
         """Answer the pulls whose time is over, and those that waited for other tags."""
         for pull in self.held.due(self._monotonic(), self._store.max_offset):
             self._answer(pull)
+
+    def listen_no_more(self) -> None:
+        """Let dispatch go on without a listener while nothing is held."""
         if self._is_listening and not self.held:
             self._is_listening = False
             self._store.remove_listener(self._note_arrival)

@@ -206,14 +206,10 @@ class BrokerService(Service):
     async def _listen(self, stack: contextlib.AsyncExitStack, table: BrokerTable) -> None:
         """Listen for clients, and two ports below for those with a VIP channel if it is free."""
         host, port = self.settings.broker_ip1, self.settings.listen_port
-
-        async def listen(port: int) -> None:
-            server = await RemotingServer.open(table, host=host, port=port)
-            self._kept.append(await stack.enter_async_context(server))
-
-        await listen(port)
+        server = await RemotingServer.open(table, host=host, port=port)
+        self._kept.append(await stack.enter_async_context(server))
         try:
-            await listen(port - VIP_DISTANCE)
+            await server.listen(host, port - VIP_DISTANCE)
         except RemotingError as error:
             _log.warning("broker.no_vip_port", name=self.settings.broker_name, error=str(error))
 

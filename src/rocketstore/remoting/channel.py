@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocketstore.remoting.command import Command
     from rocketstore.remoting.frame import FrameFault
     from rocketstore.remoting.limits import Limits
-    from rocketstore.remoting.requests import Processor
+    from rocketstore.remoting.requests import RequestTable
 
 SWEEP_S: Final = 1.0
 """How often times and limits are looked at."""
@@ -171,7 +171,7 @@ class Turns:
     """What the channels of one server or client share: their limits, their totals, their turn."""
 
     def __init__(
-        self, processor: Processor, limits: Limits, clock: Callable[[], int] = monotonic_ms
+        self, processor: RequestTable, limits: Limits, clock: Callable[[], int] = monotonic_ms
     ) -> None:
         self.limits = limits
         self.totals = Totals()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from rocketstore.remoting.command import Command
     from rocketstore.remoting.limits import Limits
-    from rocketstore.remoting.requests import Processor
 
 CONNECT_MS: Final = 3000
 REQUEST_MS: Final = 3000
@@ -36,7 +35,7 @@ class RemotingClient:
 
     def __init__(
         self,
-        processor: Processor | None = None,
+        processor: RequestTable | None = None,
         *,
         limits: Limits = DEFAULT_LIMITS,
         clock: Callable[[], int] = monotonic_ms,

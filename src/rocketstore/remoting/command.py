@@ -54,16 +54,6 @@ class Command(msgspec.Struct):
     kind: HeaderKind = HeaderKind.JSON
     body: bytes = b""
 
-    @property
-    def is_response(self) -> bool:
-        """Whether it answers a request."""
-        return bool(self.flag & RESPONSE)
-
-    @property
-    def is_oneway(self) -> bool:
-        """Whether no answer is wanted."""
-        return bool(self.flag & ONEWAY)
-
 
 def reply(
     code: int = ResponseCode.SUCCESS,

@@ -1,9 +1,8 @@
 """Requests that came, and the table in which code, header type and processor meet.
 
 Requests that are ready in one turn of the event loop are handed over together. A row of the table
-answers its request at once, or keeps the `Call` and answers it later (`LATER`): at the end of the
-turn, where it has put the messages of all of them at once, or when a held pull is woken. What is
-kept is a row in a table of its owner, not a task.
+answers its request at once, or keeps the `Call` and answers it later (`LATER`): when a sync is
+over, or a held pull is woken. What is kept is a row in a table of its owner, not a task.
 
 Law: every request ends: answered, dropped where no reply is wanted, or kept by its row.
 How derived: NettyRemotingAbstract.processRequestCommand and NettyRemotingServer.registerProcessor
@@ -79,16 +78,6 @@ class Row(NamedTuple):
     handle: Callable[[Any, Call], Command | Later | None]
 
 
-class Processor(Protocol):
-    """What does something with requests."""
-
-    def process(self, calls: Sequence[Call], totals: Totals) -> None:
-        """Answer, drop or keep what is ready in one turn."""
-
-    def disconnected(self, peer: Peer) -> None:
-        """Take note that a connection ended; what is kept of it goes nowhere any more."""
-
-
 def not_supported(call: Call) -> Command:
     """Return what a broker answers to a code that it does not know."""
     # Compatible: the blank in front is 4.9's.
@@ -108,8 +97,7 @@ def failure(error: BaseException, call: Call) -> Command:
 class RequestTable:
     """Hands each request to the row of its code, and any other to `unknown`.
 
-    `turn_ended` are called after the calls of each turn, for rows that do the work of a turn at
-    once; `disconnected` for each connection that ends.
+    `disconnected` are called for each connection that ends.
     """
 
     def __init__(
@@ -118,7 +106,6 @@ class RequestTable:
         *,
         unknown: Callable[[Call], Command | None] = not_supported,
         failed: Callable[[BaseException, Call], Command] = failure,
-        turn_ended: Sequence[Callable[[], None]] = (),
         disconnected: Sequence[Callable[[Peer], None]] = (),
     ) -> None:
         self.rows: dict[int, Row] = {}
@@ -128,7 +115,6 @@ class RequestTable:
             self.rows[row.code] = row
         self._unknown = unknown
         self._failed = failed
-        self._turn_ended = turn_ended
         self._disconnected = disconnected
 
     def process(self, calls: Sequence[Call], totals: Totals) -> None:
@@ -137,8 +123,6 @@ class RequestTable:
             answer = self._handled(call, totals)
             if not isinstance(answer, Later):
                 _answer(call, answer, totals)
-        for ended in self._turn_ended:
-            ended()
 
     def _handled(self, call: Call, totals: Totals) -> Command | Later | None:
         row = self.rows.get(call.command.code)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.remoting.limits import Limits
-    from rocketstore.remoting.requests import Processor
+    from rocketstore.remoting.requests import RequestTable
 
 BACKLOG: Final = 1024
 """As serverSocketBacklog of 4.9."""
@@ -28,45 +28,54 @@ DRAIN_MS: Final = 1000
 
 
 class RemotingServer:
-    """Listens at `address` while it is open: ``async with await RemotingServer.open(…)``."""
+    """Listens at `address` while it is open: ``async with await RemotingServer.open(…)``.
 
-    def __init__(self, listener: asyncio.Server, turns: Turns) -> None:
-        if not listener.sockets:  # asyncio takes a refusal for an address of another kind
-            raise OSError("the system gave no socket")
-        self._listener = listener
+    Its limits and totals are those of all connections, of whatever address.
+    """
+
+    address: tuple[str, int]
+
+    def __init__(self, turns: Turns) -> None:
         self._turns = turns
+        self._listeners: list[asyncio.Server] = []
         self.totals = turns.totals
-        host, port = listener.sockets[0].getsockname()[:2]
-        self.address: tuple[str, int] = host, port
 
     @classmethod
     async def open(
         cls,
-        processor: Processor,
+        processor: RequestTable,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
         limits: Limits = DEFAULT_LIMITS,
         clock: Callable[[], int] = monotonic_ms,
     ) -> Self:
-        """Listen at an address; `RemotingError` where it is in use, or not of this machine."""
-        turns, listener = Turns(processor, limits, clock), None
+        """Listen at an address; see `listen`."""
+        server = cls(Turns(processor, limits, clock))
+        try:
+            server.address = await server.listen(host, port)
+        except BaseException:
+            await server.close(0)
+            raise
+        return server
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Listen at another address; `RemotingError` where it is in use, or not of this machine."""
         loop = asyncio.get_running_loop()
         try:
             listener = await loop.create_server(
-                lambda: Channel(turns), host, port, backlog=BACKLOG, reuse_address=True
+                lambda: Channel(self._turns), host, port, backlog=BACKLOG, reuse_address=True
             )
-            return cls(listener, turns)
-        except BaseException as error:
-            if listener is not None:
-                listener.close()
-            await turns.close(0)
-            if not isinstance(error, OSError | OverflowError):
-                raise
+            self._listeners.append(listener)
+            if not listener.sockets:  # asyncio takes a refusal for an address of another kind
+                raise OSError("the system gave no socket")
+            own_host, own_port = listener.sockets[0].getsockname()[:2]
+        except (OSError, OverflowError) as error:
             raise RemotingError(
                 f"cannot listen at {host}:{port}: {error}",
                 hint="choose another port or host; port 0 takes any free one",
             ) from error
+        return own_host, own_port
 
     @property
     def connection_count(self) -> int:
@@ -75,14 +84,16 @@ class RemotingServer:
 
     def forget(self) -> None:
         """Free the port and let go of all connections in a forked child, which answers nothing."""
-        let_go(one.fileno() for one in self._listener.sockets)
+        let_go(one.fileno() for each in self._listeners for one in each.sockets)
         self._turns.forget()
 
     async def close(self, drain_ms: int = DRAIN_MS) -> None:
         """Listen no more, answer what is owed within `drain_ms`, and end all connections."""
-        self._listener.close()
+        for one in self._listeners:
+            one.close()
         await self._turns.close(drain_ms)
-        await self._listener.wait_closed()
+        for one in self._listeners:
+            await one.wait_closed()
 
     async def __aenter__(self) -> Self:
         return self

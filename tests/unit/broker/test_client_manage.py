@@ -168,3 +168,24 @@ def test_heartbeat_that_is_no_json_is_an_error_of_that_request_alone(desk: Desk)
     for body in (b"{", b"[]", b'{"consumerDataSet":[{}]}', b"\xff"):
         assert desk.answer(34, None, body).code == 1
     assert desk.totals.failed[34] == 4
+
+
+def test_administrators_hear_who_is_online_and_what_was_said_of_the_group(desk: Desk) -> None:
+    peer = Peer(1)
+    said = {"topic": "orders", "subString": "a", "subVersion": 5, "tagsSet": ["a"], "codeSet": [97]}
+    group = {"groupName": "G", "consumeType": 1, "messageModel": 1, "consumeFromWhere": 0,
+             "subscriptionDataSet": [said]}  # fmt: skip
+    body = json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode()
+    desk.call(34, None, body, peer=peer)
+    assert json.loads(desk.answer(203, {"consumerGroup": "G"}).body) == {
+        "connectionSet": [
+            {"clientAddr": peer.address, "clientId": "c", "language": "PYTHON", "version": 399}
+        ],
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "subscriptionTable": {
+            "orders": {**said, "expressionType": "TAG", "classFilterMode": False}
+        },
+    }  # fmt: skip
+    absent = desk.answer(203, {"consumerGroup": "H"})
+    assert (absent.code, absent.remark) == (206, "the consumer group[H] not online")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketstore.broker.held_pulls import LOOK_MS
 from rocketstore.remoting.fields import field_rows
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def test_odd_request_fails_by_itself_and_by_name(
         desk.call(int(row.code), said, chance.choice(BODIES))
         if number % 50 == 0:
             desk.store.wait_dispatched()
+            desk.clock.now_ms += LOOK_MS
             desk.table.pulling.sweep()
     assert [one for one in caplog.messages if "failed" in one] == []
     assert desk.answer(30, {"topic": "orders", "queueId": 0}).code == 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message
+from rocketstore.broker.held_pulls import LOOK_MS
 from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
 from support.broker_desk import Desk, Peer
 from support.inside import parts_of
@@ -26,6 +27,11 @@ PULL = {
 
 def pull(desk: Desk, *, peer: Peer | None = None, **changed: object) -> Command | None:
     return desk.call(11, {**PULL, **changed}, peer=peer)
+
+
+def sweep_after(desk: Desk, wait_ms: int) -> None:
+    desk.clock.now_ms += wait_ms
+    desk.table.pulling.sweep()
 
 
 @pytest.fixture
@@ -72,21 +78,37 @@ def test_message_with_other_tags_leaves_a_pull_for_the_sweep(orders: Desk) -> No
     orders.send("orders", properties="TAGS\1b")
     orders.store.wait_dispatched()
     assert len(orders.table.pulling.held) == 1
-    orders.table.pulling.sweep()
+    sweep_after(orders, LOOK_MS)
     assert (orders.peer.last.code, orders.peer.last.remark) == (20, "NO_MATCHED_MESSAGE")
     assert orders.peer.last.fields
     assert orders.peer.last.fields["nextBeginOffset"] == "3"
 
 
 def test_pull_is_answered_by_the_sweep_after_its_time(orders: Desk) -> None:
-    assert pull(orders, queueOffset=2, suspendTimeoutMillis=3000) is None
-    orders.clock.now_ms += 2999
-    orders.table.pulling.sweep()
-    assert orders.peer.last.code == 0
-    assert len(orders.table.pulling.held) == 1
-    orders.clock.now_ms += 1
-    orders.table.pulling.sweep()
+    assert pull(orders, queueOffset=2, suspendTimeoutMillis=6000) is None
+    for wait_ms in (5000, 999, 3000):
+        sweep_after(orders, wait_ms)
+        assert orders.peer.last.code == 0
+    sweep_after(orders, 1001)
     assert (orders.peer.last.code, orders.peer.last.remark) == (19, "OFFSET_OVERFLOW_ONE")
+
+
+def test_held_pulls_are_looked_at_each_in_its_turn(orders: Desk) -> None:
+    held, looked = orders.table.pulling.held, []
+    for _ in range(10):
+        assert pull(orders, queueOffset=2) is None
+        orders.clock.now_ms += 10
+
+    def end(topic: str, _queue_id: int) -> int:
+        looked.append(topic)
+        return 2
+
+    for _ in range(2 * LOOK_MS // 50):  # none more than its share, whenever they are looked at
+        orders.clock.now_ms += 50
+        before = len(looked)
+        assert held.due(orders.clock.now_ms, end) == []
+        assert len(looked) - before <= 5
+    assert len(looked) == 20
 
 
 def test_short_polling_holds_a_pull_for_its_own_time(tmp_path: Path) -> None:
@@ -94,8 +116,7 @@ def test_short_polling_holds_a_pull_for_its_own_time(tmp_path: Path) -> None:
     desk.send("orders")
     desk.store.wait_dispatched()
     assert pull(desk, queueOffset=1) is None
-    desk.clock.now_ms += 1000
-    desk.table.pulling.sweep()
+    sweep_after(desk, LOOK_MS)
     assert desk.peer.last.code == 19
     desk.close()
 
@@ -145,7 +166,8 @@ def test_nothing_listens_to_dispatch_while_nothing_is_held(orders: Desk) -> None
     assert board.listeners == ()
     assert pull(orders, queueOffset=2, suspendTimeoutMillis=0) is None
     assert len(board.listeners) == 1
-    orders.table.pulling.sweep()
+    sweep_after(orders, LOOK_MS)
+    orders.table.pulling.listen_no_more()
     assert board.listeners == ()
 
 

@@ -67,23 +67,9 @@ def test_a_row_gets_its_typed_header_and_answers():
     assert reply_header(found, Number) == Number(5)
 
 
-def test_a_turn_is_done_at_once_and_answered_in_the_end():
-    kept, sizes = [], []
-
-    def keep(header, call):
-        kept.append((header.number, call))
-        return LATER
-
-    def put_all():
-        sizes.append(len(kept))
-        for value, call in kept:
-            call.answer(reply(remark=str(value)))
-        kept.clear()
-
-    table = RequestTable([Row(ROUTE, Number, None, keep)], turn_ended=[put_all])
-    found = answers(table, number(1), Command(CLUSTER), number(2))
-    assert sizes == [2]
-    assert [one.remark for one in found] == [" request type 106 not supported", "1", "2"]
+def test_a_code_without_a_row_is_not_supported():
+    [found] = answers(RequestTable([]), Command(CLUSTER))
+    assert (found.code, found.remark) == (3, " request type 106 not supported")
 
 
 def test_a_call_that_is_kept_is_answered_when_its_keeper_likes():

@@ -321,6 +321,23 @@ def test_more_connections_than_the_limit_are_closed_as_they_come(run):
     run(main)
 
 
+def test_limits_and_totals_are_those_of_all_addresses_of_a_server(run):
+    async def main():
+        async with await RemotingServer.open(Echo(), limits=Limits(most_connections=1)) as server:
+            second = await server.listen("127.0.0.1", 0)
+            first = connected(server, framed(Command(ECHO)))
+            await read_commands(first, 1)
+            other = socket.create_connection(second)
+            other.settimeout(0)
+            await assert_closed(other)
+            assert server.totals.closed == {CloseReason.TOO_MANY: 1}
+            first.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(second)
+
+    run(main)
+
+
 def test_a_server_that_ends_answers_what_it_owes(run):
     async def main():
         echo = Echo()
