@@ -157,10 +157,18 @@ SUBSCRIPTION = {
 
 
 def test_mqadmin_says_the_same_of_consumers_that_are_online(sides: tuple[Side, Side]) -> None:
-    pushes = {"groupName": "online", "consumeType": "CONSUME_PASSIVELY",
-              "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
-    pulls = {"groupName": "watching", "consumeType": "CONSUME_ACTIVELY",
-             "messageModel": "BROADCASTING", "consumeFromWhere": "CONSUME_FROM_TIMESTAMP"}
+    pushes = {
+        "groupName": "online",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+    }
+    pulls = {
+        "groupName": "watching",
+        "consumeType": "CONSUME_ACTIVELY",
+        "messageModel": "BROADCASTING",
+        "consumeFromWhere": "CONSUME_FROM_TIMESTAMP",
+    }
     with contextlib.ExitStack() as stack:
         for side in sides:
             for name, group in (("one", pushes), ("two", pushes), ("three", pulls)):
