@@ -29,7 +29,7 @@ _LOW_BITS: Final = 0xFFFFFFFF
 
 
 class HeldPull(msgspec.Struct, eq=False):
-    """One pull; `tags` are the hashes that it wants, None all; `look_ms` is when it is looked at."""
+    """One pull, looked at again at `look_ms`; `tags` are the hashes that it wants, None all."""
 
     header: PullHeader
     call: Call
@@ -93,7 +93,7 @@ class HeldPulls:
         return woken
 
     def due(self, now_ms: int, max_offset: Callable[[str, int], int]) -> list[HeldPull]:
-        """Look at those whose turn it is: take out who waited long enough, or whose queue got on."""
+        """Look at those whose turn it is: take out who waited enough, or whose queue got on."""
         due = []
         while (pull := next(iter(self._by_look), None)) and pull.look_ms <= now_ms:
             pull.look_ms += LOOK_MS

@@ -67,15 +67,12 @@ class RemotingServer:
                 lambda: Channel(self._turns), host, port, backlog=BACKLOG, reuse_address=True
             )
             self._listeners.append(listener)
-            if not listener.sockets:  # asyncio takes a refusal for an address of another kind
-                raise OSError("the system gave no socket")
-            own_host, own_port = listener.sockets[0].getsockname()[:2]
+            return _address_of(listener)
         except (OSError, OverflowError) as error:
             raise RemotingError(
                 f"cannot listen at {host}:{port}: {error}",
                 hint="choose another port or host; port 0 takes any free one",
             ) from error
-        return own_host, own_port
 
     @property
     def connection_count(self) -> int:
@@ -100,6 +97,13 @@ class RemotingServer:
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
+
+
+def _address_of(listener: asyncio.Server) -> tuple[str, int]:
+    if not listener.sockets:  # asyncio takes a refusal for an address of another kind
+        raise OSError("the system gave no socket")
+    host, port = listener.sockets[0].getsockname()[:2]
+    return host, port
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
