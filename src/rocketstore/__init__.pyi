@@ -52,8 +52,8 @@ from rocketstore.message import Message as Message
 from rocketstore.message_store import MessageStore as MessageStore
 from rocketstore.storage.queues.consumer_filters import ConsumerFilters as ConsumerFilters
 from rocketstore.storage.attached import Service as Service
-from rocketstore.storage.audit.repair import repair_store as repair_store
-from rocketstore.storage.audit.repair_plan import RepairReport as RepairReport
+from rocketstore.audit.repair import repair_store as repair_store
+from rocketstore.audit.repair_plan import RepairReport as RepairReport
 from rocketstore.storage.dispatch.dispatch_service import DispatchHealth as DispatchHealth
 from rocketstore.storage.dispatch.dispatcher import Arrival as Arrival
 from rocketstore.storage.files.pread_files import LogFile as LogFile
@@ -78,9 +78,9 @@ from rocketstore.transaction.checks import CheckAnswer as CheckAnswer
 from rocketstore.transaction.records import EndStatus as EndStatus
 from rocketstore.transaction.transactions import EndResult as EndResult, HalfMessage as HalfMessage
 from rocketstore.units import ByteRange as ByteRange, QueueKey as QueueKey
-from rocketstore.upkeep import verify_store as verify_store
-from rocketstore.verification.file_rules import FileFinding as FileFinding
-from rocketstore.verification.findings import (
+from rocketstore.audit.verify import verify_store as verify_store
+from rocketstore.rules.files import FileFinding as FileFinding
+from rocketstore.rules.findings import (
     Finding as Finding,
     Severity as Severity,
     VerifyReport as VerifyReport,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.config import RecoveryPolicy
-from rocketstore.storage.audit.repair import rebuild_store
 from support.clock import Clock
 from support.power_cut import PowerCutError
 from support.shadow_disk import ShadowDisk

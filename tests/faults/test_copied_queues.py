@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore, RecoveryPolicy, repair_store, verify_store
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.storage.audit.repair import rebuild_store
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, crashed
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.verification.findings import Finding
+    from rocketstore.rules.findings import Finding
 
 NOW_MS = 1_700_000_000_000
 STEPS = 150

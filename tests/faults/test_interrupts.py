@@ -28,8 +28,8 @@ from rocketstore import (
     repair_store,
     verify_store,
 )
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.format.client_batch import encode_client_batch
-from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files import mapped_file
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import writer_pid

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore, repair_store, verify_store
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
-from rocketstore.storage.audit.repair import rebuild_store
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, LOG_FILE_BYTES, crashed
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from rocketstore.audit.store_audit import QueueAudit
 from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.message_store import MessageStore
 from rocketstore.rules.expectation import expected_entries
 from rocketstore.rules.queue_numbers import QueueNumbers
-from rocketstore.storage.audit.store_audit import QueueAudit
+from rocketstore.rules.unbacked import LogBounds, UnbackedKind
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
-from rocketstore.verification.unbacked import LogBounds, UnbackedKind
 from support.golden import CRASH_CASES, golden_case, manifest
 from support.index_answers import find
 from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
@@ -29,7 +29,7 @@ from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.verification.log_rules import LogView
+    from rocketstore.rules.log_rules import LogView
 
 NOW_MS = 1_795_240_000_000
 CLEAN_CASES = frozenset({"noabort_torn"})

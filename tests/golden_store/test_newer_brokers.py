@@ -20,13 +20,13 @@ from rocketstore import EndStatus, Message, MessageStore, StoreError, verify_sto
 from rocketstore.cli.application import run
 from rocketstore.config import StoreConfig
 from rocketstore.format.metadata_json import loads
+from rocketstore.rules.newer import NEWER_FILES
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import messages_of
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
-from rocketstore.verification.newer import NEWER_FILES
 from support.audit_runs import audited
 from support.both_sides import small_config
 from support.golden import golden_case, manifest

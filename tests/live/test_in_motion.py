@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rocketstore import upkeep, verify_store
+from rocketstore import verify_store
+from rocketstore.audit import verify
 from rocketstore.cli import log_scan
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.config import StoreConfig
@@ -29,7 +30,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "may_have_writer", lambda _lock: True)
+    monkeypatch.setattr(verify, "may_have_writer", lambda _lock: True)
     monkeypatch.setattr(log_scan, "writer_pid", lambda _lock: 4711)
 
 
@@ -43,7 +44,7 @@ def tear(store: Path, place: int = TORN_AT) -> Callable[[], None]:
 
 
 def between_looks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> list[int]:
-    genuine, looks = upkeep.audit_store, []
+    genuine, looks = verify.audit_store, []
 
     def audit(*arguments: Any, **options: Any) -> Any:
         found = genuine(*arguments, **options)
@@ -52,7 +53,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> l
             act()
         return found
 
-    monkeypatch.setattr(upkeep, "audit_store", audit)
+    monkeypatch.setattr(verify, "audit_store", audit)
     return looks
 
 

@@ -189,8 +189,8 @@ def consume_half(store: MessageStore) -> None:
 
 
 def _verify(directory: Path) -> int:
+    from rocketstore.audit.verify import verify_store
     from rocketstore.cli.findings import checksum_note, verification_summary
-    from rocketstore.upkeep import verify_store
 
     started = time.perf_counter()
     report = verify_store(directory)

@@ -63,8 +63,8 @@ def rebuild(
 
     The old index is kept in repair/ inside the store; other faults are repaired too.
     """
+    from rocketstore.audit.repair import rebuild_store
     from rocketstore.cli.findings import print_repair
-    from rocketstore.storage.audit.repair import rebuild_store
 
     config = (settings or StoreSettings()).load(store)
     return print_repair(rebuild_store(store, config, what="index"), output)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.native.decode import decode
+from rocketstore.rules.files import FileProblem
 from rocketstore.scan.scanner import ScanBatch, scan_window
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.units import ByteRange
-from rocketstore.verification.file_rules import FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
-    from rocketstore.verification.damage_map import DamagedRange
+    from rocketstore.metrics.damage_map import DamagedRange
 
 TURNS_PER_S: Final = 10
 """The rate is kept over each tenth of a second, so that the disk is used evenly."""

@@ -106,9 +106,9 @@ def verify(
     output: OutputOption = "table",
 ) -> int:
     """Check every structure against the CommitLog; writes nothing, works beside a writer."""
+    from rocketstore.audit.verify import verify_store
     from rocketstore.cli.findings import print_verification
     from rocketstore.cli.progress import progress
-    from rocketstore.upkeep import verify_store
 
     config = (settings or StoreSettings()).load(store)
     with progress("verifying", total=None) as advance:
@@ -168,8 +168,8 @@ def repair(
     dry_run
         Tell what would be done and change nothing.
     """
+    from rocketstore.audit.repair import repair_store
     from rocketstore.cli.findings import print_repair
-    from rocketstore.storage.audit.repair import repair_store
 
     config = (settings or StoreSettings()).load(store)
     return print_repair(repair_store(store, config, policy=policy, dry_run=dry_run), output)

@@ -22,9 +22,9 @@ import msgspec
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
+from rocketstore.metrics.damage_map import MAX_DAMAGED_RANGES, DamagedRange, DamageMap
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.files.disk import Disk, fill
-from rocketstore.verification.damage_map import MAX_DAMAGED_RANGES, DamagedRange, DamageMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.metrics.scrub import Scrubber
-from rocketstore.storage.attached import Service
-from rocketstore.storage.files.pread_files import PreadFiles
-from rocketstore.storage.files.whole_file import replace_whole
-from rocketstore.storage.metric import counter, gauge
-from rocketstore.storage.threads import Periodic
-from rocketstore.verification.damage_map import (
+from rocketstore.metrics.damage_map import (
     DAMAGE_MAP_FILE_NAME,
     DamageMap,
     decode_damage_map,
     encode_damage_map,
 )
-from rocketstore.verification.file_rules import FileProblem
+from rocketstore.metrics.scrub import Scrubber
+from rocketstore.rules.files import FileProblem
+from rocketstore.storage.attached import Service
+from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.files.whole_file import replace_whole
+from rocketstore.storage.metric import counter, gauge
+from rocketstore.storage.threads import Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,8 +30,8 @@ from rocketstore.pipeline.stores import (
     segment_at,
     store_timestamp_ms,
 )
+from rocketstore.rules.runs import joined, pairs
 from rocketstore.units import ByteRange, MiB, QueueKey
-from rocketstore.verification.runs import joined, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

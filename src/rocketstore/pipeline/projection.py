@@ -19,11 +19,11 @@ from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_ZLIB
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES, TABLES
 from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
+from rocketstore.rules.batch_entries import queue_stops
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import text_slices, to_arrow
 from rocketstore.scan.columns import CallsFor, Column, RecordColumns
 from rocketstore.units import MiB, QueueKey
-from rocketstore.verification.batch_entries import queue_stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.format.file_name import (
@@ -36,10 +35,11 @@ from rocketstore.pipeline.stores import (
     read_known_ends,
     read_metadata,
 )
+from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
+from rocketstore.scan.batch_search import BatchEntries
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.scan.queue_search import QueueSearch
 from rocketstore.units import QueueKey
-from rocketstore.verification.newer import ROCKSDB_MARK, rocksdb_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -43,20 +43,20 @@ from rocketstore.format.metadata_json import (
     offset_tables_by_age,
 )
 from rocketstore.message import BORN_HOST_V6_FLAG
+from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 from rocketstore.pipeline.options import parse_options
+from rocketstore.rules.leftovers import RECORD_MAGICS
+from rocketstore.rules.newer import refuse_rocksdb_tables
+from rocketstore.rules.table_files import NO_FILE, read_table
 from rocketstore.units import QueueKey
-from rocketstore.verification.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
-from rocketstore.verification.leftovers import RECORD_MAGICS
-from rocketstore.verification.newer import refuse_rocksdb_tables
-from rocketstore.verification.small_files import NO_FILE, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rocketstore.pipeline.files import FileEntry, Files
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.verification.small_files import Content
+    from rocketstore.rules.table_files import Content
 
 _SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an empty ``commitlog``
     CHECKPOINT_FILE_NAME, LOCK_FILE_NAME, ABORT_FILE_NAME,

@@ -49,9 +49,9 @@ from rocketstore.pipeline.stores import (
     segment_at,
     store_timestamp_ms,
 )
+from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE
 from rocketstore.scan.extension_units import units_of
 from rocketstore.units import QueueKey
-from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
-from rocketstore.batch_queue.inner_messages import OF_THE_RECORD, whole_messages
 from rocketstore.errors import ConfigError
 from rocketstore.format.properties import decode_properties, split_keys
 from rocketstore.format.record import body_crc
 from rocketstore.message import INNER_BATCH
-from rocketstore.verification.batch_entries import inner_place
+from rocketstore.rules.batch_entries import inner_place
+from rocketstore.rules.inner_messages import OF_THE_RECORD, whole_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.format.index_file import IndexHeader
+    from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.pread_files import LogFile, PreadFiles
     from rocketstore.units import ByteRange
-    from rocketstore.verification.file_rules import FileFinding
 
 _log: Final = get_logger(__name__)
 

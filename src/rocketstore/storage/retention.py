@@ -24,11 +24,11 @@ import numpy as np
 from rocketstore.config.grammars import parse_delete_hours
 from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
+from rocketstore.rules.leftovers import TIME_WITNESS_COUNT
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.threads import StopSign
 from rocketstore.units import KiB, monotonic_ms
-from rocketstore.verification.leftovers import TIME_WITNESS_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -42,6 +42,7 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.rules.half_messages import TRANSACTION_GROUP
+from rocketstore.rules.newer import refuse_rocksdb_tables
 from rocketstore.storage.attached import Service
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.pread_files import PreadFiles
@@ -49,7 +50,6 @@ from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, w
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
 from rocketstore.tables.positions import MARKS, agreed_end, end_within, mark_of, with_mark
-from rocketstore.verification.newer import refuse_rocksdb_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container

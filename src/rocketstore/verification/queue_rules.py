@@ -24,18 +24,12 @@ from rocketstore.format.queue_entry import (
     MAX_QUEUE_OFFSET,
     is_due_time,
 )
+from rocketstore.rules import runs
+from rocketstore.rules.findings import Finding, Severity, finding
 from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
+from rocketstore.rules.unbacked import TAIL_KINDS, Unbacked, UnbackedKind, merged, unbacked_runs
 from rocketstore.scan import kernels
 from rocketstore.scan.queue_search import padded
-from rocketstore.verification import runs
-from rocketstore.verification.findings import Finding, Severity, finding
-from rocketstore.verification.unbacked import (
-    TAIL_KINDS,
-    Unbacked,
-    UnbackedKind,
-    merged,
-    unbacked_runs,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,11 +38,11 @@ if TYPE_CHECKING:
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.rules.expectation import ExpectedEntries
+    from rocketstore.rules.findings import LastWriter
+    from rocketstore.rules.runs import Runs
+    from rocketstore.rules.unbacked import LogBounds
     from rocketstore.scan.queue_search import Files
     from rocketstore.units import QueueKey
-    from rocketstore.verification.findings import LastWriter
-    from rocketstore.verification.runs import Runs
-    from rocketstore.verification.unbacked import LogBounds
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
     BoolArray: TypeAlias = npt.NDArray[np.bool_]

@@ -6,62 +6,32 @@ offset is before its beginning has lost some.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import FormatError
-from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, decode_checkpoint
 from rocketstore.format.file_name import ABORT_FILE_NAME, CHECKPOINT_FILE_NAME, CONFIG_DIRECTORY
 from rocketstore.format.metadata_json import (
     BACKUP_SUFFIX,
-    CONSUMER_FILTERS_FILE,
-    CONSUMER_OFFSETS_FILE,
     DELAY_OFFSETS_FILE,
-    LMQ_CONSUMER_OFFSETS_FILE,
-    SUBSCRIPTION_GROUPS_FILE,
-    TOPICS_FILE,
-    ConsumerFilterTable,
     ConsumerOffsets,
     DelayOffsets,
-    SubscriptionGroupTable,
-    TopicTable,
-    decode_table,
     offset_tables_by_age,
 )
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.rules.findings import Finding, Severity, finding
+from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.rules.table_files import MISSING, TABLES, Content, decoded, table_of
 from rocketstore.units import QueueKey
-from rocketstore.verification.findings import Finding, Severity, finding
-from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-TABLES: Final[dict[str, Any]] = {
-    TOPICS_FILE: TopicTable,
-    CONSUMER_OFFSETS_FILE: ConsumerOffsets,
-    LMQ_CONSUMER_OFFSETS_FILE: ConsumerOffsets,
-    DELAY_OFFSETS_FILE: DelayOffsets,
-    SUBSCRIPTION_GROUPS_FILE: SubscriptionGroupTable,
-    CONSUMER_FILTERS_FILE: ConsumerFilterTable,
-}
-"""The JSON tables that are known, by file name."""
 
 SMALL_FILES: Final = (
     CHECKPOINT_FILE_NAME,
     *(f"{CONFIG_DIRECTORY}/{name}{end}" for name in TABLES for end in ("", BACKUP_SUFFIX)),
 )
 """Every small file, by its name below the store."""
-
-_MISSING: Final = "missing"
-
-NO_FILE: Final = "something that is no file"
-"""Why a directory cannot be read as a table."""
-
-_log: Final = get_logger(__name__)
-_T = TypeVar("_T")
-
-Content = bytes | str | None
-"""A file's content; why it cannot be read; None where there is no file."""
 
 
 def small_file_findings(
@@ -115,15 +85,15 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
     """Yield what is wrong with the JSON tables and their backups (K-D4)."""
     for name in TABLES:
         shown = f"{CONFIG_DIRECTORY}/{name}"
-        _, own = _decoded(content_of(shown), name)
-        _, backup = _decoded(content_of(shown + BACKUP_SUFFIX), name)
+        _, own = decoded(content_of(shown), name)
+        _, backup = decoded(content_of(shown + BACKUP_SUFFIX), name)
         if own is None:
-            if backup not in {None, _MISSING}:
+            if backup not in {None, MISSING}:
                 action = "nothing to do: the table itself is good"
                 yield finding("table", shown + BACKUP_SUFFIX, str(backup), action=action)
         elif backup is None:
             yield finding("table", shown, own, action="the backup is read instead")
-        elif {own, backup} != {_MISSING}:
+        elif {own, backup} != {MISSING}:
             yield finding(
                 "table",
                 shown,
@@ -131,62 +101,6 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
                 severity=Severity.DAMAGE,
                 action="bring the table back: what needs it is refused; 4.9 starts without it",
             )
-
-
-def read_table(
-    path: str, content_of: Callable[[str], Content], decode: Callable[[bytes], _T]
-) -> _T | None:
-    """Return a table, or its backup where it is not there or cannot be used; None without either.
-
-    Every reader of tables comes here: see docs/decisions/0036-broken-tables.md.
-
-    Raises
-    ------
-    FormatError
-        Neither can be used; it names both and what is wrong with each.
-    """
-    wrong: list[str] = []
-    for name in (path, path + BACKUP_SUFFIX):
-        content = content_of(name)
-        if isinstance(content, str):
-            wrong.append(f"{name}: {content}")
-        elif content is not None:
-            try:
-                table = decode(content)
-            except FormatError as error:
-                wrong.append(f"{name}: {error.message}")
-                continue
-            for reason in wrong:
-                _log.warning("table.broken", reason=reason, read_instead=name)
-            return table
-    if not wrong:
-        return None
-    raise FormatError(
-        "; ".join(wrong),
-        hint="bring the table back from a copy or a replica, or move it away to go on without it",
-    )
-
-
-def table_of(content_of: Callable[[str], Content], name: str) -> Any:
-    """Return a table, or else its backup; None where neither can be read."""
-    shown = f"{CONFIG_DIRECTORY}/{name}"
-    table, _ = _decoded(content_of(shown), name)
-    return table or _decoded(content_of(shown + BACKUP_SUFFIX), name)[0]
-
-
-def _decoded(content: Content, name: str) -> tuple[Any, str | None]:
-    """Return a table, or why it cannot be read."""
-    if not isinstance(content, bytes):
-        return None, _MISSING if content is None else content
-    if not content.strip():
-        return None, "empty"
-    try:
-        return decode_table(content, TABLES[name]), None
-    except FormatError as error:
-        return None, str(error)
-
-
-# --- against the queues -------------------------------------------------------------------------
 
 
 class Position(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore, Severity, StoreConfig, repair_store, verify_store
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import (
@@ -18,7 +19,6 @@ from rocketstore.format.batch_queue_entry import (
     encode_batch_entry,
 )
 from rocketstore.pipeline.jobs.audit import audit_plan
-from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.units import QueueKey
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put

@@ -18,12 +18,12 @@ from rocketstore.format.batch_queue_entry import (
     encode_batch_entry,
 )
 from rocketstore.native.row import PutEntry
+from rocketstore.rules.batch_entries import inner_place
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.batch_queues import MappedBatchQueue
 from rocketstore.storage.store import BaseStore
 from rocketstore.units import MiB, QueueKey
-from rocketstore.verification.batch_entries import inner_place
 from support.audit_runs import audited
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
 from support.clock import START_MS, Clock

@@ -16,7 +16,7 @@ from rocketstore.cli.application import run
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.config import StoreConfig
 from rocketstore.message_store import MessageStore
-from rocketstore.verification.damage_map import (
+from rocketstore.metrics.damage_map import (
     DAMAGE_MAP_FILE_NAME,
     DamagedRange,
     DamageMap,

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from rocketstore import Message, verify_store
-from rocketstore.storage.audit.repair import rebuild_store
+from rocketstore.audit.repair import rebuild_store
 from support.clock import Clock
 from support.clock_jumps import HOUR_MS, ahead, either_way
 from support.configured_store import open_small, small_config

@@ -13,7 +13,7 @@ from rocketstore.format.batch_queue_entry import (
     decode_batch_entry,
     encode_batch_entry,
 )
-from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE, written_count
+from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE, written_count
 from support.page_tables import field_rows, table_with
 from support.vectors import vector
 

@@ -15,7 +15,7 @@ from rocketstore.format.file_name import (
     LOCK_FILE_NAME,
     LOG_DIRECTORIES_FILE_NAME,
 )
-from rocketstore.verification.damage_map import DAMAGE_MAP_FILE_NAME
+from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME
 from support.golden_stores import STORES, golden_store
 from support.page_tables import table_with
 

@@ -14,15 +14,15 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.errors import FormatError
-from rocketstore.metrics.scrub import Scrubber
-from rocketstore.metrics.scrub_service import ScrubService
-from rocketstore.storage.files.pread_files import PreadFiles
-from rocketstore.verification.damage_map import (
+from rocketstore.metrics.damage_map import (
     DAMAGE_MAP_FILE_NAME,
     DamageMap,
     decode_damage_map,
     encode_damage_map,
 )
+from rocketstore.metrics.scrub import Scrubber
+from rocketstore.metrics.scrub_service import ScrubService
+from rocketstore.storage.files.pread_files import PreadFiles
 from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.inside import parts_of

@@ -13,17 +13,17 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
-from rocketstore.pipeline import files, planning
-from rocketstore.pipeline.columns import check_schema
-from rocketstore.pipeline.log_read import read_split
-from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.stores import SegmentState
-from rocketstore.verification.damage_map import (
+from rocketstore.metrics.damage_map import (
     DAMAGE_MAP_FILE_NAME,
     DamagedRange,
     DamageMap,
     encode_damage_map,
 )
+from rocketstore.pipeline import files, planning
+from rocketstore.pipeline.columns import check_schema
+from rocketstore.pipeline.log_read import read_split
+from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.stores import SegmentState
 from support.golden import golden_case
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table

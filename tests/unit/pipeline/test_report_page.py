@@ -15,6 +15,12 @@ from collections import Counter
 import pytest
 
 from rocketstore.errors import NotAStoreError
+from rocketstore.metrics.damage_map import (
+    DAMAGE_MAP_FILE_NAME,
+    DamagedRange,
+    DamageMap,
+    encode_damage_map,
+)
 from rocketstore.pipeline.jobs.report import partial_groups, report_job
 from rocketstore.pipeline.jobs.report.report_page import (
     NOTHING,
@@ -24,12 +30,6 @@ from rocketstore.pipeline.jobs.report.report_page import (
     share_text,
     size_text,
     visible,
-)
-from rocketstore.verification.damage_map import (
-    DAMAGE_MAP_FILE_NAME,
-    DamagedRange,
-    DamageMap,
-    encode_damage_map,
 )
 from support.busy_log import FILE_BYTES, NASTY, START_MS, busy_puts, write_log
 from support.golden_stores import LOGS, golden_store

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore, repair_store, verify_store
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.errors import ConfigError, StoreFullError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.format.queue_extension import ExtensionUnit, encode_unit
-from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.queues.queue_extension import QueueExtensions
 from rocketstore.storage.read_only import ReadOnlyStore

@@ -18,12 +18,12 @@ from rocketstore import (
     repair_store,
     verify_store,
 )
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.cli.application import run
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.properties import encode_properties
 from rocketstore.native.log_end import Record
 from rocketstore.pipeline.sink import sink_commit, sink_writer
-from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.kinds.memory_log import MemoryLog
 from rocketstore.storage.queues.topic_kinds import TopicKind
 from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry

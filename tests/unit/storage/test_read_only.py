@@ -19,10 +19,10 @@ from rocketstore.errors import (
 )
 from rocketstore.format.file_name import file_name
 from rocketstore.message import Message
+from rocketstore.rules.files import FileProblem
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
-from rocketstore.verification.file_rules import FileProblem
 from support.store_files import INDEX_LAYOUT, StoreFiles
 
 if TYPE_CHECKING:

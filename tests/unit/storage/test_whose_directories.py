@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.errors import ConfigError, NotAStoreError, StoreLockedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
-from rocketstore.storage.audit.repair import rebuild_store
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.layout import StoreLayout
 from support.clock import START_MS, Clock

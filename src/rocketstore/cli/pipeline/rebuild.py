@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.audit.audit_job import AuditReport
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
-    from rocketstore.verification.log_rules import Damaged
+    from rocketstore.rules.log_rules import Damaged
 
 
 def rebuild(

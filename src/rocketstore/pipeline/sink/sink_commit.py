@@ -34,6 +34,7 @@ from rocketstore.pipeline.sink.sink_writer import (
     StagedFile,
     staging_root,
 )
+from rocketstore.rules.runs import joined, pairs, runs_of
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import refuse_writer
 from rocketstore.storage.files.whole_file import replace_whole
@@ -43,7 +44,6 @@ from rocketstore.storage.opening import observed_sizes
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.store import BaseStore
 from rocketstore.units import MiB, system_clock_ms
-from rocketstore.verification.runs import joined, pairs, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -26,12 +26,12 @@ from rocketstore.format.queue_entry import (
     is_due_time,
 )
 from rocketstore.native.row import CallsFor, PutEntry
+from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.extra_queues import extra_queue_offsets
 from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.units import QueueKey
-from rocketstore.verification.batch_entries import entry_of
 
 if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile

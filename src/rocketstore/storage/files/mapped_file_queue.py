@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
+from rocketstore.rules.files import FileFinding, FileProblem
+from rocketstore.rules.findings import DANGLING_HINT
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.pread_files import last_up_to, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
-from rocketstore.verification.file_rules import FileFinding, FileProblem
-from rocketstore.verification.findings import DANGLING_HINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

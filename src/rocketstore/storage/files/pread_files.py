@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import numpy as np
 
 from rocketstore.format.file_name import is_judged, parse_file_name
+from rocketstore.rules.files import FileFinding, FileProblem, usable_files
 from rocketstore.storage.files.disk import Disk, fill, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.units import ByteRange
-from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

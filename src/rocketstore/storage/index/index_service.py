@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.native.row import ByteArray, Int64Array
+    from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.verification.file_rules import FileFinding
 
 _log: Final = get_logger(__name__)
 

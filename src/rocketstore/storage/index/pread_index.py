@@ -27,9 +27,9 @@ from rocketstore.format.index_file import (
     is_index_file_name,
 )
 from rocketstore.format.java_hash import key_hash
+from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.pread_files import listed_files
-from rocketstore.verification.file_rules import FileFinding, FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.batch_queue.inner_messages import unwrapped
 from rocketstore.native.decode import message_at, size_at
 from rocketstore.native.page import MESSAGES, RECORDS
+from rocketstore.rules.batch_entries import inner_place
+from rocketstore.rules.inner_messages import unwrapped
 from rocketstore.storage.reading.pages import parse_tags
 from rocketstore.storage.results import GetMessageStatus
-from rocketstore.verification.batch_entries import inner_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,7 +34,9 @@ from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH, NEED_UNWRAP
 from rocketstore.native.log_end import Record
 from rocketstore.native.row import PutEntry
+from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.properties import with_properties
+from rocketstore.rules.queue_kinds import compare_kinds
 from rocketstore.storage.files.pread_files import file_lengths
 from rocketstore.storage.kinds.batch_pages import BatchPages, LastBatch
 from rocketstore.storage.queues.batch_queues import MappedBatchQueue
@@ -42,8 +44,6 @@ from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.queues.topic_kinds import TopicKind
 from rocketstore.storage.results import NotTakenError, PutMessageStatus
 from rocketstore.units import QueueKey
-from rocketstore.verification.batch_entries import entry_of
-from rocketstore.verification.queue_kinds import compare_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.message import Message
     from rocketstore.native.log_end import QueueCounter
+    from rocketstore.rules.files import FileFinding
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.pread_queue import PreadQueues
     from rocketstore.storage.queues.topic_file import TopicFile
     from rocketstore.storage.reading.pages import Pages
-    from rocketstore.verification.file_rules import FileFinding
 
     _Queues: TypeAlias = dict[QueueKey, MappedBatchQueue] | PreadQueues[PreadBatchQueue]
 

@@ -14,26 +14,22 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from rocketstore.batch_queue.entries import BatchEntries
 from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES, encode_batch_entry
 from rocketstore.native.row import PutEntry
+from rocketstore.rules.batch_entries import batch_may_follow
+from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE, BatchEntries, written_count
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import has_data
-from rocketstore.verification.batch_entries import (
-    BATCH_ENTRY_DTYPE,
-    batch_may_follow,
-    written_count,
-)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.format.batch_queue_entry import BatchEntry
+    from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.pread_files import OpenFiles
-    from rocketstore.verification.file_rules import FileFinding
 
 _log = get_logger(__name__)
 

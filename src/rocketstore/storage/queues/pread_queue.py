@@ -27,6 +27,7 @@ from rocketstore.format.queue_entry import (
     entry_array,
     written_mask,
 )
+from rocketstore.rules.newer import newer_findings
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
@@ -34,7 +35,6 @@ from rocketstore.storage.files.whole_file import small_files
 from rocketstore.storage.queues.batch_queues import PreadBatchQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.units import QueueKey
-from rocketstore.verification.newer import newer_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from rocketstore.rules.files import FileFinding
+    from rocketstore.rules.findings import Finding
+    from rocketstore.rules.table_files import Content
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.verification.file_rules import FileFinding
-    from rocketstore.verification.findings import Finding
-    from rocketstore.verification.small_files import Content
 
 
 class _LostEntries(NamedTuple):

@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from rocketstore.format.file_name import parse_queue_id
+from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.units import QueueKey
-from rocketstore.verification.newer import ROCKSDB_MARK, rocksdb_queues
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
+from rocketstore.rules.files import FileProblem
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.topic_kinds import TopicKinds
-from rocketstore.verification.file_rules import FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.queues.queue_extension import QueueExtensions
     from rocketstore.units import QueueKey
-    from rocketstore.verification.file_rules import FileFinding
 
 
 @dataclass(eq=False)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rocketstore.errors import FormatError
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import QUEUE_TYPE, TOPICS_FILE
+from rocketstore.rules.queue_kinds import refuse_unknown
 from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.storage.queues.topic_file import TOPIC_TABLE, decoded_topics
-from rocketstore.verification.queue_kinds import refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from rocketstore.message import Message
     from rocketstore.native.log_end import QueueCounter, Record
     from rocketstore.native.row import PutEntry
+    from rocketstore.rules.files import FileFinding
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.units import QueueKey
-    from rocketstore.verification.file_rules import FileFinding
 
 _log: Final = get_logger(__name__)
 

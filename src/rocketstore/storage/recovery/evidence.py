@@ -16,10 +16,10 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
+from rocketstore.rules.findings import Finding, Severity
 from rocketstore.storage.files.disk import read_at
 from rocketstore.storage.files.whole_file import has_data, nonzero_extent, replace_whole
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
-from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,11 +20,11 @@ import numpy as np
 from rocketstore.format.index_file import FIRST_ITEM, item_array
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_array, equal_mask
 from rocketstore.format.record import FIXED_SIZE
+from rocketstore.rules.findings import Finding, Severity
+from rocketstore.rules.index_headers import HeaderWitness, right_times
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.recovery.log_survey import store_time_of
-from rocketstore.verification.findings import Finding, Severity
-from rocketstore.verification.index_rules import HeaderWitness, right_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -29,8 +29,8 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.native.row import CallsFor
+from rocketstore.rules.findings import Finding, Severity
 from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
-from rocketstore.verification.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,6 +24,9 @@ from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.extra_queues import has_light_queues
+from rocketstore.rules.findings import Finding, Severity
+from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.rules.log_rules import log_findings
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
@@ -38,22 +41,19 @@ from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import compatible_end, compatible_queue_end
 from rocketstore.units import ByteRange, MiB
-from rocketstore.verification.findings import Finding, Severity
-from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.verification.log_rules import log_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from rocketstore.rules.files import FileFinding
+    from rocketstore.rules.log_rules import LogView
     from rocketstore.storage.checkpoint import KnownEnds
     from rocketstore.storage.dispatch.dispatcher import SteppedOver
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.topic_kinds import TopicKinds
     from rocketstore.units import QueueKey
-    from rocketstore.verification.file_rules import FileFinding
-    from rocketstore.verification.log_rules import LogView
 
 _log: Final = get_logger(__name__)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rocketstore.errors import StoreDamagedError
+from rocketstore.rules.files import FileProblem
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.verification.file_rules import FileProblem
 from support.failing_disk import FailingDisk
 from support.mapped_bytes import append_bytes
 

@@ -10,9 +10,9 @@ import pytest
 
 from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.format.file_name import file_name
+from rocketstore.rules.files import FileProblem
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.units import ByteRange
-from rocketstore.verification.file_rules import FileProblem
 from support.descriptors import open_descriptors
 
 SIZE = 100

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
-from rocketstore.verification.findings import Severity
+from rocketstore.rules.findings import Severity
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.verification.findings import Finding
+    from rocketstore.rules.findings import Finding
 
 MESSAGES = 250
 QUEUE_OFFSET_AT = 20

@@ -16,7 +16,7 @@ from support.small_store import LOG_FILE_BYTES, build_store, overwrite, read_log
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.verification.log_rules import LogView
+    from rocketstore.rules.log_rules import LogView
 
 NOW_MS = START_MS + 3_600_000
 COUNT = 120

@@ -11,7 +11,7 @@ import pytest
 
 from rocketstore import repair_store, verify_store
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreLockedError
-from rocketstore.verification.findings import Severity
+from rocketstore.rules.findings import Severity
 from support.clock import START_MS, Clock
 from support.dying_disk import DyingDisk, KilledError
 from support.small_store import (
@@ -30,7 +30,7 @@ from support.small_store import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.storage.audit.repair_plan import RepairReport
+    from rocketstore.audit.repair_plan import RepairReport
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000

@@ -42,14 +42,14 @@ from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, s
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
 from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
+from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
+from rocketstore.rules.log_rules import LogView, Stretch, log_findings
+from rocketstore.rules.newer import newer_findings
+from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.units import QueueKey
 from rocketstore.verification import small_files
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
-from rocketstore.verification.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
-from rocketstore.verification.log_rules import LogView, Stretch, log_findings
-from rocketstore.verification.newer import newer_findings
-from rocketstore.verification.queue_kinds import queue_kinds
 from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
 
 if TYPE_CHECKING:

@@ -17,21 +17,24 @@ from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, row_of
 from rocketstore.pipeline.queues import StoredFiles
 from rocketstore.pipeline.stores import StoreFile
+from rocketstore.rules import runs
+from rocketstore.rules.batch_entries import queue_bounds
+from rocketstore.rules.findings import Finding, Severity
+from rocketstore.rules.unbacked import UnbackedKind
+from rocketstore.scan.batch_search import stored_entries
 from rocketstore.units import QueueKey
-from rocketstore.verification import queue_rules, runs
-from rocketstore.verification.batch_entries import queue_bounds, queue_findings, stored_entries
-from rocketstore.verification.findings import Finding, Severity
+from rocketstore.verification import queue_rules
+from rocketstore.verification.batch_rules import queue_findings
 from rocketstore.verification.queue_rules import QueuePart, QueueView
 from rocketstore.verification.small_files import Position, position_findings
-from rocketstore.verification.unbacked import UnbackedKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
     from rocketstore.pipeline.jobs.audit.audit_work import FactRow
-    from rocketstore.verification.findings import LastWriter
-    from rocketstore.verification.unbacked import LogBounds
+    from rocketstore.rules.findings import LastWriter
+    from rocketstore.rules.unbacked import LogBounds
 
 FINDINGS: Final = (
     "severity STRING, kind STRING, file STRING, offset BIGINT, size BIGINT, reason STRING, "

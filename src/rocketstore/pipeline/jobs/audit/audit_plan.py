@@ -50,12 +50,12 @@ from rocketstore.pipeline.stores import (
     store_with_log,
 )
 from rocketstore.rules.expectation import delay_array
+from rocketstore.rules.files import FileFinding, FileProblem, usable_files
+from rocketstore.rules.findings import Finding, finding
+from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.rules.newer import NEWER_FILES
+from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.units import QueueKey
-from rocketstore.verification.file_rules import FileFinding, FileProblem, usable_files
-from rocketstore.verification.findings import Finding, finding
-from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.verification.newer import NEWER_FILES
-from rocketstore.verification.queue_kinds import queue_kinds
 from rocketstore.verification.small_files import SMALL_FILES
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
+    from rocketstore.rules.queue_kinds import QueueKinds
     from rocketstore.scan.scanner import ScanBatch
-    from rocketstore.verification.queue_kinds import QueueKinds
 
 _LAST: Final = 2**63 - 1
 

@@ -27,12 +27,13 @@ from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, sca
 from rocketstore.pipeline.queues import QueueFiles, StoredFiles
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.rules import expectation
+from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
+from rocketstore.rules.log_rules import Stretch
 from rocketstore.rules.queue_numbers import QueueNumbers
+from rocketstore.scan.batch_search import stored_entries
 from rocketstore.scan.queue_search import padded
 from rocketstore.verification import index_rules, queue_rules
-from rocketstore.verification.batch_entries import entries_called_for, stored_entries
-from rocketstore.verification.log_rules import Stretch
 from rocketstore.verification.queue_rules import QueuePart
 
 if TYPE_CHECKING:

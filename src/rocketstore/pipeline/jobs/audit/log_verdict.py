@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rocketstore.pipeline.files import opened
-from rocketstore.verification import runs
-from rocketstore.verification.leftovers import Headers, KeyColumns, left_chains
-from rocketstore.verification.log_rules import log_view
+from rocketstore.rules import runs
+from rocketstore.rules.leftovers import Headers, KeyColumns, left_chains
+from rocketstore.rules.log_rules import log_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
-    from rocketstore.verification.log_rules import Chain, LogView, Stretch
+    from rocketstore.rules.log_rules import Chain, LogView, Stretch
 
     Ranges = Sequence[tuple[int, int]]
 

@@ -23,12 +23,12 @@ from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, LMQ_PREFIX
 from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
+from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
 from rocketstore.rules.extra_queues import has_light_queues
+from rocketstore.rules.log_rules import Stretch
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.columns import CallsFor
-from rocketstore.verification.batch_entries import entries_called_for
-from rocketstore.verification.log_rules import Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.rules.expectation import ExpectedEntries
+    from rocketstore.rules.log_rules import Chain
     from rocketstore.rules.queue_numbers import TaskQueue
     from rocketstore.scan.columns import RecordColumns
-    from rocketstore.verification.log_rules import Chain
 
     Int64Array = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]

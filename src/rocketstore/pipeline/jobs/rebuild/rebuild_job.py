@@ -31,12 +31,12 @@ from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuild_commit, rebuilt_files
 from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
+from rocketstore.rules import runs
+from rocketstore.rules.files import FileProblem
+from rocketstore.rules.findings import camel_names
+from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.rules.log_rules import Damaged
 from rocketstore.units import MiB
-from rocketstore.verification import runs
-from rocketstore.verification.file_rules import FileProblem
-from rocketstore.verification.findings import camel_names
-from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.verification.log_rules import Damaged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
     from rocketstore.pipeline.jobs.rebuild.log_blocks import Piece, ScanFacts, ScanTask
     from rocketstore.pipeline.jobs.rebuild.rebuilt_files import FileWriting
-    from rocketstore.verification.log_rules import LogView
+    from rocketstore.rules.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
 _PARTITIONS_MIN: Final = 8

@@ -34,9 +34,9 @@ from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.rebuild.log_blocks import INDEX_TARGET, ITEM_DTYPE, unpacked
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.rules.queue_numbers import is_likely_beginning, may_follow
+from rocketstore.rules.unbacked import UnbackedKind, unbacked_runs
 from rocketstore.scan import kernels
 from rocketstore.units import QueueKey
-from rocketstore.verification.unbacked import UnbackedKind, unbacked_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreSizes
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.verification.unbacked import LogBounds
+    from rocketstore.rules.unbacked import LogBounds
 
 WRITTEN_SCHEMA: Final = (
     "target BINARY, place STRING, files BIGINT, count BIGINT, refused BIGINT, kept BIGINT, "

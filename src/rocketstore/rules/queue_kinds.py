@@ -19,14 +19,14 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_DIRECTORY,
 )
 from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE, TOPICS_FILE
-from rocketstore.verification.findings import Finding, finding
-from rocketstore.verification.small_files import table_of
+from rocketstore.rules.findings import Finding, finding
+from rocketstore.rules.table_files import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from rocketstore.rules.table_files import Content
     from rocketstore.units import QueueKey
-    from rocketstore.verification.small_files import Content
 
 PLAIN_QUEUES: Final = "SimpleCQ"
 """The type that a broker of 5.x gives to ordinary topics."""

@@ -13,15 +13,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocketstore.audit.store_audit import audit_store, find_kinds, find_layout
 from rocketstore.config import StoreConfig
-from rocketstore.storage.audit.store_audit import audit_store, find_kinds, find_layout
+from rocketstore.rules.batch_entries import queue_bounds
+from rocketstore.rules.findings import Severity, VerifyReport, finding
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.tables.positions import agreed_end
 from rocketstore.units import system_clock_ms
-from rocketstore.verification.batch_entries import queue_bounds
-from rocketstore.verification.findings import Severity, VerifyReport, finding
 from rocketstore.verification.small_files import (
     position_tables,
     positions,
@@ -32,9 +32,9 @@ from rocketstore.verification.small_files import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rocketstore.rules.findings import Finding
+    from rocketstore.rules.table_files import Content
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.verification.findings import Finding
-    from rocketstore.verification.small_files import Content
 
 
 def verify_store(

@@ -33,15 +33,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from rocketstore.verification import runs
-from rocketstore.verification.log_rules import LeftChain, links
+from rocketstore.rules import runs
+from rocketstore.rules.log_rules import LeftChain, links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.native.row import BoolArray, Int64Array
-    from rocketstore.verification.log_rules import Chain
-    from rocketstore.verification.runs import Runs
+    from rocketstore.rules.log_rules import Chain
+    from rocketstore.rules.runs import Runs
 
 
 EVIDENCE_RECORD_LIMIT: Final = 262_144

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rocketstore.verification.leftovers import (
-    Headers,
-    KeyColumns,
-    LeftoverJudge,
-    Verdict,
-    present_life,
-)
+from rocketstore.rules.leftovers import Headers, KeyColumns, LeftoverJudge, Verdict, present_life
 
 NOW_MS = 1_800_000_000_000
 

@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from rocketstore.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
+from rocketstore.audit.store_audit import StoreAudit, audit_store, find_kinds, find_layout
 from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CHECKPOINT_FILE_NAME
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
-from rocketstore.storage.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
-from rocketstore.storage.audit.store_audit import StoreAudit, audit_store, find_kinds, find_layout
+from rocketstore.rules.files import FileProblem
+from rocketstore.rules.findings import DANGLING_HINT, INDEX_REBUILT, Severity
 from rocketstore.storage.checkpoint import (
     StoreCheckpoint,
     forget_known_ends,
@@ -44,18 +46,16 @@ from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.units import system_clock_ms
-from rocketstore.verification.batch_entries import UNREACHABLE
-from rocketstore.verification.file_rules import FileProblem
-from rocketstore.verification.findings import DANGLING_HINT, INDEX_REBUILT, Severity
+from rocketstore.verification.batch_rules import UNREACHABLE
 from rocketstore.verification.small_files import checkpoint_findings, small_file_findings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.storage.audit.repair_plan import QueuePlan, RepairPlan
+    from rocketstore.audit.repair_plan import QueuePlan, RepairPlan
+    from rocketstore.rules.findings import Finding
     from rocketstore.storage.files.pread_files import ReadLogFile
     from rocketstore.storage.queues.topic_kinds import TopicKinds
-    from rocketstore.verification.findings import Finding
 
 _REPAIRED: Final = (
     "log-tail", "log-leftover", "log-file-", "queue-file-", "queue-missing", "queue-wrong",

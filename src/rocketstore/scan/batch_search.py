@@ -10,22 +10,51 @@ How derived: BatchConsumeQueue.getBatchMsgIndexBuffer and correctMinOffset of 5.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
+    FIELDS,
     BatchEntry,
     decode_batch_entry,
 )
 from rocketstore.format.queue_entry import QueueEntry
-from rocketstore.verification.batch_entries import BATCH_ENTRY_DTYPE, written_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.verification.batch_entries import BatchEntryArray
+    import numpy.typing as npt
+
+    BatchEntryArray: TypeAlias = npt.NDArray[np.void]
+
+BATCH_ENTRY_DTYPE: Final[np.dtype[np.void]] = np.dtype(
+    [(field.name, f">{'i2' if field.code == 'h' else field.code}") for field in FIELDS]
+)
+
+
+def stored_entries(content: bytes | bytearray) -> BatchEntryArray:
+    """Return the entries that the files of a queue hold, up to the last one that is not zeros."""
+    count = -(-len(content.rstrip(b"\0")) // BATCH_ENTRY_SIZE_BYTES)
+    # The last numbers of an entry may be zeros.
+    whole = content[: count * BATCH_ENTRY_SIZE_BYTES].ljust(count * BATCH_ENTRY_SIZE_BYTES, b"\0")
+    return np.frombuffer(whole, BATCH_ENTRY_DTYPE)
+
+
+def written_count(array: BatchEntryArray) -> int:
+    """Return how many entries at the beginning of an array are written, each after the one before.
+
+    Their records stand in the order of the log, and no two have a message in common.
+    """
+    fits = (array["physical_offset"] >= 0) & (array["record_size"] > 0)
+    fits &= (array["base_offset"] >= 0) & (array["message_count"] > 0)
+    stops = array["base_offset"].astype(np.int64) + array["message_count"]
+    fits[1:] &= array["base_offset"][1:] >= stops[:-1]
+    ends = array["physical_offset"].astype(np.int64) + array["record_size"]
+    fits[1:] &= array["physical_offset"][1:] >= ends[:-1]
+    wrong = np.flatnonzero(~fits)
+    return int(wrong[0]) if wrong.size else len(array)
 
 
 class BatchEntries:

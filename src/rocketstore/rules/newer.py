@@ -17,15 +17,15 @@ import numpy as np
 from rocketstore.errors import StoreError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.metadata_json import CONSUMER_OFFSETS_FILE, LMQ_CONSUMER_OFFSETS_FILE
+from rocketstore.rules.findings import Finding, finding
+from rocketstore.rules.table_files import table_of
 from rocketstore.units import QueueKey
-from rocketstore.verification.findings import Finding, finding
-from rocketstore.verification.small_files import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
     from typing import Any
 
-    from rocketstore.verification.small_files import Content
+    from rocketstore.rules.table_files import Content
 
 ROCKSDB_MARK: Final = "CURRENT"
 """A file of every RocksDB."""

@@ -11,7 +11,7 @@ import pytest
 from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import NotAStoreError
-from rocketstore.verification.findings import Finding, Severity, VerifyReport, state_of
+from rocketstore.rules.findings import Finding, Severity, VerifyReport, state_of
 from support.clock import START_MS, Clock
 from support.golden import CASES, golden_case, manifest
 from support.small_store import (

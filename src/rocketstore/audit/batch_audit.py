@@ -11,26 +11,24 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.queue_numbers import QueueNumbers
+from rocketstore.scan.batch_search import stored_entries
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.units import QueueKey
-from rocketstore.verification.batch_entries import (
-    entries_called_for,
-    queue_findings,
-    stored_entries,
-)
+from rocketstore.verification.batch_rules import queue_findings
 from rocketstore.verification.file_rules import queue_file_findings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rocketstore.rules.findings import Finding, LastWriter
+    from rocketstore.rules.log_rules import LogView
+    from rocketstore.scan.batch_search import BatchEntryArray
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.recovery.log_survey import LogBytes
-    from rocketstore.verification.batch_entries import BatchEntryArray
-    from rocketstore.verification.findings import Finding, LastWriter
-    from rocketstore.verification.log_rules import LogView
 
 
 class StoredQueues:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from rocketstore.audit.batch_audit import StoredQueues
 from rocketstore.config import (
     StoreConfig,
     StoreSizes,
@@ -31,9 +32,12 @@ from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
+from rocketstore.rules.findings import Finding, LastWriter, StoreCounts, finding
+from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.rules.log_rules import Chain, Stretch, log_findings
+from rocketstore.rules.queue_kinds import QueueKinds, queue_kinds
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.extension_units import UnitReader
-from rocketstore.storage.audit.batch_audit import StoredQueues
 from rocketstore.storage.files.disk import Disk, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, file_lengths
@@ -44,11 +48,7 @@ from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
-from rocketstore.verification.findings import Finding, LastWriter, StoreCounts, finding
 from rocketstore.verification.index_rules import Lacking
-from rocketstore.verification.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.verification.log_rules import Chain, Stretch, log_findings
-from rocketstore.verification.queue_kinds import QueueKinds, queue_kinds
 from rocketstore.verification.queue_rules import QueueView, entries_at
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ if TYPE_CHECKING:
     from rocketstore.format.index_file import IndexLayout
     from rocketstore.native.row import ByteArray
     from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
+    from rocketstore.rules.files import FileFinding
+    from rocketstore.rules.log_rules import LogView
+    from rocketstore.rules.table_files import Content
     from rocketstore.units import QueueKey
-    from rocketstore.verification.file_rules import FileFinding
     from rocketstore.verification.index_rules import IndexFacts
-    from rocketstore.verification.log_rules import LogView
     from rocketstore.verification.queue_rules import QueuePart
-    from rocketstore.verification.small_files import Content
 
     _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.verification import runs
+from rocketstore.rules import runs
 
 NUMBERS = st.lists(st.integers(0, 60), max_size=30)
 

@@ -15,23 +15,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.format.file_name import is_directory_name
+from rocketstore.rules import runs
+from rocketstore.rules.files import FileProblem
+from rocketstore.rules.findings import INDEX_REBUILT, Severity, camel_names
+from rocketstore.rules.unbacked import UnbackedKind
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
-from rocketstore.verification import runs
-from rocketstore.verification.batch_entries import UNREACHABLE
-from rocketstore.verification.file_rules import FileProblem
-from rocketstore.verification.findings import INDEX_REBUILT, Severity, camel_names
-from rocketstore.verification.unbacked import UnbackedKind
+from rocketstore.verification.batch_rules import UNREACHABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from rocketstore.audit.store_audit import AuditedQueue, StoreAudit
     from rocketstore.config import StoreConfig
-    from rocketstore.storage.audit.store_audit import AuditedQueue, StoreAudit
-    from rocketstore.verification.file_rules import FileFinding
-    from rocketstore.verification.findings import Finding, StoreCounts
+    from rocketstore.rules.files import FileFinding
+    from rocketstore.rules.findings import Finding, StoreCounts
 
 _LENGTHS: Final = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
 

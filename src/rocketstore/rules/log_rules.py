@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from rocketstore.rules.findings import Finding, StoreCounts, finding
+from rocketstore.rules.unbacked import LogBounds
 from rocketstore.scan.columns import CallsFor
 from rocketstore.scan.scanner import lost_end
-from rocketstore.verification.findings import Finding, StoreCounts, finding
-from rocketstore.verification.unbacked import LogBounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

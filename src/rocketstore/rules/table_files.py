@@ -1,0 +1,107 @@
+"""The JSON tables of a store: which there are, and that a backup stands in for a broken one.
+
+See docs/decisions/0036-broken-tables.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from rocketstore.errors import FormatError
+from rocketstore.events import get_logger
+from rocketstore.format.file_name import CONFIG_DIRECTORY
+from rocketstore.format.metadata_json import (
+    BACKUP_SUFFIX,
+    CONSUMER_FILTERS_FILE,
+    CONSUMER_OFFSETS_FILE,
+    DELAY_OFFSETS_FILE,
+    LMQ_CONSUMER_OFFSETS_FILE,
+    SUBSCRIPTION_GROUPS_FILE,
+    TOPICS_FILE,
+    ConsumerFilterTable,
+    ConsumerOffsets,
+    DelayOffsets,
+    SubscriptionGroupTable,
+    TopicTable,
+    decode_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log: Final = get_logger(__name__)
+TABLES: Final[dict[str, Any]] = {
+    TOPICS_FILE: TopicTable,
+    CONSUMER_OFFSETS_FILE: ConsumerOffsets,
+    LMQ_CONSUMER_OFFSETS_FILE: ConsumerOffsets,
+    DELAY_OFFSETS_FILE: DelayOffsets,
+    SUBSCRIPTION_GROUPS_FILE: SubscriptionGroupTable,
+    CONSUMER_FILTERS_FILE: ConsumerFilterTable,
+}
+"""The JSON tables that are known, by file name."""
+
+MISSING: Final = "missing"
+
+NO_FILE: Final = "something that is no file"
+"""Why a directory cannot be read as a table."""
+
+_T = TypeVar("_T")
+
+Content = bytes | str | None
+"""A file's content; why it cannot be read; None where there is no file."""
+
+
+def read_table(
+    path: str, content_of: Callable[[str], Content], decode: Callable[[bytes], _T]
+) -> _T | None:
+    """Return a table, or its backup where it is not there or cannot be used; None without either.
+
+    Every reader of tables comes here: see docs/decisions/0036-broken-tables.md.
+
+    Raises
+    ------
+    FormatError
+        Neither can be used; it names both and what is wrong with each.
+    """
+    wrong: list[str] = []
+    for name in (path, path + BACKUP_SUFFIX):
+        content = content_of(name)
+        if isinstance(content, str):
+            wrong.append(f"{name}: {content}")
+        elif content is not None:
+            try:
+                table = decode(content)
+            except FormatError as error:
+                wrong.append(f"{name}: {error.message}")
+                continue
+            for reason in wrong:
+                _log.warning("table.broken", reason=reason, read_instead=name)
+            return table
+    if not wrong:
+        return None
+    raise FormatError(
+        "; ".join(wrong),
+        hint="bring the table back from a copy or a replica, or move it away to go on without it",
+    )
+
+
+def table_of(content_of: Callable[[str], Content], name: str) -> Any:
+    """Return a table, or else its backup; None where neither can be read."""
+    shown = f"{CONFIG_DIRECTORY}/{name}"
+    table, _ = decoded(content_of(shown), name)
+    return table or decoded(content_of(shown + BACKUP_SUFFIX), name)[0]
+
+
+def decoded(content: Content, name: str) -> tuple[Any, str | None]:
+    """Return a table, or why it cannot be read."""
+    if not isinstance(content, bytes):
+        return None, MISSING if content is None else content
+    if not content.strip():
+        return None, "empty"
+    try:
+        return decode_table(content, TABLES[name]), None
+    except FormatError as error:
+        return None, str(error)
+
+
+# --- against the queues -------------------------------------------------------------------------
