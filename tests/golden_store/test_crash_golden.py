@@ -20,8 +20,9 @@ from rocketstore.message_store import MessageStore
 from rocketstore.rules.expectation import expected_entries
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.rules.unbacked import LogBounds, UnbackedKind
+from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
-from rocketstore.storage.recovery.recover import RecoveryParts, RecoveryReport, recover
+from rocketstore.storage.recovery.recover import LoadedStore, RecoveryReport, recover
 from support.golden import CRASH_CASES, golden_case, manifest
 from support.index_answers import find
 from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
@@ -37,11 +38,13 @@ CLEAN_CASES = frozenset({"noabort_torn"})
 
 def recovered(
     case: str, tmp_path: Path, policy: RecoveryPolicy
-) -> tuple[RecoveryParts, RecoveryReport]:
+) -> tuple[LoadedStore, RecoveryReport]:
     root = tmp_path / case
     shutil.copytree(golden_case("crash") / case / "in", root)
     parts = load_parts(root, now_ms=NOW_MS, config=StoreConfig(recovery_policy=policy))
-    report = recover(parts, clean=not (root / "abort").exists(), now_ms=NOW_MS)
+    checkpoint = read_checkpoint(root / "checkpoint")
+    clean = not (root / "abort").exists()
+    report = recover(parts, clean=clean, now_ms=NOW_MS, checkpoint=checkpoint)
     return parts, report
 
 
@@ -59,17 +62,17 @@ def test_compatible_recovery_ends_the_log_where_java_does(case: str, tmp_path: P
     parts, report = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
     assert report.was_clean == (case in CLEAN_CASES)
     assert report.end == java(case)["maxPhyOffset"]
-    assert parts.log.max_offset == java(case)["maxPhyOffset"]
-    assert parts.log.min_offset == java(case)["minPhyOffset"]
+    assert parts.log_files.max_offset == java(case)["maxPhyOffset"]
+    assert parts.log_files.min_offset == java(case)["minPhyOffset"]
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
 def test_compatible_recovery_keeps_the_records_that_java_keeps(case: str, tmp_path: Path) -> None:
     parts, _ = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
-    survey = survey_log(parts.log.files, now_ms=NOW_MS)
+    survey = survey_log(parts.log_files.files, now_ms=NOW_MS)
     found = [
         (int(offset), int(size))
-        for file in parts.log.files
+        for file in parts.log_files.files
         for columns in chain_records(file, file.base, file.end)
         for offset, size in zip(columns.physical_offset, columns.size, strict=True)
     ]
@@ -158,9 +161,9 @@ def test_compatible_recovery_finds_the_keys_that_java_finds(case: str, tmp_path:
 @pytest.mark.parametrize("case", CRASH_CASES)
 def test_salvage_keeps_every_intact_record(case: str, tmp_path: Path) -> None:
     before = load_parts(golden_case("crash") / case / "in", now_ms=NOW_MS)
-    intact = survey_log(before.log.files, now_ms=NOW_MS)
+    intact = survey_log(before.log_files.files, now_ms=NOW_MS)
     parts, report = recovered(case, tmp_path, RecoveryPolicy.SALVAGE)
-    after = survey_log(parts.log.files, now_ms=NOW_MS)
+    after = survey_log(parts.log_files.files, now_ms=NOW_MS)
     assert report.end == intact.end == after.end
     assert record_count(after) == record_count(intact)
     assert record_count(after) >= sum(r["type"] == "msg" for r in java(case)["records"])
@@ -169,17 +172,17 @@ def test_salvage_keeps_every_intact_record(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CRASH_CASES)
 def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
     parts, report = recovered(case, tmp_path, RecoveryPolicy.SALVAGE)
-    survey = survey_log(parts.log.files, now_ms=NOW_MS)
+    survey = survey_log(parts.log_files.files, now_ms=NOW_MS)
     numbers = QueueNumbers()
     audit = QueueAudit(parts.layout.consume_queue, QUEUE_FILE_BYTES)
     for chain in survey.kept:
-        file = parts.log.find(chain.start)
+        file = parts.log_files.find(chain.start)
         for columns in chain_records(file, chain.start, chain.stop):
             expected = expected_entries(columns, numbers, np.zeros(0, np.int64))
             for queue, part in audit.compare(expected, numbers.keys()):
                 queue.take(part)
     lost = survey.bounds().lost
-    bounds = LogBounds(0, report.end, parts.log.files[-1].base + LOG_FILE_BYTES, lost)
+    bounds = LogBounds(0, report.end, parts.log_files.files[-1].base + LOG_FILE_BYTES, lost)
     holes = 0
     for queue in audit.queues.values():
         queue.conclude([] if queue.part is None else [queue.part], bounds)
@@ -202,7 +205,7 @@ def test_salvage_indexes_every_key_once(case: str, tmp_path: Path) -> None:
         topic, key = query.split("#", 1)
         found = find(parts.index, topic, key, max_count=64)
         # K-I8: Java indexes the last record before a crash twice.
-        expected = list(dict.fromkeys(o for o in offsets if parts.log.max_offset > o))
+        expected = list(dict.fromkeys(o for o in offsets if parts.log_files.max_offset > o))
         lost = 526_666 if case == "bitflip_middle_last_file" else -1
         assert found == [offset for offset in expected if offset != lost]
         asked += 1
@@ -218,7 +221,8 @@ def test_recovery_of_a_recovered_store_changes_nothing(
     root = parts.layout.root
     content = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     again = load_parts(root, now_ms=NOW_MS, config=StoreConfig(recovery_policy=policy))
-    second = recover(again, clean=False, now_ms=NOW_MS + 1)
+    checkpoint = read_checkpoint(root / "checkpoint")
+    second = recover(again, clean=False, now_ms=NOW_MS + 1, checkpoint=checkpoint)
     assert second.end == first.end
     assert second.queue_offsets == first.queue_offsets
     assert second.evidence is None
@@ -237,4 +241,4 @@ def test_what_is_cut_is_kept(tmp_path: Path) -> None:
     begin, stop = (int(n) for n in kept.name.partition("@")[2].split("-"))
     assert begin == 531_279 - 524_288
     assert kept.read_bytes() == original.read_bytes()[begin:stop]
-    assert not parts.log.files[-1].array[begin:].any()
+    assert not parts.log_files.files[-1].array[begin:].any()

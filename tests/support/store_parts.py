@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig, StoreSizes
 from rocketstore.format.index_file import IndexLayout
-from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.topic_kinds import TopicKinds
-from rocketstore.storage.recovery.recover import RecoveryParts
+from rocketstore.storage.recovery.recover import LoadedStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +29,10 @@ def load_parts(
     queue_file_bytes: int = QUEUE_FILE_BYTES,
     index_layout: IndexLayout = INDEX_LAYOUT,
     disk: Disk | None = None,
-) -> RecoveryParts:
+) -> LoadedStore:
     """Load a store's files without recovering them."""
-    return RecoveryParts(
-        layout := StoreLayout.of(root),
+    return LoadedStore(
+        StoreLayout.of(root),
         StoreSizes(log_file_bytes, queue_file_bytes, *index_layout),
         config or StoreConfig(),
         disk=disk or Disk(),
@@ -41,5 +40,4 @@ def load_parts(
         drop_later=lambda _drop: None,
         after_crash=False,
         kinds=TopicKinds(),
-        checkpoint=read_checkpoint(layout.checkpoint),
     )

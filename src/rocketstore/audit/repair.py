@@ -43,7 +43,7 @@ from rocketstore.storage.files.whole_file import grow_file, small_files
 from rocketstore.storage.kinds.batch_topics import BatchQueues
 from rocketstore.storage.kinds.resolution import kinds_of
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
-from rocketstore.storage.recovery.recover import RecoveryParts, recover, refuse_lost_log
+from rocketstore.storage.recovery.recover import LoadedStore, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.units import system_clock_ms
 from rocketstore.verification.batch_rules import UNREACHABLE
@@ -315,7 +315,7 @@ class _Repair:
         # Records whose queue offset cannot be.
         forged = frozenset(at for queue in audit.queues for _, at in queue.impossible)
         with ExitStack() as stack:
-            parts = RecoveryParts(
+            parts = LoadedStore(
                 self.layout,
                 self.sizes,
                 msgspec.structs.replace(self.config, check_crc_on_recover=True),
@@ -324,16 +324,16 @@ class _Repair:
                 drop_later=stack.callback,
                 kinds=kinds,
                 forged=forged,
-                evidence=self.evidence,
             )
             if not self.is_salvage:
-                cut_log(parts.log, audit.log.end, evidence=self.evidence, now_ms=self.now_ms)
+                cut_log(parts.log_files, audit.log.end, evidence=self.evidence, now_ms=self.now_ms)
             recover(
                 parts,
                 clean=False,
                 now_ms=self.now_ms,
                 policy=RecoveryPolicy.SALVAGE,
                 keeps_places=self.is_salvage,
+                evidence=self.evidence,
             )
             parts.queues.flush()
             parts.index.flush()

@@ -42,7 +42,7 @@ from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.evidence import Evidence
-from rocketstore.storage.recovery.recover import RecoveryParts, recover
+from rocketstore.storage.recovery.recover import LoadedStore, recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
 
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from rocketstore.config import RecoveryPolicy, StoreConfig
     from rocketstore.config.files import FileObservation
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.topic_kinds import TopicKind, TopicKinds
     from rocketstore.storage.transient_pool.pool import TransientStorePool
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 _log: Final = get_logger(__name__)
 
 
-class StoreParts:
+class StoreParts(LoadedStore):
     """What an open store consists of, locked, loaded, recovered; `to_drop` lets go of all of it."""
 
     def __init__(  # noqa: PLR0913 - by name, most with what a store is made of
@@ -89,7 +88,14 @@ class StoreParts:
                 raise StoreError(f"{layout.root}/{part.file}: {part.reason}", hint=part.action)
             self.config = self.sizes.fill_in(config)
             self.kinds = self._find_kinds(kinds, keeps_memory=keeps_memory)
-            self._load()
+            self.was_clean = not layout.abort.exists()
+            super().__init__(
+                layout, self.sizes, self.config, disk=disk, clock=clock, kinds=self.kinds,
+                drop_later=to_drop.callback, after_crash=not self.was_clean,
+            )  # fmt: skip
+            for problem in self.problems:
+                _log.warning("file.problem", problem=str(problem))
+            self._make_log()
             self._recover(policy)
             self._make_writable()
 
@@ -98,32 +104,21 @@ class StoreParts:
         self._to_drop.close()
         self.lock.release()  # again, if an interrupt came into that
 
-    def _load(self) -> None:
-        """Load the files as they are on the disk, and make the parts that write to them."""
-        config, layout, disk = self.config, self.layout, self.disk
-        self.was_clean = not layout.abort.exists()
-        self._loaded = loaded = RecoveryParts(
-            layout,
-            self.sizes,
-            config,
-            disk=disk,
-            clock=self.clock,
-            drop_later=self._to_drop.callback,
-            kinds=self.kinds,
-            after_crash=not self.was_clean,
-            filter_clock=lambda: max(self.clock(), self.log.last_store_timestamp_ms),
-            readable_limit=lambda: self.log.readable_limit,
-            checkpoint=read_checkpoint(layout.checkpoint),
-            known_ends=read_known_ends(layout.root),
-        )
-        self.queues, self.index, self.dispatcher = loaded.queues, loaded.index, loaded.dispatcher
-        self.problems = loaded.problems
-        for problem in self.problems:
-            _log.warning("file.problem", problem=str(problem))
+    def readable_limit(self) -> int:
+        """Return the physical offset before which records may be dispatched, and read."""
+        return self.log.readable_limit
+
+    def newest_time_ms(self) -> int:
+        """Return the time now, or the newest store time where that is later."""
+        return max(self.clock(), self.log.last_store_timestamp_ms)
+
+    def _make_log(self) -> None:
+        """Make the parts that append to the log's files, prepare the next and delete old ones."""
+        config, layout, disk, files = self.config, self.layout, self.disk, self.log_files
         self.retention = Retention(
-            loaded.log,
-            loaded.queues,
-            loaded.index,
+            files,
+            self.queues,
+            self.index,
             config=config,
             layout=layout,
             used_ratio=disk.used_ratio,
@@ -133,11 +128,6 @@ class StoreParts:
             ),
             clock=self.clock,
         )
-        self._make_log(loaded.log)
-
-    def _make_log(self, files: MappedFileQueue) -> None:
-        """Make the part that appends to the log's files, and the one that prepares the next."""
-        config, layout, disk = self.config, self.layout, self.disk
         file_size, warm_up = self.sizes.commit_log_file_bytes, None
         if config.warm_mapped_file_enable:
             warm_up = WarmUp(
@@ -206,7 +196,12 @@ class StoreParts:
     def _recover(self, policy: RecoveryPolicy | None) -> None:
         """Make the files agree, and make durable what the last writer left."""
         report = self.recovery = recover(
-            self._loaded, clean=self.was_clean, now_ms=self.clock(), policy=policy
+            self,
+            clean=self.was_clean,
+            now_ms=self.clock(),
+            policy=policy,
+            checkpoint=read_checkpoint(self.layout.checkpoint),
+            known_ends=read_known_ends(self.layout.root),
         )
         if not self.was_clean:
             for file in self.log.files.files:

@@ -61,37 +61,20 @@ CLEAN_TAIL_BYTES: Final = 32 * MiB
 """How much of the log's end is compared with the queues after a clean stop."""
 
 
-class RecoveryParts:
-    """The loaded parts of a store, before anything is written; for most parameters see the parts.
+class LoadedStore:
+    """The files of a store as they were loaded, before anything is written.
 
     `drop_later` gets a call that releases each part, before the part has any file; `problems` are
-    faults that were passed over or tolerated. Without a `checkpoint` nothing is promised. In a
-    repair `evidence` keeps what is cut, and ``abort`` and checkpoint are left as the repair wrote
-    them.
+    faults that were passed over or tolerated. Records at `forged` get no entry.
     """
 
     def __init__(  # noqa: PLR0913 - by name, what differs between an opening and a repair
-        self,
-        layout: StoreLayout,
-        sizes: StoreSizes,
-        config: StoreConfig,
-        *,
-        disk: Disk,
-        clock: Callable[[], int],
-        drop_later: Callable[[Callable[[], None]], object],
-        kinds: TopicKinds,
-        after_crash: bool = True,
-        filter_clock: Callable[[], int] | None = None,
-        readable_limit: Callable[[], int] = lambda: 0,
-        forged: frozenset[int] = frozenset(),
-        checkpoint: Checkpoint | None = None,
-        known_ends: KnownEnds | None = None,
-        evidence: Evidence | None = None,
-    ) -> None:
-        self.layout, self.config, self.disk = layout, config, disk
-        self.checkpoint = checkpoint or Checkpoint()
-        self.known_ends, self.evidence = known_ends, evidence
-        self.log = log = MappedFileQueue(
+        self, layout: StoreLayout, sizes: StoreSizes, config: StoreConfig, *, disk: Disk,
+        clock: Callable[[], int], drop_later: Callable[[Callable[[], None]], object],
+        kinds: TopicKinds, after_crash: bool = True, forged: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
+        self.layout, self.config, self.disk, self.clock = layout, config, disk, clock
+        self.log_files = log = MappedFileQueue(
             layout.commit_log_directories,
             sizes.commit_log_file_bytes,
             disk=disk,
@@ -103,7 +86,7 @@ class RecoveryParts:
             disk=disk,
             log_min_offset=lambda: log.min_offset,
             make_extension=extensions_of(
-                layout.consume_queue_ext, config, disk, filter_clock or clock
+                layout.consume_queue_ext, config, disk, self.newest_time_ms
             ),
             kinds=kinds,
         )
@@ -114,14 +97,14 @@ class RecoveryParts:
             clock=clock,
             is_enabled=config.message_index_enable,
         )
-        for part in (self.log, self.queues, self.index):
+        for part in (self.log_files, self.queues, self.index):
             drop_later(part.drop)
         self.problems = list(self._load(after_crash=after_crash))
         self.dispatcher = Dispatcher(
-            self.log,
+            self.log_files,
             self.queues,
             self.index,
-            readable_limit=readable_limit,
+            readable_limit=self.readable_limit,
             delays_ms=parse_delay_levels(config.message_delay_level),
             lmq=has_light_queues(config),
             forged=forged,
@@ -130,16 +113,19 @@ class RecoveryParts:
 
     def _load(self, *, after_crash: bool) -> Iterator[FileFinding[Path]]:
         """Load all files."""
-        yield from self.log.load()
+        yield from self.log_files.load()
         yield from self.queues.load(after_crash=after_crash)
         for kind in self.queues.kinds.on_disk():
-            yield from kind.load(self.log, after_crash=after_crash)
+            yield from kind.load(self.log_files, after_crash=after_crash)
         yield from self.index.load()
 
-    def promise_nothing(self) -> None:
-        """Let an opening after an interruption check everything."""
-        if self.evidence is None:
-            promise_nothing(self.layout, self.disk)
+    def readable_limit(self) -> int:
+        """Return up to where the dispatching thread may go; there is none before recovery."""
+        return 0
+
+    def newest_time_ms(self) -> int:
+        """Return the time now, or the newest store time where that is later."""
+        return self.clock()
 
 
 class RecoveryReport(NamedTuple):
@@ -166,29 +152,35 @@ class RecoveryReport(NamedTuple):
     evidence: str | None
 
 
-def recover(
-    parts: RecoveryParts,
+def recover(  # noqa: PLR0913 - what is loaded; by name, what is known besides
+    parts: LoadedStore,
     *,
     clean: bool,
     now_ms: int,
     policy: RecoveryPolicy | None = None,
     keeps_places: bool = True,
+    checkpoint: Checkpoint | None = None,
+    known_ends: KnownEnds | None = None,
+    evidence: Evidence | None = None,
 ) -> RecoveryReport:
     """Make log, queues and index of a loaded store agree.
 
     `clean`: the last writer ended in order (there was no ``abort``). A `policy` of None is that of
     the settings. `keeps_places`: under ``salvage`` numbers given out to records that are lost with
-    the log's end stay given; 4.9 gives them again.
+    the log's end stay given; 4.9 gives them again. Without a `checkpoint` nothing is promised. In a
+    repair `evidence` keeps what is cut, and ``abort`` and checkpoint stay as the repair wrote them.
     Raises `StoreDamagedError` where the CommitLog has no file although queues have entries (K-R10),
     `StoreFullError` where there is no space for a copy of what has to be cut.
     """
     policy = policy or parts.config.recovery_policy
     is_compatible = policy is RecoveryPolicy.COMPATIBLE
     keeps_places = keeps_places and not is_compatible
-    recovery = _Recovery(parts, clean=clean, now_ms=now_ms, keeps_places=keeps_places)
-    if not parts.log.files:
+    recovery = _Recovery(
+        parts, clean, now_ms, keeps_places, checkpoint or Checkpoint(), known_ends, evidence
+    )
+    if not parts.log_files.files:
         where = f"{parts.layout.commit_log_directories[0]} has no CommitLog file, but the queues"
-        refuse_lost_log(where, sum(parts.queues.next_offsets().values()), parts.known_ends)
+        refuse_lost_log(where, sum(parts.queues.next_offsets().values()), known_ends)
         start = end = 0
     else:
         start, end = recovery.compatible() if is_compatible else recovery.salvage()
@@ -209,7 +201,7 @@ def recover(
         parts.queues.next_offsets(),
         newest_ms,
         recovery.findings,
-        recovery.evidence.directory,
+        recovery.copies.directory,
     )
     parts.dispatcher.start_at(end, last_store_timestamp_ms=newest_ms)
     _log.info(
@@ -235,26 +227,34 @@ def refuse_lost_log(who: str, entry_count: int, known: KnownEnds | None) -> None
 
 @dataclass
 class _Recovery:
-    parts: RecoveryParts
+    parts: LoadedStore
     clean: bool
     now_ms: int
     keeps_places: bool
+    checkpoint: Checkpoint
+    known_ends: KnownEnds | None
+    evidence: Evidence | None
 
     def __post_init__(self) -> None:
         parts = self.parts
         self.findings: list[Finding] = []
-        self.evidence = parts.evidence or Evidence(parts.layout, parts.disk, self.now_ms)
+        self.copies = self.evidence or Evidence(parts.layout, parts.disk, self.now_ms)
         self.queues = QueueRecovery(
-            parts.log, parts.queues, self.evidence, self.findings, self.now_ms
+            parts.log_files, parts.queues, self.copies, self.findings, self.now_ms
         )
         self._kept: dict[QueueKey, tuple[int, int]] = {}
         # Looked up before anything is mapped: pages read through a mapping look like data.
         self._stop = functools.cache(MappedFile.data_stop)
         data_stop = self._data_limit()
         self.lost = LostFiles(
-            parts.log, parts.queues, parts.index, parts.known_ends, parts.promise_nothing,
-            self.evidence, self.findings, self.clean, data_stop,
+            parts.log_files, parts.queues, parts.index, self.known_ends, self._promise_nothing,
+            self.copies, self.findings, self.clean, data_stop,
         )  # fmt: skip
+
+    def _promise_nothing(self) -> None:
+        """Let an opening after an interruption check everything."""
+        if self.evidence is None:
+            promise_nothing(self.parts.layout, self.parts.disk)
 
     # --- salvage --------------------------------------------------------------------------------
 
@@ -267,12 +267,12 @@ class _Recovery:
         end = self._settle(start)
         if self.clean and known_end > end:
             self._note_lost_end(end, f"queues knew records up to {known_end}")
-        promised_ms = parts.checkpoint.physic_ms
+        promised_ms = self.checkpoint.physic_ms
         if 0 < parts.dispatcher.last_store_timestamp_ms < promised_ms <= self.now_ms:
             self._note_lost_end(end, f"the checkpoint knew a record of {promised_ms} ms")
         # Cases in which the checkpoint could not promise: a Java broker's store, or deleted queues.
-        if start > parts.log.min_offset and self.queues.has_gap(known):
-            start = parts.log.min_offset
+        if start > parts.log_files.min_offset and self.queues.has_gap(known):
+            start = parts.log_files.min_offset
             self._note_rebuild()
             self.queues.drop_late(known)
             end = self._settle(start)
@@ -285,7 +285,7 @@ class _Recovery:
         """Set aside files that lost entries or items; return from where to make them again."""
         if self.parts.queues.has_short_files:
             self._note_rebuild()
-            start = self.parts.log.min_offset
+            start = self.parts.log_files.min_offset
         return self.lost.take_away(start, now_ms=self.now_ms)
 
     def _settle(self, start: int) -> int:
@@ -317,18 +317,18 @@ class _Recovery:
             end, clean_after=not self.clean, keeps_places=self.keeps_places, old=leftovers
         )
         self.findings += cut_log(
-            self.parts.log,
+            self.parts.log_files,
             end,
             # Past the end they go with the tail; their entries must go in either case.
             leftovers=[one for one in leftovers if one.start < end],
-            evidence=self.evidence,
+            evidence=self.copies,
             now_ms=self.now_ms,
         )
         if index.files and index.end_physical_offset >= end:
             self._truncate_index(end)
 
     def _truncate_index(self, physical_offset: int) -> None:
-        store_time = functools.partial(store_time_of, self.parts.log)
+        store_time = functools.partial(store_time_of, self.parts.log_files)
         self.parts.index.truncate_to(physical_offset, now_ms=self.now_ms, store_time_of=store_time)
 
     def _dispatch(self, start: int, limit: int, *, force: bool = True) -> list[SteppedOver]:
@@ -354,7 +354,7 @@ class _Recovery:
 
     def _survey(self, start: int) -> LogView:
         """Find the end where records follow breaks, and report them."""
-        files = self.parts.log.files
+        files = self.parts.log_files.files
         survey = survey_log(files, now_ms=self.now_ms, start=start, data_stop=self._stop)
         # As if it were live: a finding about the tail is made when it is cut.
         for one in log_findings(survey, self._position_of, is_live=True):
@@ -364,7 +364,7 @@ class _Recovery:
         return survey
 
     def _position_of(self, physical_offset: int) -> tuple[str, int]:
-        file = self.parts.log.find(physical_offset)
+        file = self.parts.log_files.find(physical_offset)
         if file is None:
             return "commitlog", physical_offset
         return relative_name(file.path), physical_offset - file.base
@@ -391,16 +391,16 @@ class _Recovery:
         reason = "queues lack entries of records that the checkpoint calls safe"
         action, name = "the whole log is dispatched again", self.parts.queues.directory.name
         self.findings.append(Finding(Severity.WARNING, "queue-gap", name, 0, 0, reason, action))
-        self.parts.promise_nothing()
+        self._promise_nothing()
 
     def settle_kinds(self, start: int, end: int) -> None:
         """Let queues of each kind agree with the log, whose end is known now."""
         parts = self.parts
         # A repair removed the faults, so the rest is as after a clean stop.
-        clean = self.clean or parts.evidence is not None
+        clean = self.clean or self.evidence is not None
 
         def dispatch(begin: int, stop: int) -> None:
-            self._dispatch(max(begin, parts.log.min_offset), stop, force=False)
+            self._dispatch(max(begin, parts.log_files.min_offset), stop, force=False)
             parts.dispatcher.stepped_over.clear()  # which was reported before
 
         for kind in parts.queues.kinds.on_disk():
@@ -415,8 +415,8 @@ class _Recovery:
         known = parts.queues.max_physical_offset
         if known < last.base:
             # The queues end in an earlier file: the missing entries begin there.
-            file = parts.log.find(known)
-            return parts.log.min_offset if file is None else file.base
+            file = parts.log_files.find(known)
+            return parts.log_files.min_offset if file is None else file.base
         stop = self._stop(last)
         position = min(known, last.base + stop) - CLEAN_TAIL_BYTES - last.base
         if position <= 0:
@@ -427,26 +427,26 @@ class _Recovery:
     def _crash_start(self) -> int:
         parts, last = self.parts, self._last_with_data()
         return crash_start(
-            [file for file in parts.log.files if file.base <= last.base],
-            parts.checkpoint,
+            [file for file in parts.log_files.files if file.base <= last.base],
+            self.checkpoint,
             index_enabled=parts.config.message_index_enable,
             has_index=bool(parts.index.files),
             now_ms=self.now_ms,
         )
 
     def _last_with_data(self) -> MappedFile:
-        files = self.parts.log.files
+        files = self.parts.log_files.files
         return next((file for file in reversed(files) if self._stop(file)), files[0])
 
     def _data_limit(self) -> int:
         """Return the physical offset from which on all files are zeros."""
-        if not self.parts.log.files:
+        if not self.parts.log_files.files:
             return 0
         last = self._last_with_data()
         return last.base + self._stop(last)
 
     def _files_stop(self) -> int:
-        last = self.parts.log.files[-1]
+        last = self.parts.log_files.files[-1]
         return last.base + last.size
 
     # --- compatible -----------------------------------------------------------------------------
@@ -454,14 +454,14 @@ class _Recovery:
     def compatible(self) -> tuple[int, int]:
         """Recover as 4.9.3 does; return where it began and where the log ends."""
         parts = self.parts
-        files = parts.log.files
+        files = parts.log_files.files
         lost_from = self._take_lost_away(self._files_stop())
         for queue in parts.queues.all():
             held = [(file.base, file.array) for file in queue.files.files]
             stop = compatible_queue_end(held) // ENTRY_SIZE_BYTES
             if stop < queue.max_offset:
-                queue.truncate(stop, self.evidence.copy_range, now_ms=self.now_ms)
-        crash = None if self.clean else parts.checkpoint
+                queue.truncate(stop, self.copies.copy_range, now_ms=self.now_ms)
+        crash = None if self.clean else self.checkpoint
         start, end, why = compatible_end(files, parts.config, crash)
         if end < self._data_limit() or why not in {"unwritten", "the last file is full"}:
             size = max(self._files_stop() - end, 0)
@@ -472,7 +472,7 @@ class _Recovery:
             )
         self._cut(end, [])
         if self.clean:
-            start = min(max(parts.queues.max_physical_offset, parts.log.min_offset), end)
+            start = min(max(parts.queues.max_physical_offset, parts.log_files.min_offset), end)
         start = min(start, lost_from)
         if not self.clean:
             self._truncate_index(start)
