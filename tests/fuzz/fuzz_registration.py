@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
 from rocketstore.format.metadata_json import TopicTable, decode_body, encode_body
-from rocketstore.nameserver.bodies import Registration, unpack_registration
+from rocketstore.nameserver.bodies import RegisterBrokerBody, unpack_registration
 from rocketstore.nameserver.headers import RegisterBrokerHeader
 from rocketstore.nameserver.routes import RouteTable
 from support.fuzzing import check_mutations, fuzz_with_atheris
@@ -28,7 +28,7 @@ HEADER = RegisterBrokerHeader(broker_name="b", broker_addr="h:1", cluster_name="
 def check(data: bytes) -> None:
     """Read as JSON, as a packed form, and as what a packed form inflates to; believe it."""
     for read in (
-        lambda: decode_body(data, Registration),
+        lambda: decode_body(data, RegisterBrokerBody),
         lambda: unpack_registration(data),
         lambda: unpack_registration(zlib.compress(data)),
     ):
@@ -40,7 +40,7 @@ def check(data: bytes) -> None:
         check_believed(found)
 
 
-def check_believed(found: Registration) -> None:
+def check_believed(found: RegisterBrokerBody) -> None:
     table = found.topic_config_serialize_wrapper or TopicTable()
     routes = RouteTable()
     routes.register(HEADER, found, "channel", 0)

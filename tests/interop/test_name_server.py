@@ -20,7 +20,7 @@ from rocketstore.format.metadata_json import (
     encode_body,
     loads,
 )
-from rocketstore.nameserver.bodies import Registration, TopicRoute
+from rocketstore.nameserver.bodies import RegisterBrokerBody, TopicRoute
 from rocketstore.nameserver.headers import (
     BrokerHeader,
     BrokerNameHeader,
@@ -125,7 +125,7 @@ def registration(address: str, broker_id: int, *, version: int, kind: HeaderKind
         "unit": TopicConfig(topic_name="unit", topic_sys_flag=1),
         "sub": TopicConfig(topic_name="sub", topic_sys_flag=2),
     }
-    body = encode_body(Registration([], TopicTable(DataVersion(version, 5), topics)))
+    body = encode_body(RegisterBrokerBody([], TopicTable(DataVersion(version, 5), topics)))
     header = RegisterBrokerHeader(
         broker_name="python", broker_addr=address, cluster_name="c", broker_id=broker_id,
         ha_server_addr="127.0.0.1:20912", body_crc32=zlib.crc32(body) & 0x7FFFFFFF,

@@ -17,7 +17,7 @@ from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.loop import Loop
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.table import BrokerTable
-from rocketstore.broker.topic_admin import TopicHeader
+from rocketstore.broker.topic_admin import CreateTopicHeader
 from rocketstore.broker.topics import READ_WRITE, Topics, first_topics
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
@@ -125,7 +125,7 @@ class BrokerService(Service):
         running = self._running
         if running is None:
             raise RemotingError(f"broker {self.settings.broker_name} is not running")
-        header = TopicHeader(
+        header = CreateTopicHeader(
             topic=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=READ_WRITE
         )
         wanted = request(BrokerRequest.UPDATE_AND_CREATE_TOPIC, header)

@@ -23,7 +23,7 @@ NOT_SET: Final = "not set any response code"
 """The remark of a reply that 4.9 has not filled in, of which this request is one."""
 
 
-class TopicHeader(Header):
+class CreateTopicHeader(Header):
     """A topic as it shall be."""
 
     topic: str
@@ -45,9 +45,9 @@ class TopicAdmin:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
-        return [Row(BrokerRequest.UPDATE_AND_CREATE_TOPIC, TopicHeader, None, self.settle)]
+        return [Row(BrokerRequest.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, None, self.settle)]
 
-    def settle(self, header: TopicHeader, call: Call) -> Command | Later:
+    def settle(self, header: CreateTopicHeader, call: Call) -> Command | Later:
         """Make a topic or change it, and tell the name servers."""
         fault = name_fault(header.topic)
         if fault is None and self._topics.is_reserved(header.topic):

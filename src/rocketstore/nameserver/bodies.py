@@ -79,14 +79,14 @@ class SavedValues(Body):
     config_table: dict[str, dict[str, str]]
 
 
-class Registration(Body):
-    """What a broker has: its filter servers and its topics (RegisterBrokerBody)."""
+class RegisterBrokerBody(Body):
+    """What a broker has: its filter servers and its topics."""
 
     filter_server_list: list[str] | None = None
     topic_config_serialize_wrapper: TopicTable | None = None
 
 
-def unpack_registration(data: bytes) -> Registration:
+def unpack_registration(data: bytes) -> RegisterBrokerBody:
     """Return a registration of its packed form."""
     inflater = zlib.decompressobj()
     try:
@@ -111,7 +111,7 @@ def unpack_registration(data: bytes) -> Registration:
     version = decode_body(take(number()), DataVersion)
     topics = [_unpacked_topic(take(number())) for _ in range(number())]
     filters = decode_body(take(number()), list[str])
-    return Registration(filters, TopicTable(version, {one.topic_name: one for one in topics}))
+    return RegisterBrokerBody(filters, TopicTable(version, {one.topic_name: one for one in topics}))
 
 
 def _unpacked_topic(text: bytes) -> TopicConfig:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rocketstore.remoting.requests import Call
 
 WITH_FILTERS_VERSION: Final = 37
-"""Brokers from V3_0_11 on send a `bodies.Registration`, older ones their topics alone."""
+"""Brokers from V3_0_11 on send a `bodies.RegisterBrokerBody`, older ones their topics alone."""
 
 _ORDER_MESSAGES: Final = "orderMessageEnable"
 _NO_ROUTE: Final = (
@@ -97,7 +97,7 @@ class NameServer:
         body = call.command.body
         if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
             return reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        registration = _registration(header, call.command)
+        registration = _body_of(header, call.command)
         found = self.routes.register(header, registration, call.peer, self._clock())
         ordered = self.values.namespace(ORDER_TOPICS)
         return answered(found, b"" if ordered is None else encode_body(bodies.ValueTable(ordered)))
@@ -183,14 +183,14 @@ def _done(act: Callable[[Any], None]) -> Callable[[Any, Call], Command]:
     return handle
 
 
-def _registration(header: headers.RegisterBrokerHeader, command: Command) -> bodies.Registration:
+def _body_of(header: headers.RegisterBrokerHeader, command: Command) -> bodies.RegisterBrokerBody:
     if not command.body:
-        return bodies.Registration()
+        return bodies.RegisterBrokerBody()
     if command.version < WITH_FILTERS_VERSION:
-        return bodies.Registration(None, decode_body(command.body, TopicTable))
+        return bodies.RegisterBrokerBody(None, decode_body(command.body, TopicTable))
     if header.compressed:
         return bodies.unpack_registration(command.body)
-    return decode_body(command.body, bodies.Registration)
+    return decode_body(command.body, bodies.RegisterBrokerBody)
 
 
 def _listed(topics: list[str], address: str | None = None) -> Command:

@@ -17,7 +17,7 @@ from rocketstore.nameserver.headers import RegisterBrokerReply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.nameserver.bodies import Registration
+    from rocketstore.nameserver.bodies import RegisterBrokerBody
     from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader, TopicHeader
 
 SILENCE_MS: Final = 120_000
@@ -48,7 +48,7 @@ class RouteTable:
         self._live: dict[str, Live] = {}
 
     def register(
-        self, header: RegisterBrokerHeader, body: Registration, channel: object, now_ms: int
+        self, header: RegisterBrokerHeader, body: RegisterBrokerBody, channel: object, now_ms: int
     ) -> RegisterBrokerReply:
         """Take in a registration; return to a slave where its master is."""
         name, address = header.broker_name, header.broker_addr

@@ -10,8 +10,7 @@ from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.topics import first_topics
 from rocketstore.errors import RemotingError
 from rocketstore.format.metadata_json import TopicConfig
-from rocketstore.nameserver.bodies import Registration as Body
-from rocketstore.nameserver.bodies import decode_body, unpack_registration
+from rocketstore.nameserver.bodies import RegisterBrokerBody, decode_body, unpack_registration
 from rocketstore.remoting.command import Command, reply
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
@@ -82,7 +81,7 @@ def test_those_who_wait_go_on_when_every_name_server_answered_or_was_given_up(
         assert (request.fields["brokerName"], request.fields["brokerAddr"]) == (
             "b", "127.0.0.1:10911",
         )  # fmt: skip
-        table = decode_body(request.body, Body).topic_config_serialize_wrapper
+        table = decode_body(request.body, RegisterBrokerBody).topic_config_serialize_wrapper
         assert table
         assert table.topic_config_table["orders"].perm == 4  # as far as the broker grants it
         assert table.topic_config_table["TBW102"].perm == 5

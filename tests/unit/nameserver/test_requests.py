@@ -17,7 +17,7 @@ from rocketstore.format.metadata_json import (
 from rocketstore.nameserver import bodies
 from rocketstore.nameserver.bodies import (
     LARGEST_REGISTRATION,
-    Registration,
+    RegisterBrokerBody,
     SavedValues,
     TopicRoute,
     ValueTable,
@@ -91,7 +91,7 @@ def table_of(topics, version=1):
 
 
 def register(server, topics, version=1, client=None, body=None, **more):
-    data = encode_body(Registration([], table_of(topics, version))) if body is None else body
+    data = encode_body(RegisterBrokerBody([], table_of(topics, version))) if body is None else body
     command = request(RequestCode.REGISTER_BROKER, broker(**more), data)
     return asked(server, command, client)
 
@@ -166,7 +166,7 @@ def test_a_registration_is_answered_with_the_master_and_the_order_topics(server)
 
 @pytest.mark.parametrize("change", [0, 1])
 def test_the_checksum_of_a_registration_is_compared_if_there_is_one(server, change):
-    body = encode_body(Registration([], table_of({"T": (1, 6)}, 2)))
+    body = encode_body(RegisterBrokerBody([], table_of({"T": (1, 6)}, 2)))
     crc = (zlib.crc32(body) & 0x7FFFFFFF) + change
     found = register(server, {}, body=body, body_crc32=crc)
     assert (found.code, found.remark) == ((1, "crc32 not match") if change else (0, None))
@@ -344,7 +344,7 @@ def test_what_cannot_change_while_it_runs_is_refused():
 
 
 def test_units_and_topics_are_listed_and_deleted(server):
-    register(server, {}, body=encode_body(Registration([], TopicTable(DataVersion(5, 0), {
+    register(server, {}, body=encode_body(RegisterBrokerBody([], TopicTable(DataVersion(5, 0), {
         "unit": TopicConfig(topic_name="unit", topic_sys_flag=1),
         "sub": TopicConfig(topic_name="sub", topic_sys_flag=2),
     }))))  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable
-from rocketstore.nameserver.bodies import Registration
+from rocketstore.nameserver.bodies import RegisterBrokerBody
 from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader, TopicHeader
 from rocketstore.nameserver.routes import READ, SUB, UNIT, WRITE, RouteTable
 
@@ -18,7 +18,7 @@ def header(name="a", address=A, broker_id=0, cluster="c", **more):
 
 def body(*topics, version=1, **settings):
     table = {one: TopicConfig(topic_name=one, **settings) for one in topics}
-    return Registration([], TopicTable(DataVersion(version, 0), table))
+    return RegisterBrokerBody([], TopicTable(DataVersion(version, 0), table))
 
 
 def registered(*topics, **settings):

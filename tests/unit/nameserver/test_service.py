@@ -7,14 +7,14 @@ import pytest
 from rocketstore.errors import RemotingError
 from rocketstore.format.metadata_json import TopicConfig, TopicTable, encode_body
 from rocketstore.nameserver import service
-from rocketstore.nameserver.bodies import Registration
+from rocketstore.nameserver.bodies import RegisterBrokerBody
 from rocketstore.nameserver.headers import RegisterBrokerHeader, TopicHeader
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.codes import RequestCode
 from rocketstore.remoting.requests import request
 from support.patience import PATIENCE_S
 
-BODY = Registration([], TopicTable(None, {"T": TopicConfig(topic_name="T")}))
+BODY = RegisterBrokerBody([], TopicTable(None, {"T": TopicConfig(topic_name="T")}))
 HEADER = RegisterBrokerHeader(broker_name="a", broker_addr="h:1", cluster_name="c", broker_id=0)
 ROUTE = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("T"))
 
