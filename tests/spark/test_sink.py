@@ -115,17 +115,6 @@ def test_a_bad_row_fails_the_write_with_its_reason_and_nothing_is_appended(order
     check_whole(tmp_path, None)
 
 
-def test_a_stream_without_a_name_is_refused(spark, tmp_path):
-    spark.range(3).selectExpr("'x' AS body").write.parquet(str(tmp_path / "source"))
-    frame = spark.readStream.schema("body STRING").parquet(str(tmp_path / "source"))
-    writer = frame.writeStream.format("rocketstore").option("topic", "T")
-    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    with pytest.raises(Exception, match="writeStream needs option sinkId"):
-        run_to_its_end(
-            writer.option("path", str(tmp_path / "store")).trigger(availableNow=True).start
-        )
-
-
 def test_a_used_name_with_a_new_checkpoint_ends_the_query_instead_of_dropping_batches(
     spark, tmp_path
 ):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 BODY: Final = "body"
 PROPERTIES: Final = "properties"
 BROKER_NAME: Final = "brokerName"
+KAFKA: Final = "kafka"
+HEADERS: Final = "headers"
 
 _RECORD: Final = """
     topic STRING, flag INT, body BINARY, properties MAP<STRING,STRING>, brokerName STRING,
@@ -86,11 +88,20 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 }
 """Table, its columns in default order, and their types in Spark's DDL."""
 
+COLUMNS_OF: Final = TABLES | {
+    KAFKA: {
+        "key": "BINARY", "value": "BINARY", "topic": "STRING", "partition": "INT",
+        "offset": "BIGINT", "timestamp": "TIMESTAMP", "timestampType": "INT",
+        HEADERS: "ARRAY<STRUCT<key:STRING,value:BINARY>>",
+    },
+}  # fmt: skip
+"""The same, and how Spark's Kafka source would call the columns of ``messages``."""
+
 NULLABLE: Final = frozenset({
     "tags", "uniqKey", "bornTimestamp", "storeTimestamp", "firstStoreTimestamp",
     "lastStoreTimestamp", "foundTimestamp", "readQueueNums", "writeQueueNums", "perm",
     "dueTimestamp", "realTopic", "realQueueId", "producerGroup", "tagsCode", "extensionAddress",
-    "bitMap",
+    "bitMap", "key", HEADERS,
 })  # fmt: skip
 """Columns of any table whose rows can be without a value."""
 
@@ -118,7 +129,7 @@ def arrow_schema(columns: str) -> pa.Schema:
 
 def column_type(table: str, name: str) -> str:
     """Return the type of a column, which the table must have."""
-    columns = TABLES[table]
+    columns = COLUMNS_OF[table]
     if name not in columns:
         what, hint = (
             f"table {table} has no column {name!r}",

@@ -21,9 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline.columns import BODY, PROPERTIES, RECORD_TABLES, TABLES, column_type
+from rocketstore.pipeline.columns import (
+    BODY,
+    COLUMNS_OF,
+    HEADERS,
+    KAFKA,
+    PROPERTIES,
+    RECORD_TABLES,
+    TABLES,
+    column_type,
+)
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
-from rocketstore.units import MiB
+from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +42,7 @@ DEFAULT_SPLIT_BYTES: Final = 256 * MiB  # a task costs 0.02 s of processor befor
 EARLIEST: Final = -2
 LATEST: Final = -1
 ANY_BROKER: Final = ""  # of an offset that names none
+SERVERS: Final = "kafka.bootstrap.servers"
 STREAM, SINK = "stream", "sink"
 """Uses of an option in ``readStream`` and in writes; in ``read`` a table's name is its use."""
 
@@ -72,6 +82,9 @@ class SparkOption(NamedTuple):
 _ROWS: Final = (  # the page's table; names are matched without regard to case, as Spark's are
     ("path", _ANY, "-", "stores, separated by commas, or a directory of stores"),
     ("paths", _ANY, "-", "the same as a JSON array, as `load([...])` gives it"),
+    (SERVERS, _MESSAGES, "-", "the same as `path`, with Kafka's `columnNames`"),
+    ("columnNames", _MESSAGES | {SINK}, "rocketstore", "`kafka`: columns of Spark's Kafka source"),
+    ("includeHeaders", _MESSAGES, "false", "whether Kafka's columns have `headers`"),
     ("table", _ANY, "messages", "table to read; streams have `messages`, `commitlog`"),
     ("brokerName", _ANY, "directory's name", "name of the store, one per store"),
     ("storePathCommitLog", _ANY, "-", "every directory of the log, when not `commitlog`"),
@@ -87,6 +100,8 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("endingOffsets", _BATCH_QUEUES, "latest", "queue offset after each queue's last, JSON"),
     ("startingTimestamp", RECORD_TABLES, "-", "earliest store time of a row, ms or ISO 8601"),
     ("endingTimestamp", RECORD_TABLES, "-", "store time to stop before, in ms or ISO 8601"),
+    ("startingOffsetsByTimestamp", RECORD_TABLES, "-", '`{"topic":{"0":ms}}`: first times'),
+    ("endingOffsetsByTimestamp", RECORD_TABLES, "-", "the time to stop before, in the same form"),
     ("subExpression", _RECORDS, "*", "tags, with two bars between several"),
     ("maxSplitBytes", _CUT, "256 MiB", "most bytes of one task; `64m`, `1g` are understood"),
     ("minPartitions", _CUT, "1", "fewest tasks to make, where there are as many bytes"),
@@ -97,14 +112,15 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),
     ("startingTimestamp", _STREAM, "-", "store time of the first record of a new query"),
     ("startingOffsetsByTimestamp", _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
-    ("startingOffsetsByTimestampStrategy", _STREAM, "latest", "`error` if nothing is later"),
+    ("startingOffsetsByTimestampStrategy", _STREAM, "latest; Kafka's: error", "if none is later"),
     ("maxOffsetsPerTrigger", _STREAM, "-", "most records of a batch, of each store"),
     ("maxBytesPerTrigger", _STREAM, "-", "most bytes of records of a batch, of each store"),
     ("minOffsetsPerTrigger", _STREAM, "-", "records that a batch waits for"),
     ("maxTriggerDelay", _STREAM, "15m", "longest wait for `minOffsetsPerTrigger`"),
     ("path", _SINK, "-", "directory of the store; made when it is not there"),
+    (SERVERS, _SINK, "-", "the same as `path`, with Kafka's `columnNames`"),
     ("topic", _SINK, "-", "topic of every message; wins over the column `topic`"),
-    ("sinkId", _SINK, "-", "name of this writer; needed by `writeStream`"),
+    ("sinkId", _SINK, "-; a stream's id", "name of this writer, under which its batches are known"),
     ("batchId", _SINK, "-", "number of this batch; of `write` only, together with `sinkId`"),
     ("queueCount", _SINK, "4", "queues of a topic among which rows without `queueId` go"),
     ("chunkBytes", _SINK, "8 MiB", "bytes that a task or the commit holds at a time"),
@@ -208,6 +224,20 @@ class GivenOptions(dict[str, str]):
             raise self.refused(name, "is not a JSON array of texts")
         return tuple(listed)
 
+    @property
+    def has_kafka_names(self) -> bool:
+        """Whether columns are called as Spark's Kafka source calls them."""
+        own = "rocketstore"
+        return (
+            self.one_of("columnNames", (KAFKA, own) if SERVERS in self else (own, KAFKA)) == KAFKA
+        )
+
+    def path_name(self) -> str:
+        """Return the name of the option that says where the store is."""
+        if SERVERS in self and ("path" in self or "paths" in self):
+            raise self.refused(SERVERS, "excludes path", "give one of them")
+        return SERVERS if SERVERS in self else "path"
+
     def places(self, name: str) -> tuple[str, ...]:
         """Return locations: the text as it stands if that is there, else those between commas."""
         whole = self.get(name, "")
@@ -243,6 +273,9 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
         if its == {STREAM} and SINK not in uses:
             what, hint = "is one of streams", "read with spark.readStream"
         return refused(elsewhere[0].name, value, what, hint)
+    if key.lower().startswith(f"{KAFKA}."):
+        what = "is of a Kafka client"
+        return refused(key, value, what, "leave it out: a store is files, and has no such settings")
     near = known[difflib.get_close_matches(key.lower(), known, n=1, cutoff=0)[0]]
     hint = (
         f"did you mean {near}? All are in docs/reference/spark-options.md; Spark lowers their case"
@@ -270,6 +303,13 @@ def parse_numbers(key: str, text: str, least: int, expected: str) -> dict[QueueP
                 raise refused(key, text, f"must be {expected}")
             numbers[QueuePlace(topic, broker, int(queue))] = number
     return numbers
+
+
+def of_broker(numbers: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey, int]:
+    """Return the offsets or times that hold for a broker; the ones that name it win."""
+    places = [place for place in numbers if place.broker in (ANY_BROKER, broker)]
+    places.sort(key=lambda place: place.broker)
+    return {QueueKey(place.topic, place.queue_id): numbers[place] for place in places}
 
 
 def _parse_assignment(key: str, text: str) -> frozenset[QueuePlace]:
@@ -320,6 +360,8 @@ class ReadOptions:
     ending_offsets: dict[QueuePlace, int] = field(default_factory=dict)
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
+    starting_times_ms: dict[QueuePlace, int] = field(default_factory=dict)
+    ending_times_ms: dict[QueuePlace, int] = field(default_factory=dict)
     tags: frozenset[str] | None = None
     max_split_bytes: int = DEFAULT_SPLIT_BYTES
     min_partitions: int = 1
@@ -327,6 +369,12 @@ class ReadOptions:
     damage: str = "fail"
     layout: tuple[int, int] | None = None  # slots and items of index files
     log_directories: tuple[str, ...] = ()  # none: in commitlog
+    has_kafka_names: bool = False
+
+    @property
+    def columns_of(self) -> str:
+        """The key of `COLUMNS_OF` that has the columns."""
+        return KAFKA if self.has_kafka_names else self.table
 
     @property
     def has_topic_choice(self) -> bool:
@@ -354,9 +402,17 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         ending_offsets=_bounds(values, "endingOffsets", "latest", not_allowed=EARLIEST),
         starting_timestamp_ms=values.timestamp_ms("startingTimestamp"),
         ending_timestamp_ms=values.timestamp_ms("endingTimestamp"),
+        starting_times_ms=queue_times_ms(values, "startingOffsetsByTimestamp"),
+        ending_times_ms=queue_times_ms(values, "endingOffsetsByTimestamp"),
     )
-    check_offsets_are_of_chosen_topics(parsed, "startingOffsets", parsed.starting_offsets)
-    check_offsets_are_of_chosen_topics(parsed, "endingOffsets", parsed.ending_offsets)
+    for name, offsets, times in (
+        ("startingOffsets", parsed.starting_offsets, parsed.starting_times_ms),
+        ("endingOffsets", parsed.ending_offsets, parsed.ending_times_ms),
+    ):
+        if offsets and times:
+            raise values.refused(f"{name}ByTimestamp", f"excludes {name}", "give one of them")
+        check_offsets_are_of_chosen_topics(parsed, name, offsets)
+        check_offsets_are_of_chosen_topics(parsed, f"{name}ByTimestamp", times)
     return parsed
 
 
@@ -373,10 +429,24 @@ def _bounds(
     return places
 
 
+def queue_times_ms(values: GivenOptions, name: str) -> dict[QueuePlace, int]:
+    """Return the store time that JSON gives each queue."""
+    if name not in values:
+        return {}
+    what = 'JSON such as {"topic":{"0":1700000000000}}, times in ms'
+    times_ms = parse_numbers(name, values[name], 0, what)
+    if not times_ms:
+        raise values.refused(name, "names no queue")
+    return times_ms
+
+
 def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
     """Return what is read, of a query or a stream; `bounds` say from where to where."""
     table = values.one_of("table", tuple(TABLES))
-    locations = values.names("paths", json_too=True) or values.places("path")
+    columns_of = KAFKA if values.has_kafka_names else table
+    if columns_of == KAFKA and table != "messages":
+        raise values.refused("table", "must be messages where columnNames is kafka")
+    locations = values.names("paths", json_too=True) or values.places(values.path_name())
     if not locations:
         raise ConfigError("no store is named", key="path", hint="give its directory to load()")
     for location in locations:
@@ -389,7 +459,8 @@ def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
     return ReadOptions(
         table=table,
         locations=locations,
-        columns=_columns(values, table),
+        columns=_columns(values, columns_of),
+        has_kafka_names=values.has_kafka_names,
         broker_names=values.names("brokerName"),
         decompress_body=values.is_on("decompressBody"),
         **_topic_choice(values),
@@ -404,14 +475,21 @@ def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
     )
 
 
-def _columns(values: GivenOptions, table: str) -> tuple[str, ...]:
-    switches = (("includeBody", BODY), ("includeProperties", PROPERTIES))
-    left_out = {column for name, column in switches if not values.is_on(name)}
+def _columns(values: GivenOptions, columns_of: str) -> tuple[str, ...]:
+    switches = {"includeBody": BODY, "includeProperties": PROPERTIES, "includeHeaders": HEADERS}
+    left_out = set()
+    for option, column in switches.items():
+        is_there = column in COLUMNS_OF[columns_of]
+        if option in values and not is_there and columns_of in (KAFKA, "messages"):
+            raise values.refused(option, f"is of the other columnNames: there is no {column}")
+        words = ("false", "true") if column == HEADERS else ("true", "false")
+        if is_there and values.one_of(option, words) == "false":
+            left_out.add(column)
     if "columns" not in values:
-        return tuple(name for name in TABLES[table] if name not in left_out)
+        return tuple(name for name in COLUMNS_OF[columns_of] if name not in left_out)
     names = values.names("columns")
     for name in names:
-        column_type(table, name)
+        column_type(columns_of, name)
     if not names or len(set(names)) < len(names):
         raise values.refused("columns", "must name columns, each once")
     for name in left_out & set(names):

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
 from rocketstore.errors import FormatError
+from rocketstore.format.properties import KEYS
 from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_ZLIB
-from rocketstore.pipeline.columns import BODY, BROKER_NAME, PROPERTIES, TABLES
-from rocketstore.pipeline.options import ANY_BROKER, ReadOptions
+from rocketstore.pipeline.columns import BODY, BROKER_NAME, HEADERS, PROPERTIES, TABLES
+from rocketstore.pipeline.options import ANY_BROKER, ReadOptions, of_broker
 from rocketstore.rules.batch_entries import queue_stops
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import text_slices, to_arrow
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 pa: Any = pyarrow  # the annotations of both are too narrow
 
+VALUE: Final = "value"
+LOG_APPEND_TIME: Final = 1  # Kafka's name of a time that the store gave
 INFLATED_BATCH_BYTES: Final = 64 * MiB  # of bodies that end a batch where some are inflated
 
 FIRST_TIMESTAMP_MS: Final = -62_135_596_800_000
@@ -74,6 +77,10 @@ def _masks(
         chosen = [one for one in options.queues if one.broker in (ANY_BROKER, broker)]
         queues = [in_queue(one.topic, one.queue_id) for one in chosen]
         yield np.logical_or.reduce([np.zeros(len(columns), dtype=np.bool_), *queues])
+    for place, since_ms in of_broker(options.starting_times_ms, broker).items():
+        yield (columns.store_timestamp >= since_ms) | ~in_queue(*place)
+    for place, until_ms in of_broker(options.ending_times_ms, broker).items():
+        yield (columns.store_timestamp < until_ms) | ~in_queue(*place)
     for key, wanted in ranges:
         # A record of a batch topic counts if one of its messages does.
         outside = (queue_stops(columns) <= wanted.start) | (columns.queue_offset >= wanted.stop)
@@ -102,7 +109,7 @@ def record_batches(
     """Yield records, if any, as batches of a schema of columns of table ``messages``."""
     for rows, body in _bodies(columns, schema.names, decompress=decompress):
         piece = columns.taken(rows)
-        known = {BODY: body, BROKER_NAME: broker}
+        known = {BODY: body, VALUE: body, BROKER_NAME: broker, "timestampType": LOG_APPEND_TIME}
         yield batch_of(record_values(piece, schema.names, known), schema, len(piece))
 
 
@@ -160,7 +167,7 @@ def _bodies(
     """Yield rows with their bodies, cut where inflated ones grow too large for one batch."""
     if not len(columns):
         return
-    if BODY not in names:
+    if not {BODY, VALUE}.intersection(names):
         yield slice(0, len(columns)), None
         return
     stored = to_arrow(columns, [BODY]).column(0)
@@ -225,10 +232,30 @@ def property_maps(columns: RecordColumns) -> Any:
     return maps
 
 
+def _headers(columns: RecordColumns) -> Any:
+    """Return all properties but KEYS as headers of Kafka; null where there are none."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - as above
+
+    maps = property_maps(columns)
+    is_header = pc.not_equal(maps.keys, KEYS)
+    counts = np.concatenate(([0], np.cumsum(is_header.to_numpy(zero_copy_only=False))))
+    offsets = counts[maps.offsets.to_numpy()].astype(np.int32)
+    parts = [maps.keys.filter(is_header), maps.items.filter(is_header).cast(pa.binary())]
+    mask = pa.array(offsets[1:] == offsets[:-1])
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.StructArray.from_arrays(parts, ["key", "value"]), mask=mask
+    )
+
+
 _MADE: Final[dict[str, Callable[[RecordColumns], Any]]] = {
     PROPERTIES: property_maps,
     "keys": _key_lists,
     "bornTimestamp": lambda columns: columns.born_timestamp,
     "storeTimestamp": lambda columns: columns.store_timestamp,
+    "key": lambda columns: to_arrow(columns, ["keys"]).column(0).cast(pa.binary()),
+    "partition": lambda columns: columns.queue_id,
+    "offset": lambda columns: columns.queue_offset,
+    "timestamp": lambda columns: columns.store_timestamp,
+    HEADERS: _headers,
 }
 """Columns whose values are not those of ``scan.arrow``."""

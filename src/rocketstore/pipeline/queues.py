@@ -24,7 +24,14 @@ from rocketstore.format.file_name import (
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, TopicTable
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, stored_stop
-from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace, ReadOptions
+from rocketstore.pipeline.options import (
+    ANY_BROKER,
+    EARLIEST,
+    LATEST,
+    QueuePlace,
+    ReadOptions,
+    of_broker,
+)
 from rocketstore.pipeline.stores import (
     Segment,
     StoreFile,
@@ -238,6 +245,8 @@ def chosen_stores(options: ReadOptions) -> list[StorePlace]:
         check_brokers("assign", options.queues or (), known)
     check_brokers("startingOffsets", options.starting_offsets, known)
     check_brokers("endingOffsets", options.ending_offsets, known)
+    check_brokers("startingOffsetsByTimestamp", options.starting_times_ms, known)
+    check_brokers("endingOffsetsByTimestamp", options.ending_times_ms, known)
     return stores
 
 
@@ -251,7 +260,7 @@ def lost_queues(
     ``known-ends`` does not count, those of ``topics.json`` may have had some (`or_maybe`).
     """
     asked = [
-        _of_broker(one, store.broker_name)
+        of_broker(one, store.broker_name)
         for one in (options.starting_offsets, options.ending_offsets)
     ]
     said = {key for offsets in asked for key, offset in offsets.items() if offset > 0}
@@ -305,8 +314,8 @@ def queue_ranges(
     store: StorePlace, segments: Sequence[Segment], options: ReadOptions
 ) -> dict[QueueKey, range]:
     """Return the queue offsets of every queue that is given some; `failOnDataLoss` checks them."""
-    starting = _of_broker(options.starting_offsets, store.broker_name)
-    ending = _of_broker(options.ending_offsets, store.broker_name)
+    starting = of_broker(options.starting_offsets, store.broker_name)
+    ending = of_broker(options.ending_offsets, store.broker_name)
     ranges, queue_of = {}, queue_opener(store.location)
     for key in sorted(starting.keys() | ending.keys()):
         start, stop = starting.get(key, EARLIEST), ending.get(key, LATEST)
@@ -314,13 +323,6 @@ def queue_ranges(
             _check_there(store, segments, queue_of(key), key, start, stop)
         ranges[key] = range(max(start, 0), ALL_OFFSETS.stop if stop == LATEST else stop)
     return ranges
-
-
-def _of_broker(offsets: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey, int]:
-    """Return the offsets that hold for a broker; the ones that name it win."""
-    places = [place for place in offsets if place.broker in (ANY_BROKER, broker)]
-    places.sort(key=lambda place: place.broker)
-    return {QueueKey(place.topic, place.queue_id): offsets[place] for place in places}
 
 
 def _check_there(

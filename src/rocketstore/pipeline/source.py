@@ -64,7 +64,7 @@ class StoreDataSource(datasource.DataSource):
         """Return a reader of the columns in `schema`, which the user may have given."""
         with plain_errors():
             options = parse_options(self._given(schema))
-            check_schema(options.table, options.columns, schema)
+            check_schema(options.columns_of, options.columns, schema)
         return StoreReader(options, schema)
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -111,6 +111,7 @@ def row_type(options: ReadOptions, note: str | None = None) -> StructType:
     from pyspark.sql import types  # noqa: PLC0415 - see the module's head
 
     text = types.StringType()
+    header = types.StructType().add("key", text).add("value", types.BinaryType())
     kinds = {
         "STRING": text,
         "INT": types.IntegerType(),
@@ -119,9 +120,10 @@ def row_type(options: ReadOptions, note: str | None = None) -> StructType:
         "TIMESTAMP": types.TimestampType(),
         "ARRAY<STRING>": types.ArrayType(text),
         "MAP<STRING,STRING>": types.MapType(text, text),
+        "ARRAY<STRUCT<key:STRING,value:BINARY>>": types.ArrayType(header),
     }
     noted = None if note is None else {NAME: note}
-    columns = [(name, kinds[column_type(options.table, name)]) for name in options.columns]
+    columns = [(name, kinds[column_type(options.columns_of, name)]) for name in options.columns]
     return types.StructType([types.StructField(*one, metadata=noted) for one in columns])
 
 

@@ -25,7 +25,6 @@ def parse(*, streaming=False, **given):
         ({"batchId": "1"}, False, "sinkId is missing"),
         ({"sinkId": "a", "batchId": "-1"}, False, "option batchId must be a number"),
         ({"sinkId": "a", "batchId": "9" * 19}, False, "option batchId must be a number"),
-        ({}, True, "writeStream needs option sinkId"),
         ({"sinkId": "a", "batchId": "1"}, True, "option batchId is for write"),
         ({"queueCount": "0"}, False, "option queueCount must be a number from 1"),
         ({"chunkBytes": "2g"}, False, "option chunkBytes must be a number of bytes up to 1024m"),

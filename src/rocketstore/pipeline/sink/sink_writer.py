@@ -39,7 +39,7 @@ from rocketstore.format.refusals import (
     refuse_special,
     refuse_transaction,
 )
-from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.columns import HEADERS, TABLES
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets, sync_path
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.sweeping import claim
@@ -70,6 +70,19 @@ COLUMNS: Final = {
 """Columns that become parts of a message, and the types they may have. Others of table ``messages``
 the store gives; of rows to be written they are left out."""
 
+KAFKA_COLUMNS: Final = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    HEADERS: ("array<struct<key:string,value:binary>>",),
+}
+"""The same as a writer to Kafka calls them, who leaves out all others."""
+
+_OF_KAFKA: Final = {
+    "value": "body", "key": "keys", "topic": "topic", "partition": "queueId", HEADERS: "properties",
+}  # fmt: skip
+
 STAGED: Final = pa.schema(
     {
         "size": pa.int32(), "body": pa.large_binary(), "queueId": pa.int32(),
@@ -94,6 +107,7 @@ class SinkOptions:
     root: str
     config: StoreConfig
     streaming: bool
+    has_kafka_names: bool
     topic: str | None
     sink_id: str | None
     batch_id: int | None
@@ -108,10 +122,6 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     sink_id, batch_id = values.get("sinkId"), values.number("batchId")
     if sink_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", sink_id):
         raise values.refused("sinkId", "must be letters, digits, _, . and -, 100 at most")
-    if streaming and sink_id is None:
-        what = "writeStream needs option sinkId, under which the store remembers its batches"
-        hint = 'give each query a name of its own: .option("sinkId", "orders-copy")'
-        raise ConfigError(what, key="sinkId", hint=hint)
     if streaming and batch_id is not None:
         raise values.refused("batchId", "is for write: Spark numbers a stream's")
     if not streaming and (sink_id is None) != (batch_id is None):
@@ -123,6 +133,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         root=_root(values),
         config=_config(values),
         streaming=streaming,
+        has_kafka_names=values.has_kafka_names,
         topic=values.get("topic"),
         sink_id=sink_id,
         batch_id=batch_id,
@@ -134,7 +145,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
 
 
 def _root(values: GivenOptions) -> str:
-    path = values.get("path", "")
+    path = values.get(values.path_name(), "")
     if not path.strip():
         raise ConfigError("no store is named", key="path", hint="give its directory to save()")
     refuse_secrets(path)
@@ -156,14 +167,18 @@ def _config(values: GivenOptions) -> StoreConfig:
     return replace(config, retention=False, flush_disk_type=flush, broker_role=role)
 
 
-def check_columns(types: Iterable[tuple[str, str]], topic: str | None) -> None:
+def check_columns(
+    types: Iterable[tuple[str, str]], topic: str | None, *, has_kafka_names: bool = False
+) -> None:
     """Refuse columns by names and types (Spark's simple texts) before any work."""
+    known = KAFKA_COLUMNS if has_kafka_names else COLUMNS
+    names, body = {one.lower(): one for one in known}, next(iter(known))
     seen = set()
     for given, kind in types:
-        if given.lower() in _ASSIGNED:
+        name = names.get(given.lower(), given)
+        allowed = known.get(name, ())
+        if not allowed and (has_kafka_names or given.lower() in _ASSIGNED):
             continue
-        name = _NAMES.get(given.lower(), given)
-        allowed = COLUMNS.get(name, ())
         if not allowed:
             what = f"a message has no column {given!r}"
             hint = f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties"
@@ -175,8 +190,8 @@ def check_columns(types: Iterable[tuple[str, str]], topic: str | None) -> None:
             seen.add(name)
             continue
         raise ConfigError(what, key=name, value=kind, hint=hint)
-    if "body" not in seen:
-        raise ConfigError("there is no column body", key="body", hint="name the column so")
+    if body not in seen:
+        raise ConfigError(f"there is no column {body}", key=body, hint="name the column so")
     if topic is not None:
         check_topic(topic)
     elif "topic" not in seen:
@@ -197,7 +212,11 @@ class RowEncoder:
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a batch in chunks of about `chunk_bytes`, with `STAGED` columns."""
         given = zip(batch.schema.names, batch.columns, strict=True)
-        columns = {_NAMES.get(name.lower(), ""): column for name, column in given}
+        names = _OF_KAFKA if self._options.has_kafka_names else _NAMES
+        columns = {names.get(name.lower(), ""): column for name, column in given}
+        if "keys" in columns and pa.types.is_binary(columns["keys"].type):
+            # Not looked at here: which row is not UTF-8 is said below.
+            columns["keys"] = columns["keys"].cast(pa.string(), safe=False)
         count = batch.num_rows
         self._head_sizes.clear()
         if self._options.topic is not None:
@@ -288,7 +307,8 @@ class RowEncoder:
 
 def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> dict[str, str]:
     """Return properties in stored order; a column wins over an entry of the same name."""
-    pairs = dict(given or ())
+    is_of_kafka = given and isinstance(given[0], dict)
+    pairs = _pairs_of_headers(given) if is_of_kafka else dict(given or ())
     if keys and not isinstance(keys, str):
         # What a reader split, with more blanks between, is not joined in another way.
         stored = properties.split_keys(pairs.get(properties.KEYS) or "")
@@ -299,6 +319,16 @@ def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> d
         pairs[properties.UNIQ_KEY] = unique_key
     if tags:
         pairs[properties.TAGS] = tags
+    return pairs
+
+
+def _pairs_of_headers(headers: Any) -> dict[str, str]:
+    """Return Kafka's headers as properties, of which none has the name of another."""
+    pairs: dict[str, str] = {}
+    for one in headers:
+        if one is None or one["key"] in pairs:
+            raise RefusedMessageError(f"a header is null, or there twice: {one!r:.100}")
+        pairs[one["key"]] = None if one["value"] is None else one["value"].decode()
     return pairs
 
 
@@ -330,7 +360,7 @@ def staging_root(root: str | Path) -> Path:
 
 def new_job(options: SinkOptions) -> str:
     """Make the directory that a job's tasks stage in, on the driver; return its name."""
-    kind = "stream" if options.streaming else "write"
+    kind = "stream" if options.streaming and options.sink_id else "write"
     parts = (kind, options.sink_id, options.batch_id, uuid.uuid4().hex)
     job = ".".join(str(part) for part in parts if part is not None)
     directory = staging_root(options.root) / job

@@ -7,7 +7,7 @@ name travels with what tasks report.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pyspark.sql import datasource
@@ -27,7 +27,7 @@ from rocketstore.pipeline.sink.sink_writer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -40,6 +40,7 @@ class TaskCommit(datasource.WriterCommitMessage):
 
     job: str
     file: StagedFile | None
+    query_id: str | None = None
 
 
 @dataclass
@@ -66,7 +67,7 @@ class _Sink:
                 hint='use mode "append"; for a new log name a directory that is not there',
             )
         types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        check_columns(types, options.topic)
+        check_columns(types, options.topic, has_kafka_names=options.has_kafka_names)
         size = sink_commit.check_target(options)
         made = missing_directories(staging_root(options.root))
         return cls(options, size, new_job(options), made)
@@ -81,26 +82,39 @@ class _Sink:
         chunks = itertools.chain.from_iterable(map(encoder.encode, iterator))
         with plain_errors():
             file = stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
-            return TaskCommit(self.job, file)
+            query_id = context and context.getLocalProperty("sql.streaming.queryId")
+            return TaskCommit(self.job, file, query_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], *number: int) -> None:
         """Append what the tasks staged, unless this batch, which a stream numbers, is there."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
-        reports = [message for message in messages if isinstance(message, TaskCommit)]
-        # A stream is committed by a writer that did not plan it: the tasks know the job.
-        job = reports[0].job if reports else self.job
+        options, reports = self.sink_options, self._reports(messages)
         files = [report.file for report in reports if report.file]
+        is_unnamed = bool(number) and options.sink_id is None
         with plain_errors():
-            batch_id = number[0] if number else self.sink_options.batch_id
-            sink_commit.commit_batch(self.sink_options, job, files, batch_id)
+            if is_unnamed:
+                # The query's id in its checkpoint, however often it is started from that.
+                options = replace(options, sink_id=reports[0].query_id)
+            if is_unnamed and files and options.sink_id is None:
+                what, hint = "the query has no id here", "give option sinkId a name of its own"
+                raise ConfigError(what, key="sinkId", hint=hint)
+            batch_id = number[0] if number else options.batch_id
+            sink_commit.commit_batch(options, reports[0].job, files, batch_id)
+            if is_unnamed and self.job != reports[0].job:  # whose name does not say whose it is
+                sink_commit.sweep_job(options, self.job)
 
-    def abort(self, *_: object) -> None:
+    def abort(self, messages: list[datasource.WriterCommitMessage | None], *_: object) -> None:
         """Remove the files that the tasks staged."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
-        sink_commit.sweep_job(self.sink_options, self.job)
+        sink_commit.sweep_job(self.sink_options, self._reports(messages)[0].job)
         remove_empty(self.made)
+
+    def _reports(self, messages: Iterable[object]) -> list[TaskCommit]:
+        """Return what tasks reported: a stream's writer did not plan it, and they know the job."""
+        reports = [message for message in messages if isinstance(message, TaskCommit)]
+        return reports or [TaskCommit(self.job, None)]
 
 
 class BatchSink(_Sink, datasource.DataSourceArrowWriter):

@@ -181,11 +181,13 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     if text not in _KEYWORDS:
         starts |= _numbers(values, read, "startingOffsets")
     times_ms = _numbers(values, read, _BY_TIME) if _BY_TIME in values else {}
+    # Each with the default of those who use its names.
+    strategies = ("error", "latest") if read.has_kafka_names else ("latest", "error")
     return StreamOptions(
         read,
         starts=starts,
         start_times_ms=times_ms if since_ms is None else {None: since_ms},
-        must_have_time=values.one_of(_STRATEGY, ("latest", "error")) == "error",
+        must_have_time=values.one_of(_STRATEGY, strategies) == "error",
         limits=BatchLimits(most, values.byte_count("maxBytesPerTrigger"), least),
         longest_wait_s=values.seconds("maxTriggerDelay", 15 * 60),
     )
@@ -208,11 +210,10 @@ def _numbers(values: GivenOptions, read: options.ReadOptions, name: str) -> Star
     """Return the offset or time that JSON gives each queue, or the log of each broker."""
     is_time = name == _BY_TIME
     if read.has_topic_choice:
-        what = 'JSON such as {"topic":{"0":1700000000000}}, times in ms'
-        if not is_time:
+        if is_time:
+            places = options.queue_times_ms(values, name)
+        else:
             places = options.parse_places(name, values[name], keyword="earliest, latest")
-        elif not (places := options.parse_numbers(name, values[name], 0, what)):
-            raise values.refused(name, "names no queue")
         options.check_offsets_are_of_chosen_topics(read, name, places)
         return dict(places.items())
     what, least = ("times in ms", 0) if is_time else ("-1, -2, offsets", EARLIEST)

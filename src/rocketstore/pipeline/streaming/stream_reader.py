@@ -96,7 +96,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def stream_options(self) -> StreamOptions:
         """What the stream was asked for."""
         options = stream_options.parse_stream_options(self.given)
-        check_schema(options.read.table, options.read.columns, self.row_schema)
+        check_schema(options.read.columns_of, options.read.columns, self.row_schema)
         return options
 
     @cached_property

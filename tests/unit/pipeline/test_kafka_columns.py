@@ -1,0 +1,214 @@
+"""Columns and options as Spark's Kafka source and sink have them, without Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from rocketstore import Message, MessageStore
+from rocketstore.errors import ConfigError, RefusedMessageError
+from rocketstore.format.java_hash import string_hash
+from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.sink.sink_commit import commit_batch
+from rocketstore.pipeline.sink.sink_writer import (
+    RowEncoder,
+    check_columns,
+    new_job,
+    parse_sink_options,
+)
+from rocketstore.pipeline.streaming.stream_options import parse_stream_options
+from rocketstore.pipeline.tables import READERS
+from support.clock import Clock
+from support.sink_parts import CONFIG, sink_options, stage
+
+KINDS = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(
+        pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    ),
+}
+NAMES = [*KINDS][:-1]
+
+
+def read(root, **given):
+    options = parse_options({"path": str(root), "columnNames": "kafka", **given})
+    schema = pa.schema([(name, KINDS[name]) for name in options.columns])
+    table = READERS["messages"]
+    batches = [batch for task in table.plan(options) for batch in table.read(task, options, schema)]
+    for batch in batches:
+        batch.validate(full=True)
+    return pa.Table.from_batches(batches, schema=schema).to_pylist()
+
+
+@pytest.fixture
+def root(tmp_path):
+    clock = Clock()
+    messages = [
+        Message(topic="T", body=b"a", keys=("k1", "k2"), tags="t", properties={"n": "ä"}),
+        Message(topic="T", body=b"", keys="k3"),
+        Message(topic="T", body=b"c", properties={"x": "1", "y": "2"}),
+        Message(topic="U", body=b"d"),
+    ]
+    with MessageStore.open(tmp_path / "store", CONFIG, clock=clock, threads=False) as store:
+        for number, message in enumerate(messages):
+            clock.now_ms += 1000
+            store.put(message, number % 2)
+    return tmp_path / "store", clock.now_ms
+
+
+def test_a_message_is_what_a_consumer_of_kafka_would_see(root):
+    store, now_ms = root
+    rows = read(store, includeHeaders="true")
+    assert [[row[name] for name in NAMES[:5]] for row in rows] == [
+        [b"k1 k2", b"a", "T", 0, 0],
+        [b"k3", b"", "T", 1, 0],
+        [None, b"c", "T", 0, 1],
+        [None, b"d", "U", 1, 0],
+    ]
+    assert [round(row["timestamp"].timestamp() * 1000) for row in rows] == [
+        now_ms - 3000, now_ms - 2000, now_ms - 1000, now_ms,
+    ]  # fmt: skip
+    assert {row["timestampType"] for row in rows} == {1}
+    assert [row["headers"] for row in rows] == [
+        [{"key": "n", "value": "ä".encode()}, {"key": "TAGS", "value": b"t"}],
+        None,
+        [{"key": "x", "value": b"1"}, {"key": "y", "value": b"2"}],
+        None,
+    ]
+    assert list(read(store)[0]) == NAMES
+    assert read(store, columns="value,key")[1] == {"value": b"", "key": b"k3"}
+
+
+def test_the_address_says_the_names_too():
+    options = parse_options({"kafka.bootstrap.servers": "/data/store"})
+    assert (options.locations, options.columns) == (("/data/store",), tuple(NAMES))
+    own = parse_options({"kafka.bootstrap.servers": "/data/store", "columnNames": "rocketstore"})
+    assert own.columns[2] == "body"
+    assert parse_stream_options({"Kafka.Bootstrap.Servers": "/data/store"}).read.has_kafka_names
+    assert parse_sink_options({"kafka.bootstrap.servers": "/s"}, streaming=True).has_kafka_names
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"columnNames": "pulsar"}, "columnNames"),
+        ({"kafka.bootstrap.servers": "/other"}, "kafka.bootstrap.servers"),
+        ({"columnNames": "kafka", "table": "commitlog"}, "columnNames"),
+        ({"columnNames": "kafka", "includeBody": "false"}, "includeBody"),
+        ({"columnNames": "kafka", "columns": "value,headers"}, "columns"),
+        ({"columnNames": "kafka", "columns": "body"}, "columns"),
+        ({"includeHeaders": "true"}, "includeHeaders"),
+        ({"kafka.group.id": "g"}, "kafka.group.id"),
+        ({"startingOffsetsByTimestamp": '{"T":{"0":1}}'}, "startingOffsetsByTimestamp"),
+        ({"subscribe": "T", "endingOffsetsByTimestamp": "{}"}, "endingOffsetsByTimestamp"),
+        (
+            {
+                "subscribe": "T",
+                "startingOffsets": '{"T":{"0":1}}',
+                "startingOffsetsByTimestamp": '{"T":{"0":1}}',
+            },
+            "startingOffsetsByTimestamp",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name(given, key):
+    with pytest.raises(ConfigError) as caught:
+        parse_options({"path": "/data/store", **given})
+    assert caught.value.key == key
+
+
+def test_each_queue_begins_and_ends_at_its_time(root):
+    store, now_ms = root
+    times = {
+        "startingOffsetsByTimestamp": f'{{"T":{{"0":{now_ms - 1000}}}}}',
+        "endingOffsetsByTimestamp": f'{{"T":{{"1":{now_ms - 2000}}}}}',
+    }
+    assert [row["value"] for row in read(store, subscribe="T", **times)] == [b"c"]
+    times["endingOffsetsByTimestamp"] = f'{{"T":{{"1":{now_ms - 1999}}}}}'
+    assert [row["value"] for row in read(store, subscribe="T", **times)] == [b"", b"c"]
+
+
+def test_a_stream_without_later_messages_is_an_error_as_in_kafka_unless_it_says_latest():
+    given = {"path": "/s", "subscribe": "T", "startingOffsetsByTimestamp": '{"T":{"0":1}}'}
+    assert not parse_stream_options(given).must_have_time
+    assert parse_stream_options({**given, "columnNames": "kafka"}).must_have_time
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def encode(*rows, **given):
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    batch = pa.RecordBatch.from_pylist(list(rows), pa.schema([(n, KINDS[n]) for n in names]))
+    options = parse_sink_options({"path": "/s", "columnNames": "kafka", **given}, streaming=False)
+    return [
+        row for chunk in RowEncoder(options, 16_384, 1).encode(batch) for row in chunk.to_pylist()
+    ]
+
+
+def headers(**pairs):
+    return [{"key": name, "value": value} for name, value in pairs.items()]
+
+
+def test_a_record_of_kafka_becomes_a_message():
+    first, second, third = encode(
+        {"key": b"k", "value": b"v", "topic": "T", "headers": headers(n="ä".encode(), TAGS=b"t")},
+        {"key": None, "value": b"", "topic": "T", "partition": 7, "offset": 5},
+        {"key": b"k", "value": b"v", "topic": "T", "partition": None},
+    )
+    by_key = abs(string_hash("k")) % 4
+    assert (first["queueId"], second["queueId"], third["queueId"]) == (by_key, 7, by_key)
+    assert first["properties"] == "n\x01ä\x02TAGS\x01t\x02KEYS\x01k".encode()
+    assert (second["body"], second["properties"]) == (b"", b"")
+    assert encode({"value": b"v", "topic": "T"}, topic="U")[0]["topic"] == "U"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"value": None}, "its body is null"),
+        ({"value": b"", "key": b"\xff"}, "is not UTF-8"),
+        ({"value": b"", "headers": headers(a=b"\xff")}, "is not UTF-8"),
+        ({"value": b"", "headers": headers(a=None)}, "name 'a', value None"),
+        ({"value": b"", "headers": headers(a=b"1") * 2}, "a header is null, or there twice"),
+        ({"value": b"", "headers": headers(DELAY=b"3")}, "delayed delivery"),
+    ],
+)
+def test_a_record_that_is_no_message_is_refused_by_its_row(row, reason):
+    with pytest.raises(RefusedMessageError, match=rf"row \d of task 1.*{reason}"):
+        encode({"value": b"good", "topic": "T"}, {"topic": "T", **row})
+
+
+def test_columns_are_checked_as_kafka_s_writer_checks_them():
+    value = ("value", "string")
+    check_columns([value, ("offset", "bigint"), ("colour", "int")], "T", has_kafka_names=True)
+    for types, what in (
+        ([("key", "string")], "there is no column value"),
+        ([value, ("partition", "bigint")], "column partition must be int"),
+        ([value, ("key", "int")], "column key must be binary or string"),
+        ([value, ("headers", "map<string,string>")], "column headers must be array<struct"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            check_columns(types, "T", has_kafka_names=True)
+    with pytest.raises(ConfigError, match="no column 'value'"):
+        check_columns([value], "T")
+
+
+def test_what_was_read_with_headers_and_written_again_is_the_same(root, tmp_path, monkeypatch):
+    store, _ = root
+    rows = read(store, includeHeaders="true")
+    monkeypatch.setattr("support.sink_parts.SCHEMA", pa.schema(list(KINDS.items())))
+    options = sink_options(tmp_path / "copy", columnNames="kafka")
+    job = new_job(options)
+    commit_batch(options, job, stage(options, job, [rows]), 0)
+    same = [*NAMES[:5], "headers"]
+    copied = read(tmp_path / "copy", includeHeaders="true")
+    assert [[row[name] for name in same] for row in copied] == [
+        [row[name] for name in same] for row in rows
+    ]
