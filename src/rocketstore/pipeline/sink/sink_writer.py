@@ -324,7 +324,7 @@ def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> d
 
 def _pairs_of_headers(headers: Any) -> dict[str, str]:
     """Return Kafka's headers as properties, of which none has the name of another."""
-    pairs: dict[str, str] = {}
+    pairs: dict[str, Any] = {}
     for one in headers:
         if one is None or one["key"] in pairs:
             raise RefusedMessageError(f"a header is null, or there twice: {one!r:.100}")

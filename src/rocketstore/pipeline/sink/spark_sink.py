@@ -82,7 +82,7 @@ class _Sink:
         chunks = itertools.chain.from_iterable(map(encoder.encode, iterator))
         with plain_errors():
             file = stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
-            query_id = context and context.getLocalProperty("sql.streaming.queryId")
+            query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
             return TaskCommit(self.job, file, query_id)
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None], *number: int) -> None:
