@@ -1,4 +1,4 @@
-"""Every option of source, streams and sink, how each text becomes a value, what a read asks for.
+"""How the text of each option becomes a value, and what a read asks for.
 
 Offsets of queues are JSON, the way Spark's Kafka source and rocketmq-spark take them: two levels
 name topic and queue, three the broker in between. -2 is the earliest, -1 the latest offset::
@@ -27,11 +27,11 @@ from rocketstore.pipeline.columns import (
     HEADERS,
     KAFKA,
     PROPERTIES,
-    RECORD_TABLES,
     TABLES,
     column_type,
 )
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
+from rocketstore.pipeline.option_table import OPTIONS, READS, SERVERS, SINK, SPARKS_OWN, STREAM
 from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
@@ -42,97 +42,8 @@ DEFAULT_SPLIT_BYTES: Final = 256 * MiB  # a task costs 0.02 s of processor befor
 EARLIEST: Final = -2
 LATEST: Final = -1
 ANY_BROKER: Final = ""  # of an offset that names none
-SERVERS: Final = "kafka.bootstrap.servers"
-STREAM, SINK = "stream", "sink"
-"""Uses of an option in ``readStream`` and in writes; in ``read`` a table's name is its use."""
-
-SPARKS_OWN: Final = frozenset({
-    "checkpointlocation", "queryname", "serialization.format",
-    "location", "owner", "provider", "external", "comment", "is_managed_location",
-})  # fmt: skip
-"""What Spark itself adds to the options, the second line for a table of its catalog; so are names
-that begin with ``option.``, each again without that."""
-
-_READS: Final = frozenset(TABLES)
-_ANY: Final = _READS | {STREAM}
-_RECORDS: Final = RECORD_TABLES | {STREAM}
-_MESSAGES: Final = frozenset({"messages", STREAM})
-_LOG: Final = _RECORDS | {"delays", "transactions"}
-_QUEUES: Final = _RECORDS | {"consumequeue"}
-_TOPICS: Final = _QUEUES | {"batchqueue", "queues", "topics", "consumers"}
-_BATCH_QUEUES: Final = RECORD_TABLES | {"consumequeue"}
-_LOSS: Final = _LOG | _QUEUES
-_CUT: Final = _QUEUES | {"batchqueue", "index", "damage", "delays"}
-_INDEX: Final = frozenset({"index"})
-_STREAM: Final = frozenset({STREAM})
-_SINK: Final = frozenset({SINK})
 
 _TOPIC_CHOICES: Final = ("subscribe", "topic", "subscribePattern", "assign")
-
-
-class SparkOption(NamedTuple):
-    """One option: where it means something (tables, `STREAM`, `SINK`), default and meaning."""
-
-    name: str
-    uses: frozenset[str]
-    default: str
-    meaning: str
-
-
-_ROWS: Final = (  # the page's table; names are matched without regard to case, as Spark's are
-    ("path", _ANY, "-", "stores, separated by commas, or a directory of stores"),
-    ("paths", _ANY, "-", "the same as a JSON array, as `load([...])` gives it"),
-    (SERVERS, _MESSAGES, "-", "the same as `path`, with Kafka's `columnNames`"),
-    ("columnNames", _MESSAGES | {SINK}, "rocketstore", "`kafka`: columns of Spark's Kafka source"),
-    ("includeHeaders", _MESSAGES, "false", "whether Kafka's columns have `headers`"),
-    ("table", _ANY, "messages", "table to read; streams have `messages`, `commitlog`"),
-    ("brokerName", _ANY, "directory's name", "name of the store, one per store"),
-    ("storePathCommitLog", _ANY, "-", "every directory of the log, when not `commitlog`"),
-    ("columns", _ANY, "all", "columns to read, separated by commas, in this order"),
-    ("includeBody", _MESSAGES, "true", "whether there is a column `body`"),
-    ("includeProperties", _RECORDS, "true", "whether there is a column `properties`"),
-    ("decompressBody", _MESSAGES, "true", "whether zlib bodies are inflated"),
-    ("subscribe", _TOPICS, "-", "topics, separated by commas"),
-    ("topic", _TOPICS, "-", "the same as `subscribe`"),
-    ("subscribePattern", _TOPICS, "-", "regular expression that a whole topic matches"),
-    ("assign", _TOPICS, "-", 'queues: `{"topic":[0,1]}`'),
-    ("startingOffsets", _BATCH_QUEUES, "earliest", "first queue offset of each queue, JSON"),
-    ("endingOffsets", _BATCH_QUEUES, "latest", "queue offset after each queue's last, JSON"),
-    ("startingTimestamp", RECORD_TABLES, "-", "earliest store time of a row, ms or ISO 8601"),
-    ("endingTimestamp", RECORD_TABLES, "-", "store time to stop before, in ms or ISO 8601"),
-    ("startingOffsetsByTimestamp", RECORD_TABLES, "-", '`{"topic":{"0":ms}}`: first times'),
-    ("endingOffsetsByTimestamp", RECORD_TABLES, "-", "the time to stop before, in the same form"),
-    ("subExpression", _RECORDS, "*", "tags, with two bars between several"),
-    ("maxSplitBytes", _CUT, "256 MiB", "most bytes of one task; `64m`, `1g` are understood"),
-    ("minPartitions", _CUT, "1", "fewest tasks to make, where there are as many bytes"),
-    ("failOnDataLoss", _LOSS, "true", "whether missing files or offsets are an error"),
-    ("damage", _LOG, "fail", "`fail`, `skip` or `report`"),
-    ("maxHashSlotNum", _INDEX, "learnt", "slots of an index file"),
-    ("maxIndexNum", _INDEX, "learnt", "items of an index file"),
-    ("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),
-    ("startingTimestamp", _STREAM, "-", "store time of the first record of a new query"),
-    ("startingOffsetsByTimestamp", _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
-    ("startingOffsetsByTimestampStrategy", _STREAM, "latest; Kafka's: error", "if none is later"),
-    ("maxOffsetsPerTrigger", _STREAM, "-", "most records of a batch, of each store"),
-    ("maxBytesPerTrigger", _STREAM, "-", "most bytes of records of a batch, of each store"),
-    ("minOffsetsPerTrigger", _STREAM, "-", "records that a batch waits for"),
-    ("maxTriggerDelay", _STREAM, "15m", "longest wait for `minOffsetsPerTrigger`"),
-    ("path", _SINK, "-", "directory of the store; made when it is not there"),
-    (SERVERS, _SINK, "-", "the same as `path`, with Kafka's `columnNames`"),
-    ("topic", _SINK, "-", "topic of every message; wins over the column `topic`"),
-    ("sinkId", _SINK, "-; a stream's id", "name of this writer, under which its batches are known"),
-    ("batchId", _SINK, "-", "number of this batch; of `write` only, together with `sinkId`"),
-    ("queueCount", _SINK, "4", "queues of a topic among which rows without `queueId` go"),
-    ("chunkBytes", _SINK, "8 MiB", "bytes that a task or the commit holds at a time"),
-    ("lockTimeout", _SINK, "1m", "how long to wait for a store that another process writes"),
-    ("storeConfig", _SINK, "-", "a `broker.conf` with the settings of the store"),
-    ("mappedFileSizeCommitLog", _SINK, "learnt, or 1 GiB", "bytes of a CommitLog file"),
-    ("mappedFileSizeConsumeQueue", _SINK, "learnt, or 6 MB", "bytes of a queue file"),
-    ("maxHashSlotNum", _SINK, "learnt, or 5 million", "slots of an index file"),
-    ("maxIndexNum", _SINK, "learnt, or 20 million", "items of an index file"),
-    ("maxMessageSize", _SINK, "4 MiB", "largest body in bytes"),
-)  # fmt: skip
-OPTIONS: Final = tuple(map(SparkOption._make, _ROWS))
 
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MiB, "g": 1024 * MiB}
 _TIME_UNITS: Final = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
@@ -394,7 +305,7 @@ class ReadOptions:
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Return the options of a query; `ConfigError` where they are not all of sense."""
-    table = GivenOptions(given, _READS).one_of("table", tuple(TABLES))
+    table = GivenOptions(given, READS).one_of("table", tuple(TABLES))
     values = GivenOptions(given, frozenset({table}))
     parsed = read_options(
         values,

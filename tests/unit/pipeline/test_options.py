@@ -6,10 +6,8 @@ import pytest
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import TABLES
+from rocketstore.pipeline.option_table import OPTIONS, SINK, STREAM
 from rocketstore.pipeline.options import (
-    OPTIONS,
-    SINK,
-    STREAM,
     GivenOptions,
     QueuePlace,
     parse_options,

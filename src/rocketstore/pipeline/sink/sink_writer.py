@@ -43,7 +43,8 @@ from rocketstore.pipeline.columns import HEADERS, TABLES
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets, sync_path
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.sweeping import claim
-from rocketstore.pipeline.options import SINK, GivenOptions
+from rocketstore.pipeline.option_table import SINK
+from rocketstore.pipeline.options import GivenOptions
 from rocketstore.rules.limits import refused_length, refused_properties, refused_record
 from rocketstore.units import MiB
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline import options
+from rocketstore.pipeline import option_table, options
 from rocketstore.pipeline.columns import RECORD_TABLES
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, GivenOptions, QueuePlace
 from rocketstore.units import QueueKey
@@ -160,7 +160,7 @@ def named_place(named: Starts, broker: str, queue: QueueKey) -> int | None:
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Return the options of a stream, which must fit together."""
-    values = GivenOptions(given, frozenset({options.STREAM}))
+    values = GivenOptions(given, frozenset({option_table.STREAM}))
     read = options.read_options(values)
     if read.table not in RECORD_TABLES:
         hint = f"streams are of {' and '.join(sorted(RECORD_TABLES))}; read it with spark.read"
@@ -201,7 +201,11 @@ def read_options_of_either(given: Mapping[str, str]) -> options.ReadOptions:
         try:
             return parse_stream_options(given).read
         except ConfigError as stream_error:
-            own = {one.name.lower() for one in options.OPTIONS if one.uses == {options.STREAM}}
+            own = {
+                one.name.lower()
+                for one in option_table.OPTIONS
+                if one.uses == {option_table.STREAM}
+            }
             is_stream = any(key.lower() in own - {"startingoffsets"} for key in given)
             raise (stream_error if is_stream else batch_error) from None
 
