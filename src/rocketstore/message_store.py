@@ -21,7 +21,7 @@ from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.storage.store import BaseStore
 from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 from rocketstore.tables.positions import LogMark
-from rocketstore.transaction.checks import TransactionChecks
+from rocketstore.transaction.checks import CheckAnswer, TransactionChecks
 from rocketstore.transaction.transactions import EndResult, HalfMessage, Transactions
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.consumer_filters import ConsumerFilters
     from rocketstore.storage.results import PutResult
     from rocketstore.storage.topics_of_kind import TopicsOfKind
-    from rocketstore.transaction.checks import CheckAnswer
 
 
 def _offsets(store: BaseStore) -> ConsumerOffsetTable:

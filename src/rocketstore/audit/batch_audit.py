@@ -16,7 +16,7 @@ from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.batch_search import stored_entries
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.queue_listing import listed_queues
-from rocketstore.storage.recovery.log_survey import chain_records
+from rocketstore.storage.recovery.log_survey import LogBytes, chain_records
 from rocketstore.units import QueueKey
 from rocketstore.verification.batch_rules import queue_findings
 from rocketstore.verification.file_rules import queue_file_findings
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rocketstore.rules.log_rules import LogView
     from rocketstore.scan.batch_search import BatchEntryArray
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.storage.recovery.log_survey import LogBytes
 
 
 class StoredQueues:

@@ -28,7 +28,7 @@ from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CHECKPOINT_FILE_NAME
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
 from rocketstore.rules.files import FileProblem
-from rocketstore.rules.findings import DANGLING_HINT, INDEX_REBUILT, Severity
+from rocketstore.rules.findings import DANGLING_HINT, INDEX_REBUILT, Finding, Severity
 from rocketstore.storage.checkpoint import (
     StoreCheckpoint,
     forget_known_ends,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.audit.repair_plan import QueuePlan, RepairPlan
-    from rocketstore.rules.findings import Finding
     from rocketstore.storage.files.pread_files import ReadLogFile
     from rocketstore.storage.queues.topic_kinds import TopicKinds
 

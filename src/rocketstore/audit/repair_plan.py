@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.rules import runs
-from rocketstore.rules.files import FileProblem
-from rocketstore.rules.findings import INDEX_REBUILT, Severity, camel_names
+from rocketstore.rules.files import FileFinding, FileProblem
+from rocketstore.rules.findings import INDEX_REBUILT, Finding, Severity, StoreCounts, camel_names
 from rocketstore.rules.unbacked import UnbackedKind
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from rocketstore.audit.store_audit import AuditedQueue, StoreAudit
     from rocketstore.config import StoreConfig
-    from rocketstore.rules.files import FileFinding
-    from rocketstore.rules.findings import Finding, StoreCounts
 
 _LENGTHS: Final = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
 

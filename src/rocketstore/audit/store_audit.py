@@ -30,11 +30,11 @@ from rocketstore.config import (
 from rocketstore.config.files import observed_in
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
-from rocketstore.format.index_file import FIRST_ITEM
+from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
 from rocketstore.rules.findings import Finding, LastWriter, StoreCounts, finding
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.rules.log_rules import Chain, Stretch, log_findings
+from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_findings
 from rocketstore.rules.queue_kinds import QueueKinds, queue_kinds
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.extension_units import UnitReader
@@ -48,8 +48,8 @@ from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
-from rocketstore.verification.index_rules import Lacking
-from rocketstore.verification.queue_rules import QueueView, entries_at
+from rocketstore.verification.index_rules import IndexFacts, Lacking
+from rocketstore.verification.queue_rules import QueuePart, QueueView, entries_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,15 +57,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.format.index_file import IndexLayout
     from rocketstore.native.row import ByteArray
     from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.rules.files import FileFinding
-    from rocketstore.rules.log_rules import LogView
     from rocketstore.rules.table_files import Content
     from rocketstore.units import QueueKey
-    from rocketstore.verification.index_rules import IndexFacts
-    from rocketstore.verification.queue_rules import QueuePart
 
     _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
 

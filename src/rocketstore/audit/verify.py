@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rocketstore.audit.store_audit import audit_store, find_kinds, find_layout
 from rocketstore.config import StoreConfig
 from rocketstore.rules.batch_entries import queue_bounds
-from rocketstore.rules.findings import Severity, VerifyReport, finding
+from rocketstore.rules.findings import Finding, Severity, VerifyReport, finding
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
@@ -32,7 +32,6 @@ from rocketstore.verification.small_files import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.rules.findings import Finding
     from rocketstore.rules.table_files import Content
     from rocketstore.storage.layout import StoreLayout
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.cli.output import print_object, print_rows, print_text
-from rocketstore.rules.findings import state_of
+from rocketstore.rules.findings import Finding, VerifyReport, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.audit.repair_plan import LostForBroker, RepairReport
     from rocketstore.cli.options import Output
-    from rocketstore.rules.findings import Finding, VerifyReport
 
 EXIT_FINE: Final = 0
 EXIT_FOUND: Final = 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.cli.wording import STANDARD_INPUT
 from rocketstore.errors import ConfigError, RefusedMessageError
 from rocketstore.message import Message
-from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from rocketstore.storage.results import PutResult
     from rocketstore.storage.store import BaseStore
 
 BATCH_MESSAGES: Final = 256

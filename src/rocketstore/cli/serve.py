@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from rocketstore.cli.options import StoreArgument, StoreSettings
 from rocketstore.cli.wording import complain
-from rocketstore.config import BrokerRole
+from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import ConfigError, RocketStoreError
 from rocketstore.message_store import MessageStore
 from rocketstore.replication.master import MasterService
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from rocketstore.consuming.giving_back import PROPERTIES_LEFT_OUT, RETRY_TOPIC, given_back
-from rocketstore.consuming.group import Member
+from rocketstore.consuming.group import Group, Member
 from rocketstore.consuming.window import Delivery  # noqa: TC001 - a field of a struct
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
@@ -23,7 +23,6 @@ from rocketstore.units import QueueKey  # noqa: TC001 - a field of a struct
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rocketstore.consuming.group import Group
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 
 _log: Final = get_logger(__name__)

@@ -21,7 +21,7 @@ import msgspec
 from rocketstore.consuming.first_offset import is_consumed_from_the_beginning
 from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.sharing import share_of
-from rocketstore.consuming.window import QueueWindow
+from rocketstore.consuming.window import Delivery, QueueWindow
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.rules.extra_queues import offset_in
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rocketstore.consuming.others import GroupClients, GroupMembers
-    from rocketstore.consuming.window import Delivery
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable

@@ -24,14 +24,13 @@ from rocketstore.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEU
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.rules.waiting import real_queue, waiting_offsets
 from rocketstore.scan.scanner import scan_window
-from rocketstore.storage.files.pread_files import PreadFiles, ReadLogFile
+from rocketstore.storage.files.pread_files import LogFile, PreadFiles, ReadLogFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.format.metadata_json import DelayOffsets
     from rocketstore.format.stored_message import StoredMessage
-    from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.reading.reader import Reader
 
 LOOKAHEAD: Final = MOST_HELD + 1_000

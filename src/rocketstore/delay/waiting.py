@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.delay.copies import resume
-from rocketstore.delay.levels import entries_of, levels_of, message_of
+from rocketstore.delay.levels import Due, Level, entries_of, levels_of, message_of
 from rocketstore.rules.waiting import real_queue
 from rocketstore.tables.delay_offsets import DelayOffsetTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.delay.levels import Due, Level
     from rocketstore.storage.read_only import ReadOnlyStore
 
 

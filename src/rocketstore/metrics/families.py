@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from rocketstore.storage.metric import Histogram
+from rocketstore.storage.metric import Histogram, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import prometheus_client.core as prometheus
-
-    from rocketstore.storage.metric import Metric
 
 
 class Families(Collector):

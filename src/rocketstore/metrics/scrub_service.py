@@ -22,14 +22,13 @@ from rocketstore.rules.files import FileProblem
 from rocketstore.storage.attached import Service
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import replace_whole
-from rocketstore.storage.metric import counter, gauge
+from rocketstore.storage.metric import Metric, counter, gauge
 from rocketstore.storage.threads import Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rocketstore.storage.metric import Metric
     from rocketstore.storage.store import BaseStore
 
 TURN_INTERVAL_S: Final = 1.0

@@ -15,7 +15,7 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
-from rocketstore.replication.protocol import PeerError, SessionLimits, Trouble
+from rocketstore.replication.protocol import PeerError, Session, SessionLimits, Trouble
 from rocketstore.storage.threads import Bell
 from rocketstore.units import KiB, MiB
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.config.service_options import ReplicationOptions
-    from rocketstore.replication.protocol import Session
 
 _READ_BYTES: Final = 256 * KiB
 """Most bytes that are taken at once; as much goes out at once."""

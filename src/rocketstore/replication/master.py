@@ -13,7 +13,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import SystemRefusedError
+from rocketstore.errors import RocketStoreError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.replication.link import Link, limits_of, tls_context
 from rocketstore.replication.master_session import MasterSession
@@ -24,7 +24,6 @@ from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Changes, ServiceThr
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
-    from rocketstore.errors import RocketStoreError
     from rocketstore.storage.store import BaseStore
 
 MOST_CONNECTIONS: Final = 64

@@ -17,7 +17,9 @@ from rocketstore.replication.protocol import (
     HELLO,
     NUMBER,
     PeerError,
+    SessionLimits,
     Signs,
+    SourceLog,
     Trouble,
     Welcome,
 )
@@ -25,7 +27,6 @@ from rocketstore.replication.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.replication.protocol import SessionLimits, SourceLog
 
 FRAMES_AT_ONCE: Final = 8
 """Frames that go out by one call of the system: 256 KiB, what a socket's buffer takes."""

@@ -16,17 +16,15 @@ from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BatchEntry, en
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
 from rocketstore.format.properties import INNER_BASE, INNER_NUM, decode_properties
 from rocketstore.message import INNER_BATCH
-from rocketstore.rules.queue_numbers import DOUBTFUL_BEGINNING
+from rocketstore.rules.queue_numbers import DOUBTFUL_BEGINNING, QueueNumbers
 from rocketstore.scan.batch_search import written_count
-from rocketstore.scan.columns import CallsFor, Column
+from rocketstore.scan.columns import CallsFor, Column, RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocketstore.native.row import Int64Array
-    from rocketstore.rules.queue_numbers import QueueNumbers
     from rocketstore.scan.batch_search import BatchEntryArray
-    from rocketstore.scan.columns import RecordColumns
     from rocketstore.units import QueueKey
 
 

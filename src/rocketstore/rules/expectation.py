@@ -18,7 +18,7 @@ import numpy as np
 from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
 from rocketstore.native.row import NO_LEVEL_DELAY_MS, CallsFor
 from rocketstore.rules.extra_queues import extra_offsets, extra_queue_ids
-from rocketstore.rules.queue_numbers import TaskQueue
+from rocketstore.rules.queue_numbers import QueueNumbers, TaskQueue
 from rocketstore.scan import kernels
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.rules.queue_numbers import QueueNumbers
     from rocketstore.scan.columns import RecordColumns
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from rocketstore.errors import FormatError
-from rocketstore.format.client_batch import decode_client_batch
+from rocketstore.format.client_batch import BatchMessage, decode_client_batch
 from rocketstore.format.record import body_crc
 from rocketstore.message import (
     COMPRESSED_FLAG,
@@ -27,7 +27,6 @@ from rocketstore.message import (
 )
 
 if TYPE_CHECKING:
-    from rocketstore.format.client_batch import BatchMessage
     from rocketstore.format.stored_message import StoredMessage
 
 OF_THE_RECORD: Final = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | NEED_UNWRAP | INNER_BATCH

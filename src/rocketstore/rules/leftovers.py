@@ -34,13 +34,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import numpy as np
 
 from rocketstore.rules import runs
-from rocketstore.rules.log_rules import LeftChain, links
+from rocketstore.rules.log_rules import Chain, LeftChain, links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.native.row import BoolArray, Int64Array
-    from rocketstore.rules.log_rules import Chain
     from rocketstore.rules.runs import Runs
 
 

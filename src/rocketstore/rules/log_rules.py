@@ -15,15 +15,13 @@ import numpy as np
 
 from rocketstore.rules.findings import Finding, StoreCounts, finding
 from rocketstore.rules.unbacked import LogBounds
-from rocketstore.scan.columns import CallsFor
-from rocketstore.scan.scanner import lost_end
+from rocketstore.scan.columns import CallsFor, RecordColumns
+from rocketstore.scan.scanner import ScanBatch, lost_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.native.row import BoolArray, Int64Array
-    from rocketstore.scan.columns import RecordColumns
-    from rocketstore.scan.scanner import ScanBatch
 
 
 WITNESSES: Final = 3

@@ -18,14 +18,13 @@ from rocketstore.errors import StoreError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.metadata_json import CONSUMER_OFFSETS_FILE, LMQ_CONSUMER_OFFSETS_FILE
 from rocketstore.rules.findings import Finding, finding
-from rocketstore.rules.table_files import table_of
+from rocketstore.rules.table_files import Content, table_of
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
     from typing import Any
 
-    from rocketstore.rules.table_files import Content
 
 ROCKSDB_MARK: Final = "CURRENT"
 """A file of every RocksDB."""

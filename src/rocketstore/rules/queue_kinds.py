@@ -20,12 +20,11 @@ from rocketstore.format.file_name import (
 )
 from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE, TOPICS_FILE
 from rocketstore.rules.findings import Finding, finding
-from rocketstore.rules.table_files import table_of
+from rocketstore.rules.table_files import Content, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from rocketstore.rules.table_files import Content
     from rocketstore.units import QueueKey
 
 PLAIN_QUEUES: Final = "SimpleCQ"

@@ -12,16 +12,13 @@ import numpy as np
 
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.record import FIXED_SIZE
-from rocketstore.native.row import SLOT_COLUMN_COUNT, SlotColumn, slot_of
+from rocketstore.native.row import SLOT_COLUMN_COUNT, BoolArray, Int64Array, SlotColumn, slot_of
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import Column
+from rocketstore.scan.columns import Column, RecordColumns
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from rocketstore.native.row import BoolArray, Int64Array
-    from rocketstore.scan.columns import RecordColumns
 
 
 DOUBTFUL_BEGINNING: Final = 1 << 26

@@ -37,7 +37,7 @@ from rocketstore.format.checkpoint import (
 )
 from rocketstore.format.file_name import KNOWN_ENDS_FILE_NAME
 from rocketstore.format.index_file import IndexHeader  # noqa: TC001 - field of a Struct
-from rocketstore.storage.files.disk import NO_SPACE_ERRORS, read_whole
+from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, read_whole
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.units import QueueKey  # noqa: TC001 - field of a Struct
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
-    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.layout import StoreLayout

@@ -14,13 +14,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.scan.kernels import compiled_summary
-from rocketstore.storage.metric import counter, gauge
+from rocketstore.storage.metric import Histogram, Metric, counter, gauge
 from rocketstore.storage.running_flags import RunningFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.storage.metric import Histogram, Metric
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.reading.reader import Reader
     from rocketstore.storage.services import StoreServices

@@ -15,8 +15,8 @@ from __future__ import annotations
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.config import resolve_sizes
-from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes, commonest
+from rocketstore.config import RecoveryPolicy, StoreConfig, resolve_sizes
+from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
@@ -29,7 +29,7 @@ from rocketstore.storage.checkpoint import (
     read_known_ends,
 )
 from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
-from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.log_directories import claim, refuse_foreign
 from rocketstore.storage.files.mapped_file import MappedFile
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-    from rocketstore.config import RecoveryPolicy, StoreConfig
-    from rocketstore.config.files import FileObservation
-    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.topic_kinds import TopicKind, TopicKinds
     from rocketstore.storage.transient_pool.pool import TransientStorePool

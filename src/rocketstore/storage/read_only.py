@@ -18,11 +18,11 @@ from rocketstore.config import StoreConfig, resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError, StoreReadOnlyError
 from rocketstore.events import get_logger
-from rocketstore.format.checkpoint import decode_checkpoint
+from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.log_directories import refuse_dledger
-from rocketstore.storage.files.pread_files import OpenFiles
+from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex, listed_index_files
 from rocketstore.storage.kinds.resolution import kinds_of_reader
 from rocketstore.storage.layout import StoreLayout
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.rules.files import FileFinding
-    from rocketstore.storage.files.pread_files import LogFile, PreadFiles
     from rocketstore.units import ByteRange
 
 _log: Final = get_logger(__name__)

@@ -26,7 +26,7 @@ from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
 from rocketstore.rules.leftovers import TIME_WITNESS_COUNT
 from rocketstore.scan.scanner import scan_window
-from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from rocketstore.storage.threads import StopSign
 from rocketstore.units import KiB, monotonic_ms
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-    from rocketstore.storage.running_flags import RunningFlags
 
 _log: Final = get_logger(__name__)
 

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
 from rocketstore.native.page import GetCounts
-from rocketstore.storage.metric import Histogram, counter
+from rocketstore.storage.metric import Histogram, Metric, counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rocketstore.native.log_end import QueueCounter
-    from rocketstore.storage.metric import Metric
 
 SAMPLE_COUNT: Final = 601
 RATE_SPANS_S: Final = (10, 60, 600)

@@ -17,10 +17,10 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
-from rocketstore.config import StoreConfig
+from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.errors import StoreForkedError
 from rocketstore.events import get_logger
-from rocketstore.message import DEFAULT_HOST
+from rocketstore.message import DEFAULT_HOST, Message
 from rocketstore.scan.kernels import note_missing
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
@@ -30,7 +30,7 @@ from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import ClosedPart, Reader
 from rocketstore.storage.replicated_log import ReplicatedLog
-from rocketstore.storage.results import FIRST_IN_MEMORY
+from rocketstore.storage.results import FIRST_IN_MEMORY, PutResult
 from rocketstore.storage.services import StoreServices
 from rocketstore.storage.topics_of_kind import TopicsOfKind
 from rocketstore.units import QueueKey, system_clock_ms
@@ -39,14 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from rocketstore.config import RecoveryPolicy
-    from rocketstore.message import Message
     from rocketstore.native.log_end import Record
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import ArrivalListener, Queues
     from rocketstore.storage.queues.topic_kinds import TopicKind
-    from rocketstore.storage.results import PutResult
     from rocketstore.storage.threads import Bell
 
 _log: Final = get_logger(__name__)

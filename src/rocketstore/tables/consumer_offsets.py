@@ -27,7 +27,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.config import BrokerRole
+from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import (
@@ -44,7 +44,7 @@ from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.rules.half_messages import TRANSACTION_GROUP
 from rocketstore.rules.newer import refuse_rocksdb_tables
 from rocketstore.storage.attached import Service
-from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.queues.topic_kinds import TopicKinds
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from pathlib import Path
 
-    from rocketstore.config import StoreConfig
-    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.reading.reader import Reader
     from rocketstore.storage.store import BaseStore

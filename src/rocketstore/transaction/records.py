@@ -36,7 +36,7 @@ from rocketstore.format.refusals import (
     encoded_born_host,
     refuse_special,
 )
-from rocketstore.message import STORE_HOST_V6_FLAG, TRANSACTION_COMMIT, TRANSACTION_MASK
+from rocketstore.message import STORE_HOST_V6_FLAG, TRANSACTION_COMMIT, TRANSACTION_MASK, Message
 from rocketstore.native.log_end import Record
 from rocketstore.rules.extra_queues import named, room_for
 from rocketstore.rules.half_messages import (
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rocketstore.format.stored_message import StoredMessage
-    from rocketstore.message import Message
 
 HALF: Final = QueueKey(HALF_TOPIC, 0)
 OP: Final = QueueKey(OP_TOPIC, 0)

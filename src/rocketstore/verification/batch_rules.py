@@ -11,12 +11,11 @@ import numpy as np
 
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.rules.batch_entries import batch_may_follow
-from rocketstore.rules.findings import Finding, finding
+from rocketstore.rules.findings import Finding, LastWriter, finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocketstore.rules.findings import LastWriter
     from rocketstore.scan.batch_search import BatchEntryArray
     from rocketstore.units import QueueKey
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.format.file_name import parse_file_name
-from rocketstore.rules.files import FileProblem
+from rocketstore.rules.files import AnyPath, FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT, Finding, Severity, finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from rocketstore.rules.files import AnyPath, FileFinding
     from rocketstore.units import QueueKey
 
 _LOOKED_AT_BYTES: Final = 256

@@ -25,11 +25,11 @@ from rocketstore.format.queue_entry import (
     is_due_time,
 )
 from rocketstore.rules import runs
-from rocketstore.rules.findings import Finding, Severity, finding
+from rocketstore.rules.findings import Finding, LastWriter, Severity, finding
 from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.rules.unbacked import TAIL_KINDS, Unbacked, UnbackedKind, merged, unbacked_runs
 from rocketstore.scan import kernels
-from rocketstore.scan.queue_search import padded
+from rocketstore.scan.queue_search import Files, padded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.rules.expectation import ExpectedEntries
-    from rocketstore.rules.findings import LastWriter
     from rocketstore.rules.runs import Runs
     from rocketstore.rules.unbacked import LogBounds
-    from rocketstore.scan.queue_search import Files
     from rocketstore.units import QueueKey
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from rocketstore.events import get_logger
-from rocketstore.storage.threads import Bell, ServiceThread
+from rocketstore.storage.threads import Bell, OnDeath, ServiceThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.storage.dispatch.dispatcher import Dispatcher
-    from rocketstore.storage.threads import OnDeath
 
 _log: Final = get_logger(__name__)
 

@@ -26,7 +26,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.native.dispatch import RowDispatch
-from rocketstore.native.row import CallsFor
+from rocketstore.native.row import CallsFor, Int64Array
 from rocketstore.rules.expectation import delay_array
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
@@ -38,7 +38,6 @@ from rocketstore.units import ByteRange, MiB, QueueKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Iterable, Mapping
 
-    from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService

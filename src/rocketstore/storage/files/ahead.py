@@ -25,17 +25,15 @@ from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
 from rocketstore.native.touch import MADV_POPULATE_WRITE, PagesAhead
-from rocketstore.storage.files.disk import libc, system_error
+from rocketstore.storage.files.disk import Disk, libc, system_error
 from rocketstore.storage.files.mapped_file import MappedFile, advise
-from rocketstore.storage.threads import Bell, Changes, ServiceThread
+from rocketstore.storage.threads import Bell, Changes, OnDeath, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.threads import OnDeath
 
 FILES_AHEAD: Final = 2
 """Most files made ahead of the one in use (AllocateMappedFileService, "canSubmitRequests")."""

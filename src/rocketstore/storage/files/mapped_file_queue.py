@@ -20,14 +20,13 @@ from rocketstore.format.file_name import file_name
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.pread_files import last_up_to, listed_files
+from rocketstore.storage.files.pread_files import LogFile, last_up_to, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.files.pread_files import LogFile
 
 
 class MappedFileQueue:

@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.rules.table_files import NO_FILE, read_table
-from rocketstore.storage.files.disk import read_at, read_whole, system_errors
+from rocketstore.rules.table_files import NO_FILE, Content, read_table
+from rocketstore.storage.files.disk import Disk, read_at, read_whole, system_errors
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from rocketstore.rules.table_files import Content
-    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
 
 _ZEROS: Final = bytes(MiB)

@@ -29,14 +29,13 @@ from rocketstore.format.index_file import (
 from rocketstore.format.java_hash import key_hash
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.storage.files.disk import system_errors
-from rocketstore.storage.files.pread_files import listed_files
+from rocketstore.storage.files.pread_files import OpenFiles, listed_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from struct import Struct
 
-    from rocketstore.storage.files.pread_files import OpenFiles
 
 _SECOND_MS: Final = 1000
 _NOTHING_SET: Final = StoreConfig()

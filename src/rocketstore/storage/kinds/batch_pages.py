@@ -16,7 +16,7 @@ from rocketstore.native.decode import message_at, size_at
 from rocketstore.native.page import MESSAGES, RECORDS
 from rocketstore.rules.batch_entries import inner_place
 from rocketstore.rules.inner_messages import unwrapped
-from rocketstore.storage.reading.pages import parse_tags
+from rocketstore.storage.reading.pages import Pages, parse_tags
 from rocketstore.storage.results import GetMessageStatus
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rocketstore.format.batch_queue_entry import BatchEntry
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.queues.batch_queues import BatchQueue
-    from rocketstore.storage.reading.pages import Pages
 
 LOOKED_AT: Final = 347
 """Most entries that one get looks at: 16,000 bytes of them, as in 5.x."""

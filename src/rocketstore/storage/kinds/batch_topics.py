@@ -31,8 +31,8 @@ from rocketstore.format.properties import (
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.format.refusals import delay_level
 from rocketstore.format.stored_message import inflated
-from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH, NEED_UNWRAP
-from rocketstore.native.log_end import Record
+from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH, NEED_UNWRAP, Message
+from rocketstore.native.log_end import QueueCounter, Record
 from rocketstore.native.row import PutEntry
 from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.properties import with_properties
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig, StoreSizes
-    from rocketstore.message import Message
-    from rocketstore.native.log_end import QueueCounter
     from rocketstore.rules.files import FileFinding
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.files.disk import Disk

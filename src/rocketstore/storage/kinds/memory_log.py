@@ -22,7 +22,7 @@ from rocketstore.format.java_hash import tags_code
 from rocketstore.format.properties import TAGS, decode_properties
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT, QueueEntry
 from rocketstore.native.decode import LogAtHand
-from rocketstore.native.log_end import LogEnd, QueueCounter
+from rocketstore.native.log_end import LogEnd, QueueCounter, Record
 from rocketstore.scan.queue_search import QueueSearch
 from rocketstore.storage.results import (
     FIRST_IN_MEMORY,
@@ -30,14 +30,12 @@ from rocketstore.storage.results import (
     PutMessageStatus,
     PutResult,
 )
-from rocketstore.units import Window
+from rocketstore.units import QueueKey, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocketstore.config import StoreConfig
-    from rocketstore.native.log_end import Record
-    from rocketstore.units import QueueKey
 
 ENTRY_OVERHEAD_BYTES: Final = 160
 """What a message takes besides its record: Python's bytes, entry and place in a table."""

@@ -19,7 +19,7 @@ from rocketstore.format.properties import decode_properties
 from rocketstore.format.refusals import delay_level
 from rocketstore.rules.extra_queues import EXTRA, named
 from rocketstore.rules.topics import is_reserved
-from rocketstore.storage.kinds.memory_log import MemoryLog
+from rocketstore.storage.kinds.memory_log import MemoryLog, MemoryQueue
 from rocketstore.storage.queues.topic_kinds import TopicKind
 from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.native.log_end import QueueCounter, Record
     from rocketstore.native.page import QueuePages
-    from rocketstore.storage.kinds.memory_log import MemoryQueue
     from rocketstore.units import QueueKey
 
 AVAILABLE_SHARE: Final = 0.75

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketstore.config import BrokerRole
+from rocketstore.config import BrokerRole, StoreConfig, StoreSizes
 from rocketstore.storage.kinds.batch_topics import BatchQueues, BatchTopics
 from rocketstore.storage.kinds.memory_topics import MemoryTopics
 from rocketstore.storage.queues.topic_file import TopicFile
@@ -13,7 +13,6 @@ from rocketstore.storage.queues.topic_kinds import TopicKind, TopicKinds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.reading.pread_log import PreadLog

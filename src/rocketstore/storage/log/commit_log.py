@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocketstore.errors import StoreClosedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.native.group import SyncGroup
-from rocketstore.native.log_end import NEVER, LogEnd, QueueCounter
-from rocketstore.storage.files.ahead import LEADS, TOUCH_BYTES
+from rocketstore.native.log_end import NEVER, LogEnd, QueueCounter, Record
+from rocketstore.storage.files.ahead import LEADS, TOUCH_BYTES, Preallocator, TouchAhead
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.results import PutMessageStatus, PutResult
@@ -32,8 +32,6 @@ from rocketstore.units import QueueKey, Window, monotonic_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rocketstore.native.log_end import Record
-    from rocketstore.storage.files.ahead import Preallocator, TouchAhead
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 

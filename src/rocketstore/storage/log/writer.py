@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from rocketstore.config import BrokerRole, parse_delay_levels
+from rocketstore.config import BrokerRole, StoreConfig, parse_delay_levels
 from rocketstore.errors import (
     FlushFailedError,
     RefusedMessageError,
@@ -40,7 +40,7 @@ from rocketstore.format.refusals import (
     refuse_transaction,
 )
 from rocketstore.message import INNER_BATCH, Message
-from rocketstore.native.log_end import Record
+from rocketstore.native.log_end import QueueCounter, Record
 from rocketstore.native.put import PlainPuts
 from rocketstore.rules.extra_queues import EXTRA, ExtraQueues, room_for
 from rocketstore.rules.limits import (
@@ -60,18 +60,15 @@ from rocketstore.storage.log.prepared import (
     storable_block,
 )
 from rocketstore.storage.results import FIRST_IN_MEMORY, NotTakenError, PutMessageStatus, PutResult
-from rocketstore.storage.running_flags import STOPS_PUTS
+from rocketstore.storage.running_flags import STOPS_PUTS, RunningFlags
 from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rocketstore.config import StoreConfig
-    from rocketstore.native.log_end import QueueCounter
     from rocketstore.storage.log.commit_log import CommitLog
     from rocketstore.storage.log.flush import CommitLogFlusher
     from rocketstore.storage.queues.topic_kinds import TopicKind
-    from rocketstore.storage.running_flags import RunningFlags
     from rocketstore.storage.statistics import StoreStatistics
 
 _log: Final = get_logger(__name__)

@@ -20,7 +20,7 @@ from rocketstore.native.row import PutEntry
 from rocketstore.rules.batch_entries import batch_may_follow
 from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE, BatchEntries, written_count
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
-from rocketstore.storage.files.pread_files import PreadFiles
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import has_data
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rocketstore.format.batch_queue_entry import BatchEntry
     from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.files.pread_files import OpenFiles
 
 _log = get_logger(__name__)
 

@@ -39,7 +39,7 @@ from rocketstore.scan.extension_units import UnitReader
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.storage.queues.consumer_filters import ConsumerFilters
-from rocketstore.units import MiB
+from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
     from rocketstore.scan.queue_search import QueueSearch
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.units import QueueKey
 
 DEFAULT_FILE_BYTES: Final = 48 * MiB
 MOST_OPEN: Final = 256

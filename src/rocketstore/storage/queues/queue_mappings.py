@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rocketstore.events import get_logger
-from rocketstore.native.row import QUEUE_COLUMN_COUNT, QueueColumn
+from rocketstore.native.row import QUEUE_COLUMN_COUNT, Int64Array, QueueColumn
 from rocketstore.rules.queue_numbers import QueueSlots, grown
 
 if TYPE_CHECKING:
     import mmap
 
-    from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.mapped_file import MappedFile
 
 _log: Final = get_logger(__name__)

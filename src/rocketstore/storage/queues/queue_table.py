@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
-from rocketstore.rules.files import FileProblem
+from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.queues.queue_extension import QueueExtensions
     from rocketstore.units import QueueKey

@@ -18,7 +18,7 @@ from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.scan.queue_search import first_from
 from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.log_directories import refuse_absent
-from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
+from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex
 from rocketstore.storage.queues.batch_queues import PreadBatchQueue
 from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.storage.files.pread_files import LogFile
     from rocketstore.storage.layout import StoreLayout
 
 _READ_AHEAD_BYTES: Final = 4096

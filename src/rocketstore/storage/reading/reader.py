@@ -21,7 +21,7 @@ from itertools import chain, islice
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
-from rocketstore.config import BrokerRole
+from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import FlushFailedError, StoreClosedError
 from rocketstore.format.host import decode_message_id
 from rocketstore.format.queue_entry import FILLER_SIZE, QueueEntry
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from rocketstore.config import StoreConfig
     from rocketstore.format.queue_extension import ExtensionUnit
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.index.index_service import IndexService

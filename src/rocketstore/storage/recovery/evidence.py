@@ -17,19 +17,17 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
 from rocketstore.rules.findings import Finding, Severity
-from rocketstore.storage.files.disk import read_at
+from rocketstore.storage.files.disk import Disk, read_at
 from rocketstore.storage.files.whole_file import has_data, nonzero_extent, replace_whole
-from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
+from rocketstore.units import OS_PAGE_SIZE_BYTES, ByteRange, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.units import ByteRange
 
 _log: Final = get_logger(__name__)
 

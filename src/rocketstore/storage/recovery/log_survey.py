@@ -22,19 +22,17 @@ from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.rules.batch_entries import queue_stops
 from rocketstore.rules.expectation import expected_items
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS, Headers, KeyColumns, left_chains
-from rocketstore.rules.log_rules import LogView, Stretch, log_view
+from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_view
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import CallsFor, RecordColumns, new_columns
-from rocketstore.scan.scanner import scan_window
+from rocketstore.scan.scanner import ByteSource, ScanBatch, scan_window
 from rocketstore.storage.dispatch.entry_decisions import record_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rocketstore.native.row import ByteArray
-    from rocketstore.rules.log_rules import Chain
-    from rocketstore.scan.scanner import ByteSource, ScanBatch
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 

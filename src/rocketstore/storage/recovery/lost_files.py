@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from rocketstore.format.index_file import FIRST_ITEM, item_array
+from rocketstore.format.index_file import FIRST_ITEM, IndexHeader, item_array
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_array, equal_mask
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.findings import Finding, Severity
@@ -29,7 +29,6 @@ from rocketstore.storage.recovery.log_survey import store_time_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rocketstore.format.index_file import IndexHeader
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.checkpoint import KnownEnds
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue

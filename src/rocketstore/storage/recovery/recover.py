@@ -26,10 +26,10 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.extra_queues import has_light_queues
 from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.rules.log_rules import log_findings
+from rocketstore.rules.log_rules import LogView, log_findings
 from rocketstore.scan import kernels
-from rocketstore.storage.checkpoint import promise_nothing
-from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.checkpoint import KnownEnds, promise_nothing
+from rocketstore.storage.dispatch.dispatcher import Dispatcher, SteppedOver
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
@@ -40,20 +40,16 @@ from rocketstore.storage.recovery.log_survey import crash_start, store_time_of, 
 from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import compatible_end, compatible_queue_end
-from rocketstore.units import ByteRange, MiB
+from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.rules.files import FileFinding
-    from rocketstore.rules.log_rules import LogView
-    from rocketstore.storage.checkpoint import KnownEnds
-    from rocketstore.storage.dispatch.dispatcher import SteppedOver
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.topic_kinds import TopicKinds
-    from rocketstore.units import QueueKey
 
 _log: Final = get_logger(__name__)
 

@@ -24,7 +24,7 @@ from rocketstore.format.record import BLANK_MAGIC, FIXED_SIZE, MESSAGE_MAGIC_V1,
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, StopReason, new_columns
-from rocketstore.storage.recovery.log_survey import read_bytes
+from rocketstore.storage.recovery.log_survey import LogBytes, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.native.row import ByteArray, Int64Array
-    from rocketstore.storage.recovery.log_survey import LogBytes
 
 RECOVERED_FILE_COUNT: Final = 3
 """A clean start looks at the last three files of the log, and of each queue."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
-from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from rocketstore.storage.threads import Bell, ServiceThread
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.storage.log.commit_log import CommitLog
-    from rocketstore.storage.running_flags import RunningFlags
     from rocketstore.storage.transient_pool.pool import TransientStorePool
 
 _TURN_S: Final = 0.01

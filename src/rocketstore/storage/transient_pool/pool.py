@@ -22,7 +22,7 @@ import numpy as np
 
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
-from rocketstore.storage.files.disk import libc, system_errors
+from rocketstore.storage.files.disk import Disk, libc, system_errors
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.units import OS_PAGE_SIZE_BYTES
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rocketstore.storage.files.disk import Disk
 
 LOW_SHARE: Final = 0.4
 """A warning is logged when less of the pool is left (TransientStorePool.borrowBuffer)."""
