@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,21 +26,11 @@ app = App(name="bench", help="Measure puts, gets and scans on this machine.")
 QUEUES: Final = 8
 PAGE_MESSAGES: Final = 32
 
-DirectoryOption = Annotated[
-    Path | None, Parameter(name="--dir", help="Disk to measure; a temporary store is made below.")
-]
 
-
-@app.command
-def put(
-    *,
-    messages: int = 200_000,
-    body_size: int = 1024,
-    directory: DirectoryOption = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
-    """Put messages one by one, from one thread.
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Workload:
+    """What is put, and where.
 
     Parameters
     ----------
@@ -50,16 +41,32 @@ def put(
     directory
         Disk to measure; a temporary store is made below it and removed.
     """
-    with _temporary_store(directory, settings) as store:
-        took, latencies = _fill(store, messages, body_size)
+
+    messages: int = 200_000
+    body_size: int = 1024
+    directory: Annotated[Path | None, Parameter(name="--dir")] = None
+
+
+@app.command
+def put(
+    *,
+    workload: Workload | None = None,
+    settings: StoreSettings | None = None,
+    output: OutputOption = "table",
+) -> None:
+    """Put messages one by one, from one thread."""
+    work = workload or Workload()
+    with _temporary_store(work.directory, settings) as store:
+        took, latencies = _fill(store, work)
     latencies.sort()
+    count = work.messages
     print_object(
         {
-            "messages": messages,
-            "bodySize": body_size,
-            "messagesPerSecond": round(messages / took),
-            "p50Micros": round(latencies[messages // 2] / 1000, 1),
-            "p99Micros": round(latencies[messages * 99 // 100] / 1000, 1),
+            "messages": count,
+            "bodySize": work.body_size,
+            "messagesPerSecond": round(count / took),
+            "p50Micros": round(latencies[count // 2] / 1000, 1),
+            "p99Micros": round(latencies[count * 99 // 100] / 1000, 1),
             "maxMicros": round(latencies[-1] / 1000, 1),
         },
         output,
@@ -69,25 +76,14 @@ def put(
 @app.command
 def get(
     *,
-    messages: int = 200_000,
-    body_size: int = 1024,
-    directory: DirectoryOption = None,
+    workload: Workload | None = None,
     settings: StoreSettings | None = None,
     output: OutputOption = "table",
 ) -> None:
-    """Read pages of 32 raw records from a store just written.
-
-    Parameters
-    ----------
-    messages
-        How many.
-    body_size
-        Bytes of each body.
-    directory
-        Disk to measure; a temporary store is made below it and removed.
-    """
-    with _temporary_store(directory, settings) as store:
-        _fill(store, messages, body_size)
+    """Read pages of 32 raw records from a store just written."""
+    work = workload or Workload()
+    with _temporary_store(work.directory, settings) as store:
+        _fill(store, work)
         store.wait_dispatched()
         started = time.perf_counter()
         count = size = 0
@@ -98,12 +94,12 @@ def get(
                 size += len(page.records)
                 offset = page.next_offset
         took = time.perf_counter() - started
-    if count != messages:
-        raise StoreError(f"read {count} of {messages} messages")
+    if count != work.messages:
+        raise StoreError(f"read {count} of {work.messages} messages")
     print_object(
         {
             "messages": count,
-            "bodySize": body_size,
+            "bodySize": work.body_size,
             "messagesPerSecond": round(count / took),
             "megabytesPerSecond": round(size / took / 1e6),
         },
@@ -154,16 +150,16 @@ def _temporary_store(directory: Path | None, settings: StoreSettings | None) -> 
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _fill(store: BaseStore, count: int, body_size: int) -> tuple[float, list[int]]:
-    """Put `count` messages; return the seconds it took and each put's nanoseconds."""
+def _fill(store: BaseStore, work: Workload) -> tuple[float, list[int]]:
+    """Put the messages; return the seconds it took and each put's nanoseconds."""
     from rocketstore.message import Message
     from rocketstore.storage.results import PutMessageStatus
 
-    body = b"x" * body_size
+    body = b"x" * work.body_size
     latencies = []
     clock = time.perf_counter_ns
     started = clock()
-    for number in range(count):
+    for number in range(work.messages):
         message = Message(topic="bench", body=body, tags="TagA", keys=f"key{number}")
         before = clock()
         result = store.put(message, number % QUEUES)
