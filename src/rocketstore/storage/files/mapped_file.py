@@ -241,6 +241,14 @@ class MappedFile:
         self.reserve(stop)
         self.mapping[position:stop] = data
 
+    def write_unmapped(self, position: int, data: memoryview) -> None:
+        """Overwrite bytes at `position`, which have space, by `pwrite`.
+
+        New pages that are written whole cost neither a fault nor zeros: half of the time of a copy.
+        """
+        with self.descriptor() as descriptor:
+            self._disk.write_at(descriptor, self.path, position, data)
+
     def set_end(self, position: int) -> None:
         """Set where the written, flushed bytes end (MappedFileQueue.truncateDirtyFiles)."""
         self.write_position = self.flushed_position = position

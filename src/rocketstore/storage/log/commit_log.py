@@ -280,10 +280,9 @@ class CommitLog:
             file.reserve(stop)
             if self.sync_flush:
                 file.write_single_pages(file.write_position)
-            mapping = file.mapping
             time_ms = max(store_time_ms, self.end.last_store_timestamp_ms)
             self._under_way = _Append(file, start, stop, time_ms, self._replicated, 0, 0)
-            mapping[start:stop] = records
+            file.write_unmapped(start, records)
             file.write_position = stop
             self._settle()
             self.end.is_busy = False
