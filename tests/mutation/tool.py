@@ -142,7 +142,7 @@ class Tree:
         try:
             done = subprocess.run(
                 command, cwd=self.place, env=environment, capture_output=True, text=True,
-                timeout=LONGEST_RUN_S, check=False,
+                timeout=LONGEST_RUN_S + LONGEST_TEST_S * len(named), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return dict.fromkeys(named.values(), "failed")
