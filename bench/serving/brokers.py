@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from support.genuine_broker import genuine_class_path
-from support.java_batch_store import OPEN
+from support.java_program import OPEN
 from support.java_store import DISK_MAY_BE_FULL, CommandFailedError, java_tool
 from support.patience import PATIENCE_S, START_S
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from rocketstore import Message, MessageStore, verify_store
 from support.batch_stores import BATCHES, bodies, mark
 from support.both_sides import small_config
-from support.java_batch_store import BATCH_QUEUE_FILE, JavaBatchStore, class_path
+from support.java_batch_store import BATCH_QUEUE_FILE, PROJECT, JavaBatchStore
+from support.java_program import class_path
 from support.java_store import require_java
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def assert_ours_has(store: MessageStore, expected: Expected) -> None:
 
 
 def test_each_side_continues_what_the_other_wrote(tmp_path: Path) -> None:
-    require_java(class_path)
+    require_java(partial(class_path, PROJECT))
     root, crashed = tmp_path / "store", tmp_path / "crashed"
     mark(root, BATCHES)
     expected = Expected()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from rocketstore import StoreConfig
 from rocketstore.broker.settings import free_port
 from rocketstore.broker.testing import Broker
-from support.java_client import JavaClient, jars, newer_jars, require_java
+from support.java_client import NEWER_PROJECT, PROJECT, JavaClient, require_java
+from support.java_program import class_path
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -24,13 +26,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.java]
 
 
-VERSIONS = {"4.9.8": jars, "5.5.0": newer_jars}
+VERSIONS = {"4.9.8": PROJECT, "5.5.0": NEWER_PROJECT}
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
     version: str = request.param
-    require_java(VERSIONS[version])
+    require_java(partial(class_path, VERSIONS[version]))
     return version
 
 
@@ -45,7 +47,7 @@ def broker(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 
 @pytest.fixture(scope="module")
 def client(broker: Broker, version: str) -> Iterator[JavaClient]:
-    with JavaClient(broker.name_server, VERSIONS[version]()) as client:
+    with JavaClient(broker.name_server, VERSIONS[version]) as client:
         yield client
 
 

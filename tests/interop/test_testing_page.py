@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.java_batch_store import class_path
+from support.java_program import class_path
 from support.java_store import java_tool, require_java
 from support.other_clients import INTEROP, go_client, node_client, python_client, required
 from support.patience import START_S

@@ -1,7 +1,6 @@
 """A genuine name server, broker and client of 4.9.7, with their network, as a Python object.
 
-``tests/interop/java49`` names their jars and has the one class that drives them, which Java
-compiles when it runs it.
+``tests/interop/java49`` names their jars and has the one class that drives them.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
-from support.java_batch_store import OPEN, class_path
-from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, java_tool
-from support.line_process import LineProcess
-from support.spark_home import SHORT_LIVED_JVM
+from support.java_program import OPEN, JavaProgram, class_path
+from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java49"
 
@@ -29,14 +26,12 @@ class GenuineBroker:
     def __init__(self) -> None:
         # Its logs and its own directories go to the home that it is told.
         self._home = tempfile.TemporaryDirectory(prefix="rocketstore-genuine-")
-        command = [java_tool("java"), *SHORT_LIVED_JVM.split(), *OPEN, DISK_MAY_BE_FULL]
-        command += [f"-Duser.home={self._home.name}", f"-Drocketmq.home.dir={self._home.name}"]
-        command += ["-Dtls.server.mode=disabled"]
+        options = [*OPEN, DISK_MAY_BE_FULL, "-Dtls.server.mode=disabled"]
+        options += [f"-Duser.home={self._home.name}", f"-Drocketmq.home.dir={self._home.name}"]
         logging = Path(self._home.name, "conf", "logback_tools.xml")
         logging.parent.mkdir()
         logging.write_text("<configuration/>")  # mqadmin does nothing without
-        source = str(PROJECT / "GenuineBroker.java")
-        self._process = LineProcess([*command, "-cp", genuine_class_path(), source])
+        self._process = JavaProgram(PROJECT, PROJECT / "GenuineBroker.java", options)
 
     def start_name_server(self) -> str:
         """Start a name server; return its address."""

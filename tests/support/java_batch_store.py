@@ -1,56 +1,29 @@
 """The genuine Apache RocketMQ store of 5.1.3, for batch queues, as a Python object.
 
-``tests/interop/java5`` names its jars and has the one class that drives it, which Java compiles
-when it runs it.
+``tests/interop/java5`` names its jars and has the one class that drives it.
 """
 
 from __future__ import annotations
 
 import base64
-import fcntl
 from pathlib import Path
 from typing import Any, Self
 
-from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, java_tool, run_maven
-from support.line_process import LineProcess
-from support.spark_home import SHORT_LIVED_JVM
+from support.java_program import OPEN, JavaProgram
+from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java5"
-LIST_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-OPEN = (
-    "--add-opens=java.base/java.nio=ALL-UNNAMED",
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-)
-"""What the store unmaps its files through."""
-
 BATCH_QUEUE_FILE = 46 * 100
 PAGE = 32
 """Records that one read asks for."""
-
-
-def class_path(project: Path = PROJECT) -> str:
-    """Return the jars' paths; asks Maven if a jar is missing or the list older than the project."""
-    java_tool("java")
-    kept = project / "target" / "class-path"
-    kept.parent.mkdir(exist_ok=True)
-    with (kept.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes run side by side
-        listed = kept.read_text() if kept.exists() else ""
-        is_old = not listed or kept.stat().st_mtime < (project / "pom.xml").stat().st_mtime
-        if is_old or not all(Path(jar).exists() for jar in listed.split(":")):
-            run_maven(project, LIST_JARS, f"-Dmdep.outputFile={kept}")
-        return kept.read_text()
 
 
 class JavaBatchStore:
     """One store after the other, with one batch topic, in a JVM that lives as long as this."""
 
     def __init__(self) -> None:
-        command = [java_tool("java"), *SHORT_LIVED_JVM.split(), *OPEN, DISK_MAY_BE_FULL]
-        self._process = LineProcess(
-            [*command, "-cp", class_path(), str(PROJECT / "BatchQueues.java")]
-        )
+        options = (*OPEN, DISK_MAY_BE_FULL)
+        self._process = JavaProgram(PROJECT, PROJECT / "BatchQueues.java", options)
 
     def open(self, path: Path, topic: str) -> None:
         """Open a store as a broker at its start, and wait until its log is dispatched."""

@@ -10,29 +10,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from support.java_batch_store import class_path
-from support.java_store import java_tool, require_java
-from support.line_process import LineProcess
+from support.java_program import JavaProgram, class_path
+from support.java_store import require_java
 from support.patience import PATIENCE_S
-from support.spark_home import SHORT_LIVED_JVM
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "javaclient"
+NEWER_PROJECT = PROJECT / "newer"
 jars = partial(class_path, PROJECT)
-newer_jars = partial(class_path, PROJECT / "newer")
 
-__all__ = ["JavaClient", "jars", "newer_jars", "require_java"]
+__all__ = ["NEWER_PROJECT", "PROJECT", "JavaClient", "jars", "require_java"]
 
 
 class JavaClient:
     """Producers and consumers in one JVM, each known by its group; of 4.9.8 unless told."""
 
-    def __init__(self, name_server: str, class_path: str | None = None) -> None:
+    def __init__(self, name_server: str, project: Path = PROJECT) -> None:
         # Its logs, and the offsets of broadcast consumers, go to the home that it is told.
         self._home = tempfile.TemporaryDirectory(prefix="rocketstore-client-")
         options = [f"-Duser.home={self._home.name}", "-Drocketmq.client.rebalance.waitInterval=500"]
-        command = [java_tool("java"), *SHORT_LIVED_JVM.split(), *options]
-        command += ["-cp", class_path or jars(), str(PROJECT / "Client.java"), name_server]
-        self._process = LineProcess(command)
+        self._process = JavaProgram(project, PROJECT / "Client.java", options, name_server)
 
     def send(
         self, topic: str, *messages: dict[str, Any], group: str = "P", how: str = "sync"

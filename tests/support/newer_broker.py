@@ -16,10 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from support.java_batch_store import OPEN, PROJECT, class_path
-from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, java_tool
-from support.line_process import CommandFailedError, LineProcess
-from support.spark_home import SHORT_LIVED_JVM
+from support.java_batch_store import PROJECT
+from support.java_program import OPEN, JavaProgram, class_path
+from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, CommandFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +50,10 @@ class NewerBroker:
     """One broker after the other in a JVM that lives as long as this."""
 
     def __init__(self) -> None:
-        command = [java_tool("java"), *SHORT_LIVED_JVM.split(), *OPEN, DISK_MAY_BE_FULL]
-        source = str(NEWER_PROJECT / "NewerStores.java")
         # Its logs and its own directories go to the home that it is told.
         self._home = tempfile.TemporaryDirectory(prefix="rocketstore-newer-")
-        command += [f"-Duser.home={self._home.name}", "-cp", newer_class_path(), source]
-        self._process = LineProcess(command)
+        options = [*OPEN, DISK_MAY_BE_FULL, f"-Duser.home={self._home.name}"]
+        self._process = JavaProgram(NEWER_PROJECT, NEWER_PROJECT / "NewerStores.java", options)
         self.ask = self._process.ask
 
     def open(self, path: Path, **settings: object) -> None:
