@@ -53,6 +53,7 @@ class NewerBroker:
         # Its logs and its own directories go to the home that it is told.
         self._home = tempfile.TemporaryDirectory(prefix="rocketstore-newer-")
         options = [*OPEN, DISK_MAY_BE_FULL, f"-Duser.home={self._home.name}"]
+        options += ["-Dtls.server.mode=disabled"]
         self._process = JavaProgram(NEWER_PROJECT, NEWER_PROJECT / "NewerStores.java", options)
         self.ask = self._process.ask
 
@@ -109,9 +110,13 @@ class NewerBroker:
             assert time.monotonic() < deadline, self._process.stderr_tail()
             time.sleep(0.02)
 
-    def close(self) -> None:
-        """Shut the broker down in order."""
+    def let_close(self) -> None:
+        """Begin to shut the broker down in order; it mostly sleeps, and another may be opened."""
         self.ask("close")
+
+    def close(self) -> None:
+        """Shut the broker down in order, and wait for those that began to."""
+        self.ask("join")
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +150,7 @@ def files(broker: NewerBroker, path: Path) -> dict[str, Any]:
     broker.put(ORDERS, b"in two hours", 0, DELAY="18")
     broker.ask("offset", group=GROUP, topic=ORDERS, offset=50)
     broker.ask("confirm", confirmed=12345, flushed=6789)
-    broker.close()
+    broker.let_close()
     return {}
 
 
@@ -157,7 +162,7 @@ def transactions(broker: NewerBroker, path: Path) -> dict[str, Any]:
         if int(name) % 4:
             broker.end(place, commits=int(name) % 4 != 1)
     broker.ask("writeOps")
-    broker.close()
+    broker.let_close()
     return {"begun": begun}
 
 
@@ -169,7 +174,7 @@ def timers(broker: NewerBroker, path: Path) -> dict[str, Any]:
     broker.put(ORDERS, b"in two days", TIMER_DELAY_SEC="172000")
     broker.wait(lambda: broker.read(ORDERS) == [b"soon"])
     time.sleep(2)  # the checkpoint of the timers is written every second
-    broker.close()
+    broker.let_close()
     return {}
 
 
@@ -179,7 +184,7 @@ def delivered_timers(broker: NewerBroker, path: Path) -> dict[str, Any]:
     broker.put(ORDERS, b"soon", TIMER_DELAY_MS="1500")
     broker.wait(lambda: broker.read(ORDERS) == [b"soon"])
     time.sleep(2)
-    broker.close()
+    broker.let_close()
     return {}
 
 
@@ -206,7 +211,7 @@ def pops(broker: NewerBroker, path: Path) -> dict[str, Any]:
     has_come = _popped(broker, path)
     broker.ask("stopReviving")
     broker.wait(has_come)
-    broker.close()
+    broker.let_close()
     return {}
 
 
@@ -216,7 +221,7 @@ def revived_pops(broker: NewerBroker, path: Path) -> dict[str, Any]:
     retry = f"%RETRY%{GROUP}_{ORDERS}"
     broker.wait(lambda: len(broker.read(retry)) == 3)
     time.sleep(3)
-    broker.close()
+    broker.let_close()
     return {"retry": retry}
 
 
@@ -229,7 +234,7 @@ def rocksdb(broker: NewerBroker, path: Path) -> dict[str, Any]:
         broker.put(ORDERS, b"%d" % number, number % 3, KEYS=f"k{number}")
     broker.ask("offset", group=GROUP, topic=ORDERS, offset=5)
     broker.wait(lambda: len(broker.read(ORDERS)) == 10)
-    broker.close()
+    broker.let_close()
     return {}
 
 
@@ -239,16 +244,7 @@ def rocksdb_tables(broker: NewerBroker, path: Path) -> dict[str, Any]:
     broker.ask("topic", topic=ORDERS, attributes={})
     broker.put(ORDERS, b"0")
     broker.ask("offset", group=GROUP, topic=ORDERS, offset=1)
-    broker.close()
-    return {}
-
-
-def controller(broker: NewerBroker, path: Path) -> dict[str, Any]:
-    """A broker whose role a controller gives."""
-    broker.open(path)
-    broker.put(ORDERS, b"0")
-    broker.close()
-    broker.ask("controller", path=str(path))
+    broker.let_close()
     return {}
 
 
@@ -263,7 +259,16 @@ def compaction(broker: NewerBroker, path: Path) -> dict[str, Any]:
         broker.put("states", b"%d" % number, KEYS=f"k{number % 5}")
     position = path / "compaction" / "position-checkpoint"
     broker.wait(lambda: position.exists() and "states_0" in position.read_text())
+    broker.let_close()
+    return {}
+
+
+def controller(broker: NewerBroker, path: Path) -> dict[str, Any]:
+    """A broker whose role a controller gives."""
+    broker.open(path)
+    broker.put(ORDERS, b"0")
     broker.close()
+    broker.ask("controller", path=str(path))
     return {}
 
 
@@ -271,7 +276,7 @@ MAKERS: dict[str, Callable[[NewerBroker, Path], dict[str, Any]]] = {
     one.__name__: one
     for one in (
         files, transactions, timers, delivered_timers, pops, revived_pops, rocksdb,
-        rocksdb_tables, controller, compaction,
+        rocksdb_tables, compaction, controller,
     )
 }  # fmt: skip
 
@@ -284,6 +289,7 @@ def main(archive: Path) -> None:
         with NewerBroker() as broker:
             for name, make in MAKERS.items():
                 told[name] = make(broker, root / name)
+            broker.close()
         (root / "manifest.json").write_text(json.dumps(told, indent=1))
         command = ["tar", "--sparse", "--create", "--xz", "--file", archive, "newer"]
         subprocess.run(command, cwd=directory, check=True)

@@ -58,6 +58,7 @@ public final class NewerStores {
     private static final InetSocketAddress HOST = new InetSocketAddress("127.0.0.1", 10911);
 
     private final EmbeddedChannel client = new EmbeddedChannel(new ChannelInboundHandlerAdapter());
+    private final List<Thread> closings = new ArrayList<>();
     private BrokerController broker;
     private MessageStore store;
 
@@ -134,11 +135,24 @@ public final class NewerStores {
             case "stopReviving":
                 broker.getAckMessageProcessor().setPopReviveServiceStatus(false);
                 break;
+            case "close":
+                close();
+                break;
             default:
-                if (broker != null) {
-                    broker.shutdown();
-                    broker = null;
+                close();
+                for (Thread one : closings) {
+                    one.join();
                 }
+                closings.clear();
+        }
+    }
+
+    /** Mostly it sleeps: meanwhile another may be opened. */
+    private void close() {
+        if (broker != null) {
+            closings.add(new Thread(broker::shutdown));
+            closings.get(closings.size() - 1).start();
+            broker = null;
         }
     }
 
