@@ -30,16 +30,12 @@ def help_of(thing) -> str:
     return pydoc.render_doc(thing, renderer=pydoc.plaintext)
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [(module, name) for module in (rocketstore, config, pipeline) for name in module.__all__],
-)
-def test_help_shows_plain_types_and_cites_nothing_that_is_not_in_the_repository(module, name):
-    text = help_of(getattr(module, name))
-    assert "Annotated" not in text
-    assert "Option(" not in text
-    assert "spec " not in text
-    assert "DESIGN" not in text
+@pytest.mark.parametrize("module", [rocketstore, config, pipeline])
+def test_help_shows_plain_types_and_cites_nothing_that_is_not_in_the_repository(module):
+    for name in module.__all__:
+        text = help_of(getattr(module, name))
+        for unwanted in ("Annotated", "Option(", "spec ", "DESIGN"):
+            assert unwanted not in text, name
 
 
 def test_help_of_the_settings_has_a_text_for_each():
