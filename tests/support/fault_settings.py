@@ -6,6 +6,8 @@ variable                                  default                     with kerne
 ``ROCKETSTORE_KILLS``                     100                         24
 ``ROCKETSTORE_POWER_CUT_SEEDS``           200 (or ``17:18``: a range)  40
 ``ROCKETSTORE_MACHINE_EXAMPLES``          40                          10
+``ROCKETSTORE_ODD_REQUESTS``              3000                        3000
+``ROCKETSTORE_ODD_ROUNDS``                120                         120
 ``ROCKETSTORE_FAULT_SEED``                0                           0
 ========================================  ==========================  ========================
 
@@ -27,6 +29,16 @@ def kill_count() -> int:
 def machine_example_count() -> int:
     """Return how many programs the state machine runs."""
     return _number("ROCKETSTORE_MACHINE_EXAMPLES", 40, 10)
+
+
+def odd_request_count() -> int:
+    """Return how many requests a broker gets that no client would send."""
+    return _number("ROCKETSTORE_ODD_REQUESTS", 3000, 3000)
+
+
+def odd_round_count() -> int:
+    """Return how many rounds of hostile clients a broker gets."""
+    return _number("ROCKETSTORE_ODD_ROUNDS", 120, 120)
 
 
 def base_seed() -> int:

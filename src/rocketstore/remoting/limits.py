@@ -34,13 +34,17 @@ class Limits(NamedTuple):
 
 DEFAULT_LIMITS: Final = Limits()
 
+MOST_CODES: Final = 1000
+"""That are counted each for itself: a code costs memory, and there are 2³² of them."""
+
 
 class Totals:
     """What all connections of a server or a client hold and did.
 
     Of replies that came, `unmatched` answer no request: it was given up, or there was none. Of
-    requests, by code, nobody serves those `refused`, and those `failed` raised. Connections that
-    ended are `closed`, by `connection.CloseReason`.
+    requests, by code, nobody serves those `refused`, and those `failed` raised; a client that makes
+    up codes is counted under -1 in the end. Connections that ended are `closed`, by
+    `connection.CloseReason`.
     """
 
     def __init__(self) -> None:
@@ -49,3 +53,8 @@ class Totals:
         self.refused: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
         self.closed: Counter[Enum] = Counter()
+
+    def note_refused(self, code: int) -> None:
+        """Count a request that nobody serves."""
+        is_counted = code in self.refused or len(self.refused) < MOST_CODES
+        self.refused[code if is_counted else -1] += 1

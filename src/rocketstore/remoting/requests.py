@@ -127,7 +127,7 @@ class RequestTable:
     def _handled(self, call: Call, totals: Totals) -> Command | Later | None:
         row = self.rows.get(call.command.code)
         if row is None:
-            totals.refused[call.command.code] += 1
+            totals.note_refused(call.command.code)
             return self._unknown(call)
         try:
             return row.handle(decode_fields(call.command.fields, row.header), call)

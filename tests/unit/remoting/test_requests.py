@@ -128,6 +128,13 @@ def test_who_owns_the_table_says_what_an_unknown_code_gets(unknown):
     assert totals.refused == {9999: 2}
 
 
+def test_codes_that_are_made_up_take_no_memory_in_the_end():
+    totals = Totals()
+    answers(RequestTable([]), *map(Command, range(5000, 7000)), totals=totals)
+    assert len(totals.refused) == 1001
+    assert (totals.refused[5999], totals.refused[-1]) == (1, 1000)
+
+
 def test_two_rows_for_one_code_are_a_mistake():
     row = Row(ROUTE, Header, None, lambda *_: reply())
     with pytest.raises(ValueError, match="GET_ROUTEINFO_BY_TOPIC"):
