@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import random
@@ -117,6 +118,7 @@ def test_hostile_clients_of_a_broker_leave_nothing_behind(caplog: pytest.LogCapt
         assert isinstance(table, BrokerTable)
         wait_until(lambda: len(asyncio.all_tasks(running.loop)) == TASKS)
         runner.run(asyncio.sleep(0))
+        gc.collect()  # sockets of earlier tests
         sockets = len(open_sockets())
 
         async def four() -> None:
@@ -124,7 +126,7 @@ def test_hostile_clients_of_a_broker_leave_nothing_behind(caplog: pytest.LogCapt
 
         def one_round() -> None:
             runner.run(four())
-            wait_until(lambda: len(open_sockets()) == sockets)
+            wait_until(lambda: len(open_sockets()) <= sockets)
 
         rounds = odd_round_count()
         for _ in range(rounds // 2):  # until caches are full
