@@ -56,6 +56,8 @@ _LATER: Final = {  # by the module, loaded when first asked for: jobs, and what 
 def register(spark: SparkSession) -> None:
     """Make ``format("rocketstore")`` known to a session, unless Spark found it by itself.
 
+    From then on queries of the session read only the columns that they use.
+
     Raises
     ------
     UnsupportedEnvironmentError
@@ -63,6 +65,7 @@ def register(spark: SparkSession) -> None:
     """
     check_versions()
     warn_of_untested_versions()
+    from rocketstore.pipeline.column_pruning import prune_columns  # noqa: PLC0415 - as below
     from rocketstore.pipeline.source import NAME, StoreDataSource  # noqa: PLC0415 - needs PySpark
 
     # Spark warns of a source that replaces one that it found, once more for each stream.
@@ -70,6 +73,7 @@ def register(spark: SparkSession) -> None:
     found = session_of_jvm and session_of_jvm.sessionState().dataSourceManager()
     if not (found and found.dataSourceExists(NAME)):
         spark.dataSource.register(StoreDataSource)
+    prune_columns(spark)
 
 
 def __getattr__(name: str) -> Any:

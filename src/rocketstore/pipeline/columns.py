@@ -80,6 +80,11 @@ _DDL: Final = {
         physicalOffset BIGINT, size BIGINT, reason STRING, evidence STRING, file STRING,
         foundTimestamp TIMESTAMP, brokerName STRING
     """,
+    "reads": """
+        file STRING, physicalOffset BIGINT, size BIGINT, way STRING, bytesRead BIGINT,
+        records BIGINT, rows BIGINT, resyncs BIGINT, damagedRanges BIGINT, damagedBytes BIGINT,
+        brokerName STRING
+    """,
 }
 
 TABLES: Final[dict[str, dict[str, str]]] = {

@@ -260,6 +260,7 @@ class LocalFile:
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
+        self.read_count = 0  # bytes of `read_into`, which is what a scan reads with
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` from `position` on; return how many bytes there were."""
@@ -267,6 +268,7 @@ class LocalFile:
         with plain_reads(self.path):
             while got := os.preadv(self.descriptor, [view[total:]], position + total):
                 total += got
+        self.read_count += total
         return total
 
     def read(self, position: int, size: int) -> bytes:
@@ -338,12 +340,14 @@ class ArrowFile:
 
     def __init__(self, path: str, handle: Any) -> None:
         self.path, self.handle = path, handle
+        self.read_count = 0
         self._block_at, self._block = 0, b""
 
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` from `position` on; return how many bytes there were."""
         piece = self._read_at(position, len(view))
         view[: len(piece)] = piece
+        self.read_count += len(piece)
         return len(piece)
 
     def read(self, position: int, size: int) -> bytes:

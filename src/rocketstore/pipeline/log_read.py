@@ -13,6 +13,7 @@ raised, and the range is scanned.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -74,9 +75,16 @@ class Losses:
             _log.warning("stream.loss", count=len(self.accepted), what=what, then=then)
 
 
-def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamage]]]:
-    """Yield records and damage that start in a task's range, in the order of the log."""
-    segment = task.segment
+def read_split(
+    task: SplitTask, seen: Counter[str] | None = None
+) -> Iterator[tuple[RecordColumns, list[FoundDamage]]]:
+    """Yield records and damage that start in a task's range, in the order of the log.
+
+    In `seen` it counts the scan, bytes read, and each search for a record: where a range begins
+    inside of a file, and after damage.
+    """
+    segment, seen = task.segment, Counter() if seen is None else seen
+    seen["scans"] += 1
     with opened(task.store.location, segment.path) as file:
         # A writer has reached a file that was made in advance when the read was planned. The file
         # before it may have been read before it was full: these records would come after a gap.
@@ -86,8 +94,11 @@ def read_split(task: SplitTask) -> Iterator[tuple[RecordColumns, list[FoundDamag
         stop = file.data_stop(segment.size) if task.data_stop is None else task.data_stop
         # What begins in zeros that nothing follows begins before them.
         if task.start <= stop:
+            seen["resyncs"] += task.start > 0
             for batch in scanned(task._replace(data_stop=stop), file):
+                seen["resyncs"] += len(batch.run_starts)
                 yield batch.columns, damage_of(task, batch)
+        seen["bytesRead"] += file.read_count
     is_cut = segment.state is SegmentState.TRUNCATED and not segment.is_last
     if is_cut and task.stop == segment.size:
         extent = ByteRange(segment.base + segment.size, segment.base + segment.file_size)
@@ -116,14 +127,18 @@ def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
 
 
 def intact_records(
-    task: SplitTask, options: ReadOptions, queue_of: QueueOpener = QueueFiles
+    task: SplitTask,
+    options: ReadOptions,
+    queue_of: QueueOpener = QueueFiles,
+    seen: Counter[str] | None = None,
 ) -> Iterator[RecordColumns]:
     """Yield the records of a task's range, and deal with damage and loss as the query asked."""
     yielded: list[Numbers] = []
+    seen = Counter() if seen is None else seen
     if task.queues:
         stop = max(task.start, min(task.stop, task.dispatched - task.segment.base))
         try:
-            for columns in _records_by_entries(task._replace(stop=stop), queue_of):
+            for columns in _records_by_entries(task._replace(stop=stop), queue_of, seen):
                 yielded.append(columns.physical_offset)
                 yield columns
         except ScanNeeded:
@@ -132,7 +147,7 @@ def intact_records(
             if stop == task.stop:
                 return
             task = task._replace(start=stop)
-    for columns in _scanned_records(task, options):
+    for columns in _scanned_records(task, options, seen):
         if yielded:
             is_new = np.isin(columns.physical_offset, np.concatenate(yielded), invert=True)
             columns = columns.taken(is_new)  # noqa: PLW2901 - those that are left of it
@@ -141,19 +156,26 @@ def intact_records(
 
 
 def chosen_records(
-    task: SplitTask, options: ReadOptions, queue_of: QueueOpener = QueueFiles
+    task: SplitTask,
+    options: ReadOptions,
+    queue_of: QueueOpener = QueueFiles,
+    seen: Counter[str] | None = None,
 ) -> Iterator[RecordColumns]:
     """Yield those of them that the query wants; whose task has many ranges lists queues once."""
-    for columns in intact_records(task, options, queue_of):
+    seen = Counter() if seen is None else seen
+    for columns in intact_records(task, options, queue_of, seen):
+        seen["records"] += len(columns)
         wanted = wanted_records(columns, options, task.store.broker_name, task.queue_ranges)
         if len(wanted):
             yield wanted
 
 
-def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordColumns]:
-    damaged = []
+def _scanned_records(
+    task: SplitTask, options: ReadOptions, seen: Counter[str]
+) -> Iterator[RecordColumns]:
+    damaged: list[int] = []
     try:
-        for columns, found in read_split(task):
+        for columns, found in read_split(task, seen):
             lost = (one for one, is_torn in found if not (is_torn and task.store.is_open))
             damaged += [passed_over(task, one, options) for one in lost]
             if len(columns):
@@ -162,6 +184,8 @@ def _scanned_records(task: SplitTask, options: ReadOptions) -> Iterator[RecordCo
         if options.fail_on_data_loss or not isinstance(error.__cause__, FileNotFoundError):
             raise
         _log.warning("log.file_gone", path=task.segment.path)
+    seen["damagedRanges"] += len(damaged)
+    seen["damagedBytes"] += sum(damaged)
     report_skipped(task, damaged)
 
 
@@ -198,7 +222,9 @@ _WANTED: Final = ("physical_offset", "size", "queue_id", "queue_offset")
 _PLACES: Final = [column for column in Column if column.name.endswith("_AT")]
 
 
-def _records_by_entries(task: SplitTask, queue_of: QueueOpener) -> Iterator[RecordColumns]:
+def _records_by_entries(
+    task: SplitTask, queue_of: QueueOpener, seen: Counter[str]
+) -> Iterator[RecordColumns]:
     """Yield at least the task's queues' records in its range; `ScanNeeded` where it has to scan."""
     begin, stop = task.segment.base + task.start, task.segment.base + task.stop
     queues = [queue_of(task.store.location, key) for key in task.queues]
@@ -215,6 +241,7 @@ def _records_by_entries(task: SplitTask, queue_of: QueueOpener) -> Iterator[Reco
     with opened(task.store.location, task.segment.path) as file:
         for group in grouped(runs, _BLOCK_BYTES, _length):
             yield _gathered(task, file, group)
+        seen["bytesRead"] += file.read_count
 
 
 def _length(run: Numbers) -> int:

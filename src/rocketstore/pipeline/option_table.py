@@ -25,9 +25,10 @@ _ANY: Final = READS | {STREAM}
 _RECORDS: Final = RECORD_TABLES | {STREAM}
 _MESSAGES: Final = frozenset({"messages", STREAM})
 _LOG: Final = _RECORDS | {"delays", "transactions"}
-_QUEUES: Final = _RECORDS | {"consumequeue"}
+_READ: Final = RECORD_TABLES | {"reads"}
+_QUEUES: Final = _READ | {STREAM, "consumequeue"}
 _TOPICS: Final = _QUEUES | {"batchqueue", "queues", "topics", "consumers"}
-_BATCH_QUEUES: Final = RECORD_TABLES | {"consumequeue"}
+_BATCH_QUEUES: Final = _READ | {"consumequeue"}
 _LOSS: Final = _LOG | _QUEUES
 _CUT: Final = _QUEUES | {"batchqueue", "index", "damage", "delays"}
 _INDEX: Final = frozenset({"index"})
@@ -63,11 +64,11 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("assign", _TOPICS, "-", 'queues: `{"topic":[0,1]}`'),
     ("startingOffsets", _BATCH_QUEUES, "earliest", "first queue offset of each queue, JSON"),
     ("endingOffsets", _BATCH_QUEUES, "latest", "queue offset after each queue's last, JSON"),
-    ("startingTimestamp", RECORD_TABLES, "-", "earliest store time of a row, ms or ISO 8601"),
-    ("endingTimestamp", RECORD_TABLES, "-", "store time to stop before, in ms or ISO 8601"),
-    ("startingOffsetsByTimestamp", RECORD_TABLES, "-", '`{"topic":{"0":ms}}`: first times'),
-    ("endingOffsetsByTimestamp", RECORD_TABLES, "-", "the time to stop before, in the same form"),
-    ("subExpression", _RECORDS, "*", "tags, with two bars between several"),
+    ("startingTimestamp", _READ, "-", "earliest store time of a row, ms or ISO 8601"),
+    ("endingTimestamp", _READ, "-", "store time to stop before, in ms or ISO 8601"),
+    ("startingOffsetsByTimestamp", _READ, "-", '`{"topic":{"0":ms}}`: first times'),
+    ("endingOffsetsByTimestamp", _READ, "-", "the time to stop before, in the same form"),
+    ("subExpression", _READ | {STREAM}, "*", "tags, with two bars between several"),
     ("maxSplitBytes", _CUT, "256 MiB", "most bytes of one task; `64m`, `1g` are understood"),
     ("minPartitions", _CUT, "1", "fewest tasks to make, where there are as many bytes"),
     ("failOnDataLoss", _LOSS, "true", "whether missing files or offsets are an error"),

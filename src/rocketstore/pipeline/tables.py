@@ -34,7 +34,7 @@ from rocketstore.format.queue_entry import (
     written_mask,
 )
 from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
-from rocketstore.pipeline import planning, queues, waiting_tables
+from rocketstore.pipeline import planning, queues, reads_table, waiting_tables
 from rocketstore.pipeline.files import FileEntry, files_at, read_part, side_by_side
 from rocketstore.pipeline.log_read import chosen_records, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS, batch_of, record_batches, rows_batch
@@ -434,6 +434,7 @@ READERS: Final = {  # of each table of `columns.TABLES`
     "messages": Table(planning.plan_log, _records),
     "commitlog": Table(planning.plan_log, _records),
     "damage": Table(planning.plan_log, _damage),
+    "reads": Table(reads_table.plan_reads, reads_table.reads),
     "segments": Table(find_stores, _segments),
     "consumequeue": Table(_plan_entries, _entries),
     "batchqueue": Table(_plan_batches, _batches),

@@ -1,0 +1,63 @@
+"""Table ``reads``: what a query of the log with the same options reads, and what it leaves out.
+
+A row for each byte range: of those that are read what was found there, by reading them, and of the
+others how long they are. The rows of a file are its bytes as far as they were written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.pipeline import planning
+from rocketstore.pipeline.files import stored_stop
+from rocketstore.pipeline.log_read import chosen_records
+from rocketstore.pipeline.planning import SplitTask
+from rocketstore.pipeline.projection import rows_batch
+from rocketstore.pipeline.queues import QueueFiles, chosen_stores
+from rocketstore.pipeline.stores import list_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyarrow import RecordBatch, Schema
+
+    from rocketstore.pipeline.options import ReadOptions
+
+    ReadTask = tuple[bool, tuple[SplitTask, ...]]  # whether these ranges are read
+
+_COUNTED: Final = ("bytesRead", "records", "rows", "resyncs", "damagedRanges", "damagedBytes")
+
+
+def plan_reads(options: ReadOptions) -> list[ReadTask]:
+    """Return the tasks of a query, and one with all that the plan leaves out."""
+    tasks = planning.plan_log(options)
+    kept = defaultdict(list)
+    for part in (part for task in tasks for part in task):
+        kept[part.store.location, part.segment.base].append(part)
+    left = []
+    for store in chosen_stores(options):
+        for segment in (one for one in list_segments(store) if not one.is_missing):
+            at, stop = 0, stored_stop(store.location, segment.path, segment.size)
+            end = SplitTask(store, segment, stop, stop)
+            for part in [*kept[store.location, segment.base], end]:
+                if part.start > at:
+                    left.append(end._replace(start=at, stop=part.start))
+                at = max(at, part.stop)
+    return [*((True, task) for task in tasks), *([(False, tuple(left))] if left else [])]
+
+
+def reads(task: ReadTask, options: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:
+    """Yield a row for each byte range of a task."""
+    is_read, parts = task
+    options, queue_of, rows = replace(options, damage="skip"), cache(QueueFiles), []
+    for part in parts:
+        seen: Counter[str] = Counter()
+        for columns in chosen_records(part, options, queue_of, seen) if is_read else ():
+            seen["rows"] += len(columns)
+        way = "pruned" if not is_read else "scanned" if seen["scans"] else "by entries"
+        place = part.segment.path, part.segment.base + part.start, part.byte_count, way
+        rows.append((*place, *(seen[name] for name in _COUNTED), part.store.broker_name))
+    yield rows_batch("reads", rows, schema)
