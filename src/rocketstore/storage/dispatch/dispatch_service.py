@@ -33,6 +33,9 @@ IDLE_PAUSE_S: Final = 0.001
 UNWATCHED_PAUSE_S: Final = 0.004
 """The same without a waiter: each round costs a busy writer the interpreter's lock."""
 
+GATHERING_PAUSE_S: Final = 0.001
+"""Pause after a round whose arrivals were told: the next one tells of more, for one waking."""
+
 LONGEST_IDLE_PAUSE_S: Final = 0.064
 
 FIRST_RETRY_PAUSE_S: Final = 0.01
@@ -118,13 +121,13 @@ class DispatchService:
         if outcome is None:
             doublings = min(self.health.failure_count - 1, 10)
             return float(min(FIRST_RETRY_PAUSE_S * 2**doublings, LONGEST_RETRY_PAUSE_S))
+        board = self.dispatcher.board
         if outcome:
             self._idle_rounds = 0
-            return 0.0
+            return GATHERING_PAUSE_S if board.listeners else 0.0
         self._idle_rounds += 1
         if self._idle_rounds > 1 and self.log is not None and self._is_idle(self.log):
             return _UNTIL_RUNG
-        board = self.dispatcher.board
         pause_s = IDLE_PAUSE_S if board.listeners or board.changes else UNWATCHED_PAUSE_S
         return float(min(pause_s * 2 ** min(self._idle_rounds - 1, 10), LONGEST_IDLE_PAUSE_S))
 

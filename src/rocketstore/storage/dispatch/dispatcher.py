@@ -64,6 +64,15 @@ walked where they are dispatched: rows that stay in one core's cache cost no mor
 _NOWHERE: Final = (1 << 63) - 1
 """Beyond every log and every time."""
 
+_TOLD: Final = [
+    Column.TOPIC_AT, Column.TOPIC_SIZE, Column.QUEUE_ID, Column.QUEUE_OFFSET, Column.CALLS_FOR,
+    Column.PHYSICAL_OFFSET, Column.TAGS_CODE, Column.STORE_TIMESTAMP,
+]  # fmt: skip
+"""What listeners are told of a row."""
+
+# CPython 3.11 finds a member of an enumeration by a call of a function.
+_EXTRA_ENTRIES: Final = int(CallsFor.EXTRA_ENTRIES)
+
 _LISTED_DAMAGE: Final = 1000
 """Damaged ranges that a running dispatcher lists; a forced pass lists all of them."""
 
@@ -183,21 +192,17 @@ class ArrivalBoard:
         with self._lock:
             self.listeners = tuple(one for one in self.listeners if one[0] != listener)
 
-    def is_heard(self, queue: QueueKey) -> bool:
-        """Whether a listener wants to hear of a queue."""
-        return any(queues is None or queue in queues for _, queues in self.listeners)
+    def who_hears(self, queue: QueueKey) -> list[ArrivalListener]:
+        """Return the listeners that want to hear of a queue now."""
+        return [one for one, queues in self.listeners if queues is None or queue in queues]
 
-    def announce(self, arrivals: Iterable[Arrival]) -> None:
-        """Call every listener; one that raises is logged and does not stop dispatch."""
-        listeners = self.listeners
-        for arrival in arrivals:
-            for listener, queues in listeners:
-                if queues is not None and QueueKey(arrival.topic, arrival.queue_id) not in queues:
-                    continue
-                try:
-                    listener(arrival)
-                except Exception:  # noqa: BLE001 - whatever a listener does, dispatch goes on
-                    _log.exception("arrival.listener_failed", topic=arrival.topic)
+    def announce(self, listeners: Iterable[ArrivalListener], arrival: Arrival) -> None:
+        """Call listeners; one that raises is logged and does not stop dispatch."""
+        for listener in listeners:
+            try:
+                listener(arrival)
+            except Exception:  # noqa: BLE001 - whatever a listener does, dispatch goes on
+                _log.exception("arrival.listener_failed", topic=arrival.topic)
 
     def wake(self) -> None:
         """Let waiters look again."""
@@ -401,28 +406,33 @@ class Dispatcher:
         log("dispatch.stepped_over", start=start, stop=stop, reason=what)
 
     def _announce(self, columns: RecordColumns, done: int) -> None:
-        """Report the first rows to the listeners, for each queue in which one got its entry."""
-        decisions, arrivals = self._decisions, []
-        for number, row in enumerate(columns.cols[:done].tolist()):
-            targets = [(decisions.key_of(number), row[Column.QUEUE_OFFSET])]
-            if row[Column.CALLS_FOR] & CallsFor.EXTRA_ENTRIES:
-                targets += decisions.extra_offsets(number) or ()
-            for key, offset in targets:
-                if not self.board.is_heard(key):
+        """Report the first rows to the listeners, for each queue in which one got its entry.
+
+        Who hears of a queue is asked once a batch: whoever listens to it from then on, and looks at
+        its end after that, finds what the batch entered.
+        """
+        decisions, board, data = self._decisions, self.board, columns.buffer.data
+        known: dict[tuple[bytes, int], tuple[QueueKey, list[ArrivalListener]]] = {}
+        for number, row in enumerate(columns.cols[:done, _TOLD].tolist()):
+            topic_at, topic_size, queue_id, offset, calls_for, physical, tags, stored_ms = row
+            place = bytes(data[topic_at : topic_at + topic_size]), queue_id
+            if place not in known:
+                key = decisions.key_of(number)
+                known[place] = key, board.who_hears(key)
+            targets = [(*known[place], offset)]
+            if calls_for & _EXTRA_ENTRIES:
+                extra = decisions.extra_offsets(number) or ()
+                targets += [(key, board.who_hears(key), its_offset) for key, its_offset in extra]
+            for key, listeners, offset in targets:
+                if not listeners:
                     continue
                 queue = self._table.readable(key)
                 entry = queue and queue.entry(offset)
-                if entry and entry.physical_offset == row[Column.PHYSICAL_OFFSET]:
+                if entry and entry.physical_offset == physical:
                     code = entry.tags_code  # of an extended queue it is the address of its unit
-                    code = code if code > MAX_EXT_ADDRESS else row[Column.TAGS_CODE]
-                    arrivals.append(
-                        Arrival(
-                            *key,
-                            offset + 1,
-                            code,
-                            row[Column.STORE_TIMESTAMP],
-                            row[Column.PHYSICAL_OFFSET],
-                            columns.properties(number),
-                        )
+                    code = code if code > MAX_EXT_ADDRESS else tags
+                    properties = columns.properties(number)
+                    board.announce(
+                        listeners,
+                        Arrival(*key, offset + 1, code, stored_ms, physical, properties),
                     )
-        self.board.announce(arrivals)
