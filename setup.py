@@ -32,6 +32,7 @@ NATIVE = (
     "page",
     "put",
     "resync",
+    "sends",
     "touch",
     "walk",
 )

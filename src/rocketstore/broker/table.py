@@ -14,10 +14,14 @@ from rocketstore.broker.pulling import Pulling
 from rocketstore.broker.queries import Queries
 from rocketstore.broker.queue_locks import QueueLocks
 from rocketstore.broker.refused import failure
+from rocketstore.broker.send_headers import SendHeaderV2
 from rocketstore.broker.sending import Sending
 from rocketstore.broker.topic_admin import TopicAdmin
 from rocketstore.broker.transactions import TransactionEnds
 from rocketstore.errors import StoreClosedError
+from rocketstore.native.sends import SendReader
+from rocketstore.remoting.codes import Language
+from rocketstore.remoting.command import Command, HeaderKind
 from rocketstore.remoting.requests import RequestTable
 from rocketstore.units import monotonic_ms
 
@@ -62,10 +66,12 @@ class BrokerTable(RequestTable):
             TopicAdmin(topics, registration),
             Admin(store, settings, topics, clients, pulling.given, loop),
         )
+        sends = SendReader(Command, SendHeaderV2, HeaderKind.JSON, Language.__members__)
         super().__init__(
             [row for family in families for row in family.rows()],
             failed=failure,
             disconnected=(pulling.disconnected, manage.disconnected),
+            shortcut=sends.read,
         )
 
     def process(self, calls: Sequence[Call], totals: Totals) -> None:

@@ -2,6 +2,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -135,6 +136,10 @@ cdef inline bytes filled_record(bytes record, Py_ssize_t size):
 
 cdef inline bytes copy_of(Bytes data, Py_ssize_t at, Py_ssize_t size):
     return PyBytes_FromStringAndSize(chars_at(data, at, size), size)
+
+
+cdef inline str ascii_of(Bytes data, Py_ssize_t at, Py_ssize_t size):
+    return PyUnicode_DecodeASCII(chars_at(data, at, size), size, NULL)
 
 
 cdef inline Bytes bytes_of(const unsigned char[::1] buffer) noexcept nogil:

@@ -57,6 +57,11 @@ def copy_of(data: Bytes, at: int, size: int) -> bytes:
     return data[at : at + size].tobytes()
 
 
+def ascii_of(data: Bytes, at: int, size: int) -> str:
+    """Return a range of ASCII as a text."""
+    return copy_of(data, at, size).decode("ascii")
+
+
 def equal_bytes(first: Bytes, at: int, second: Bytes, other: int, size: int) -> bool:
     """Return whether two ranges hold the same bytes."""
     return copy_of(first, at, size) == copy_of(second, other, size)

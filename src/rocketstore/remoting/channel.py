@@ -47,7 +47,7 @@ class Channel(asyncio.Protocol):
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self.connection = Connection(turns.limits, turns.totals, turns.clock())
+        self.connection = Connection(turns.limits, turns.totals, turns.clock(), turns.shortcut)
         self.address = "?"
         self.is_touched = False
 
@@ -180,6 +180,7 @@ class Turns:
         self._empty = asyncio.Event()
         self._empty.set()
         self._processor = processor
+        self.shortcut = processor.shortcut
         self._calls: list[Call] = []
         self._touched: list[Channel] = []
         self._is_due = False

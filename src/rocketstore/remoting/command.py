@@ -7,7 +7,7 @@ How derived: RemotingCommand of 4.9.8 (remoting specification, sections 2 to 4).
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -42,6 +42,9 @@ class Command(msgspec.Struct):
         writes ``{}`` for a header without values.
     language
         Of who says it; None where that is not known.
+    header
+        The custom header as typed values, of a request that a `frame.Shortcut` has read; it has no
+        `fields` then.
     """
 
     code: int
@@ -53,6 +56,7 @@ class Command(msgspec.Struct):
     version: int = VERSION
     kind: HeaderKind = HeaderKind.JSON
     body: bytes = b""
+    header: Any = None
 
 
 def reply(

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rocketstore.remoting.command import ONEWAY, RESPONSE, Command
-from rocketstore.remoting.frame import FrameFault, FrameReader, encode_frame
+from rocketstore.remoting.frame import FrameFault, FrameReader, encode_frame, no_shortcut
 
 if TYPE_CHECKING:
+    from rocketstore.remoting.frame import Shortcut
     from rocketstore.remoting.limits import Limits, Totals
 
 
@@ -108,13 +109,15 @@ class Connection:
         "_queued", "_reader", "_taken_ms", "_totals", "_unsent", "held_bytes", "reason", "state",
     )  # fmt: skip
 
-    def __init__(self, limits: Limits, totals: Totals, now_ms: int) -> None:
+    def __init__(
+        self, limits: Limits, totals: Totals, now_ms: int, shortcut: Shortcut = no_shortcut
+    ) -> None:
         self.state = State.OPEN
         self.reason: CloseReason | FrameFault | None = None
         self.held_bytes = 0
         self._limits = limits
         self._totals = totals
-        self._reader = FrameReader(limits.frame_bytes)
+        self._reader = FrameReader(limits.frame_bytes, shortcut)
         self._awaited: dict[int, Any] = {}
         self._opaque = 0
         self._output: list[bytes] = []

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.errors import FieldRangeError, FormatError
 from rocketstore.remoting import binary_header, json_header
 from rocketstore.remoting.command import Command, HeaderKind
 from rocketstore.units import MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LONGEST_FRAME: Final = 16 * MiB - 4
 """The largest ``length`` that is taken: netty's limit of 16 MiB counts the length's own bytes."""
@@ -57,13 +60,23 @@ class FrameError(FormatError):
         self.fault = fault
 
 
+Shortcut: TypeAlias = "Callable[[bytes, int, int, int], Command | None]"
+"""Reads a frame of usual form in another way, or not (None); it is given the bytes that it is in,
+and where its JSON header begins and ends and its body ends."""
+
+
+def no_shortcut(_frames: bytes, _start: int, _header_stop: int, _stop: int) -> None:
+    """Read no frame."""
+
+
 class FrameReader:
     """Cuts a stream into frames, whatever pieces it comes in."""
 
-    __slots__ = ("_limit", "_part", "_wanted")
+    __slots__ = ("_limit", "_part", "_shortcut", "_wanted")
 
-    def __init__(self, limit: int = LONGEST_FRAME) -> None:
+    def __init__(self, limit: int = LONGEST_FRAME, shortcut: Shortcut = no_shortcut) -> None:
         self._limit = limit
+        self._shortcut = shortcut
         self._part = bytearray()
         self._wanted = 0  # bytes of the whole frame that `_part` begins; 0 unknown
 
@@ -95,7 +108,8 @@ class FrameReader:
                 if end > size:
                     self._wanted = end - position
                     break
-                frames.append((_decode(data, position + _LENGTH.size, end), end - position))
+                command = _decode(data, position + _LENGTH.size, end, self._shortcut)
+                frames.append((command, end - position))
                 position = end
         except FrameError as error:
             return frames, error
@@ -113,7 +127,7 @@ class FrameReader:
         return FrameError(FrameFault.TOO_SHORT, expected=f"at least {_WORD.size}", found=length)
 
 
-def _decode(data: bytes, start: int, end: int) -> Command:
+def _decode(data: bytes, start: int, end: int, shortcut: Shortcut) -> Command:
     """Return the command of a frame whose length was taken off."""
     [word] = _WORD.unpack_from(data, start)
     kind, start = word >> 24, start + _WORD.size
@@ -125,6 +139,8 @@ def _decode(data: bytes, start: int, end: int) -> Command:
             FrameFault.HEADER_PAST_FRAME, expected=f"at most {end - start}",
             found=header_end - start,
         )  # fmt: skip
+    if not kind and (known := shortcut(data, start, header_end, end)) is not None:
+        return known
     try:
         command = _DECODERS[kind](data[start:header_end])
     except FormatError as error:

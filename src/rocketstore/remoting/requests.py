@@ -18,12 +18,14 @@ from rocketstore.events import get_logger
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, decode_fields, encode_fields
+from rocketstore.remoting.frame import no_shortcut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from enum import IntEnum
 
     from rocketstore.remoting.fields import AnyHeader
+    from rocketstore.remoting.frame import Shortcut
     from rocketstore.remoting.limits import Totals
 
 _log: Final = get_logger(__name__)
@@ -97,7 +99,7 @@ def failure(error: BaseException, call: Call) -> Command:
 class RequestTable:
     """Hands each request to the row of its code, and any other to `unknown`.
 
-    `disconnected` are called for each connection that ends.
+    `disconnected` are called for each connection that ends; `shortcut` reads some requests.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class RequestTable:
         unknown: Callable[[Call], Command | None] = not_supported,
         failed: Callable[[BaseException, Call], Command] = failure,
         disconnected: Sequence[Callable[[Peer], None]] = (),
+        shortcut: Shortcut = no_shortcut,
     ) -> None:
         self.rows: dict[int, Row] = {}
         for row in rows:
@@ -116,6 +119,7 @@ class RequestTable:
         self._unknown = unknown
         self._failed = failed
         self._disconnected = disconnected
+        self.shortcut = shortcut
 
     def process(self, calls: Sequence[Call], totals: Totals) -> None:
         """Let each row handle its calls, in the order in which they came."""
@@ -130,7 +134,10 @@ class RequestTable:
             totals.note_refused(call.command.code)
             return self._unknown(call)
         try:
-            return row.handle(decode_fields(call.command.fields, row.header), call)
+            header = call.command.header
+            if header is None:
+                header = decode_fields(call.command.fields, row.header)
+            return row.handle(header, call)
         except Exception as error:  # noqa: BLE001 - it fails one request, and not the server
             totals.failed[row.code] += 1
             return self._failed(error, call)

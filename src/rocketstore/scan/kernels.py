@@ -28,7 +28,7 @@ COMPILED: Final = "compiled"
 
 _PARTS: Final = (
     "columns", "decode", "dispatch", "group", "index", "log_end", "lookup", "page", "put", "resync",
-    "touch", "walk",
+    "sends", "touch", "walk",
 )  # fmt: skip
 
 _log: Final = get_logger(__name__)
