@@ -18,7 +18,7 @@ import numpy as np
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.pull_headers import SUBSCRIBES, WAITS, PullHeader
 from rocketstore.broker.send_headers import SendHeaderV2
-from rocketstore.broker.topic_admin import TopicHeader
+from rocketstore.broker.topic_admin import CreateTopicHeader
 from rocketstore.remoting.channel import Channel, Turns
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.limits import DEFAULT_LIMITS
@@ -114,7 +114,9 @@ class Client:
     ) -> dict[str, Any]:
         """Connect, make the topic, and have all pulls wait."""
         self._channels.append(await self._connect())
-        topic = TopicHeader(topic=TOPIC, read_queue_nums=queues, write_queue_nums=queues, perm=6)
+        topic = CreateTopicHeader(
+            topic=TOPIC, read_queue_nums=queues, write_queue_nums=queues, perm=6
+        )
         await self._ask(request(BrokerRequest.UPDATE_AND_CREATE_TOPIC, topic))
         for queue in range(woken):  # its files are there
             await self._send(queue)
