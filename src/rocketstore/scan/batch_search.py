@@ -23,7 +23,7 @@ from rocketstore.format.batch_queue_entry import (
 from rocketstore.format.queue_entry import QueueEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -113,9 +113,19 @@ class BatchEntries:
 
     def first_left(self, log_min: int) -> int:
         """Return the first queue offset whose record has not expired; the maximum when all have."""
+        return self._first_where(lambda entry: entry.physical_offset >= log_min)
+
+    def end_within(self, physical_limit: int) -> int:
+        """Return the queue offset after the last message whose record ends before an offset."""
+        return self._first_where(
+            lambda entry: entry.physical_offset + entry.record_size > physical_limit
+        )
+
+    def _first_where(self, test: Callable[[BatchEntry], bool]) -> int:
+        """Return the first queue offset from which on a test holds, else the maximum."""
         places = range(self.first_place, self.stop_place)
-        expired = bisect_left(places, log_min, key=lambda place: self._of(place).physical_offset)
-        return self._of(places[expired]).base_offset if expired < len(places) else self.max_offset
+        at = bisect_left(places, 1, key=lambda place: test(self._of(place)))
+        return self._of(places[at]).base_offset if at < len(places) else self.max_offset
 
     def place_of(self, offset: int) -> int:
         """Return the place of the entry that has a queue offset, else of the next one after it."""

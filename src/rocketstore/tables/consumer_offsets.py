@@ -49,7 +49,7 @@ from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
-from rocketstore.tables.positions import MARKS, agreed_end, end_within, mark_of, with_mark
+from rocketstore.tables.positions import MARKS, agreed_end, mark_of, with_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -223,7 +223,7 @@ def _settled(
         if agreed is None:
             ends = {queue_id: reader.max_offset(topic, queue_id) for queue_id in queues}
         else:
-            ends = {queue_id: end_within(reader, topic, queue_id, agreed) for queue_id in queues}
+            ends = {queue_id: reader.end_within(topic, queue_id, agreed) for queue_id in queues}
         table[name] = {one: min(offset, ends[one]) for one, offset in queues.items()}
         if table[name] != queues:
             _log.warning(

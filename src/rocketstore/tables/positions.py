@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.storage.reading.reader import Reader
     from rocketstore.storage.replicated_log import ReplicatedLog
     from rocketstore.storage.store import BaseStore
 
@@ -114,17 +113,3 @@ def _is_in(files: PreadFiles, mark: Sequence[int]) -> bool:
     start, end, checksum = mark
     read = files.read(start, end - start)
     return read is not None and len(read) == end - start > 0 and zlib.crc32(read) == checksum
-
-
-def end_within(reader: Reader, topic: str, queue_id: int, physical_limit: int) -> int:
-    """Return the queue offset after the last message whose record ends before an offset."""
-    low, high = reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)
-    while low < high:
-        middle = (low + high) // 2
-        entries = reader.queue_entries(topic, queue_id, middle, high - middle)
-        at, entry = next(((at, one) for at, one in entries if one.is_message), (high, None))
-        if entry is None or entry.physical_offset + entry.record_size > physical_limit:
-            high = middle
-        else:
-            low = max(at, middle) + 1
-    return low

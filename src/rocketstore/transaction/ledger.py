@@ -26,7 +26,6 @@ from rocketstore.rules.half_messages import TRANSACTION_GROUP, Half, Halves, end
 from rocketstore.rules.waiting import delayed, real_queue, waiting_offsets
 from rocketstore.storage.reading.reader import Reader, messages_of
 from rocketstore.tables.consumer_offsets import read_offsets
-from rocketstore.tables.positions import end_within
 from rocketstore.transaction.records import DISCARDED, HALF, OP, final_record, known
 from rocketstore.units import QueueKey
 
@@ -234,7 +233,7 @@ def _first_ending(
     A copy may have been ended by what names the one that it stands for, of the same born time.
     """
     halves = [half for same in by_identity.values() for half in same]
-    first = end_within(reader, *queue, min(half.physical_offset for half in halves))
+    first = reader.end_within(*queue, min(half.physical_offset for half in halves))
     copies = [half for half in halves if known(half).is_copy]
     times = [min(half.store_timestamp_ms, half.born_timestamp_ms) for half in copies]
     return min([first, *(reader.offset_at(*queue, since) for since in times and [min(times)])])

@@ -73,6 +73,15 @@ def test_messages_of_a_batch_are_one_record_and_one_entry_and_are_read_one_by_on
     assert not any(content[2 * BATCH_ENTRY_SIZE_BYTES :])
 
 
+def test_the_messages_within_a_part_of_the_log_end_with_a_whole_record(root):
+    with open_batches(root) as store:
+        first, second = put(store, "a", "b", "c"), put(store, "d", "e")
+        begin, end = second.physical_offset, second.physical_offset + second.size
+        limits = (0, first.size - 1, first.size, begin, end - 1, end, end + 1)
+        found = [store.end_within(BATCHES, 0, limit) for limit in limits]
+        assert found == [0, 0, 3, 3, 3, 5, 5]
+
+
 @pytest.mark.parametrize("threads", [False, True])
 def test_a_store_that_is_opened_again_goes_on(root, threads):
     with open_batches(root, threads=threads) as store:

@@ -216,6 +216,11 @@ class Reader:
         queue = self._queue_of(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
+    def end_within(self, topic: str, queue_id: int, physical_limit: int) -> int:
+        """Return the queue offset after the last message whose record ends before an offset."""
+        queue = self._queue_of(topic, queue_id)
+        return 0 if queue is None else max(queue.end_within(physical_limit), queue.min_offset)
+
     def message_count(self, topic: str, queue_id: int) -> int:
         """Return how many entries of a queue can be read, lost ones included.
 
