@@ -37,10 +37,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 OWN_PROCESSES = ("test_cluster.py", "test_tour.py")
 """Modules of tests/spark that start JVMs of their own; the others share a session."""
 
+WAITING = ("spark", "interop")
+"""Directories whose modules mostly wait, for what runs in other processes."""
+
 LONG = (
-    "spark",
+    *WAITING,
     "unit/pipeline",
-    "interop",
     "crash",
     "faults",
     "fuzz",
@@ -115,14 +117,25 @@ def _send_only_what_counts(plugins: pytest.PytestPluginManager) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put long modules first where workers share them (``--dist loadfile``, a module to each).
 
-    A long one at the end would leave the other workers without work.
+    A long one at the end would leave the other workers without work, and workers that all wait
+    would leave the processors without: every other module is one of those that do not.
     """
-    if hasattr(config, "workerinput"):
-        items.sort(key=_rank)
+    if not hasattr(config, "workerinput"):
+        return
+    items.sort(key=_rank)
+    modules = list(dict.fromkeys(map(_module, items)))
+    waiting = [one for one in modules if one.startswith(WAITING)]
+    others = [one for one in modules if not one.startswith(WAITING)]
+    places = {one: place for group in (waiting, others) for place, one in enumerate(group)}
+    items.sort(key=lambda item: places[_module(item)])
+
+
+def _module(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).as_posix()
 
 
 def _rank(item: pytest.Item) -> tuple[int, str]:
-    module = item.path.relative_to(TESTS).as_posix()
+    module = _module(item)
     return next((n for n, name in enumerate(LONG) if module.startswith(name)), len(LONG)), module
 
 

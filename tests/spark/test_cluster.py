@@ -27,7 +27,7 @@ from support.golden import golden_case
 from support.patience import START_S
 from support.restoring import restored
 from support.spark_cluster import SparkCluster
-from support.spark_session import require_java
+from support.spark_session import require_java, submitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +45,7 @@ from rocketstore.pipeline.jobs.execution import map_tasks
 
 spark = pipeline.session(
     sys.argv[1], spark__executor__memory="512m", spark__task__maxFailures="8",
-    spark__driver__extraJavaOptions="-Dnothing=0", spark__ui__enabled="false",
-    spark__sql__shuffle__partitions="2",
+    spark__driver__extraJavaOptions="-Dnothing=0",
 )
 place = sys.argv[2]
 
@@ -180,7 +179,7 @@ def _stages(cluster: SparkCluster, place: Path) -> Iterator[str]:
     with (place / "driver.log").open("wb") as log:
         driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER, cluster.url, str(place), str(WRITTEN)],
-            env=cluster.environment(),
+            env=cluster.environment() | {"PYSPARK_SUBMIT_ARGS": submitted()},
             cwd=place,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -58,7 +58,7 @@ gc.freeze()
 runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 """
 """The interpreter of Spark's workers: their daemon imports what each of them would, before it forks
-them. Workers of JVMs of their own (tests/spark/test_cluster.py and others) import for themselves.
+them. Those of the cluster, which are killed amid their work, import for themselves.
 """
 
 CONNECT_TIMEOUT = "Python worker failed to connect back"
@@ -74,13 +74,25 @@ def require_java() -> None:
     pytest.skip(reason)
 
 
-def start_session(directory: str, master: str = "local[2]"):
-    """Start the session; `directory` takes what Spark writes."""
+def warm_python(directory: str) -> str:
+    """Write the interpreter of Spark's workers into a directory; return its path."""
     python = Path(directory, "python")
     python.parent.mkdir(exist_ok=True)
     python.write_text(WARM_PYTHON.format(python=sys.executable))
     python.chmod(0o755)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(python)
+    return str(python)
+
+
+def submitted() -> str:
+    """Return what gives the settings to a program that starts its own session."""
+    return " ".join(
+        [*(f"--conf {name}={value}" for name, value in SETTINGS.items()), "pyspark-shell"]
+    )
+
+
+def start_session(directory: str, master: str = "local[2]"):
+    """Start the session; `directory` takes what Spark writes."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = warm_python(directory)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_HOME"] = str(spark_home())
     from pyspark.sql import SparkSession  # noqa: PLC0415 - reads the environment set above
