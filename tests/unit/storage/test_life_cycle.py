@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreClosedError, StoreLockedError
+from rocketstore import Message, MessageStore, StoreLockedError
 from rocketstore.storage.checkpoint import read_checkpoint
 from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
@@ -110,29 +110,6 @@ def test_the_next_files_are_made_once_the_last_one_is_half_full(tmp_path):
         assert count(store) == 3
         store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES // 2)))
         assert count(store) == 4, "a log that has rolled goes on as Java does"
-
-
-def test_offsets_go_on_where_the_store_was_closed(tmp_path):
-    for expected in (0, 3, 6):
-        with open_small(tmp_path / "store") as store:
-            assert store.next_queue_offset(TOPIC, 0) == expected
-            put(store, 3)
-
-
-def test_a_closed_store_answers_with_an_error_that_names_it(tmp_path):
-    store = open_small(tmp_path / "store")
-    store.close()
-    store.close()
-    assert store.is_closed
-    for ask in (
-        lambda: store.get(TOPIC, 0, 0),
-        lambda: store.find(TOPIC, "k"),
-        store.flush,
-        store.wait_dispatched,
-        store.runtime_info,
-    ):
-        with pytest.raises(StoreClosedError, match="store was closed"):
-            ask()
 
 
 def test_a_second_open_in_the_same_process_is_refused(tmp_path):
