@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
+import sys
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from rocketstore.pipeline.jobs.report import partial_groups
+from rocketstore.pipeline.jobs.report import key_sketch, partial_groups
 from rocketstore.pipeline.jobs.report.partial_groups import bucket_lows, count_task
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from support.busy_log import DELAY_TOPIC, START_MS, busy_puts, write_log
@@ -321,3 +325,57 @@ def test_tags_and_keys_are_counted_over_all_topics_too(busy, found):
     listed = [row["messages"] for row in tables["allKeys"]]
     assert listed == sorted(keys.values(), reverse=True)[:1_000]
     assert all(keys[row["key"]] == row["messages"] for row in tables["allKeys"])
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+import pyarrow as pa, pyarrow.parquet as pq
+from rocketstore.pipeline.jobs.report import key_sketch
+from rocketstore.pipeline.jobs.report.partial_groups import ROWS, count_task
+from rocketstore.pipeline.jobs.report.report_job import plan_report, write_report
+from support.report_run import make_report
+
+store, place = map(Path, sys.argv[1:])
+make_report(store, place / "first")  # libraries are loaded
+plan = plan_report(store, place / "many")
+(place / "many" / "groups").mkdir(parents=True)
+with pq.ParquetWriter(place / "many" / "groups" / "1.parquet", ROWS) as file:
+    for rows in (rows for task in plan.tasks for rows in count_task(task)):
+        file.write_batch(rows)
+    for block in range(100):
+        sketch = key_sketch.new_sketch()
+        for number in range(8_192):
+            sketch.update(f"order-{block}-{number}-{'x' * 100}")
+        sketch.update("hot", 50)
+        row = {"part": "keys", "sketch": sketch.serialize()}
+        file.write_batch(pa.RecordBatch.from_pylist([row], schema=ROWS))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+report = write_report(plan, place / "many")
+held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+keys = pq.read_table(report.tables / "allKeys.parquet").slice(0, 1).to_pylist()
+print(held, report.summary["keysMissedAtMost"], keys[0]["key"], keys[0]["messages"])
+"""
+
+
+def test_the_driver_holds_little_of_however_many_keys(busy, tmp_path):
+    told = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(busy[0]), str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        check=True, capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    held_kib, missed, key, messages = int(told[0]), int(told[1]), told[2], int(told[3])
+    assert held_kib < 60 * 1024
+    assert 0 < missed <= 100 * 8_300 * key_sketch.ERROR
+    assert (key, 5_000 - missed <= messages <= 5_000) == ("hot", True)
+
+
+def test_tasks_without_keys_send_no_sketch(tmp_path):
+    put = {"topic": "t", "body": b"", "store_ms": START_MS, "latency_ms": 1}
+    write_log(tmp_path / "store", [put])
+    [task] = plan_report(tmp_path / "store", tmp_path / "out").tasks
+    assert [rows["sketch"].null_count for rows in count_task(task)].count(0) == 0
+    sketch = key_sketch.new_sketch()
+    assert key_sketch.most_frequent(sketch) == ([], 0)
+    rows = pa.RecordBatch.from_pylist([{"sketch": sketch.serialize()}], schema=partial_groups.ROWS)
+    assert [len(one) for one in partial_groups.join_sketches([rows, rows])] == [0, 0]

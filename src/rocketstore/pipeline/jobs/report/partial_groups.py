@@ -7,7 +7,8 @@ the same way, and the division into tasks does not matter.
 part       keys                  measures besides messages
 =========  ====================  ==============================================================
 queues     topic, number (id)    bytes, bodyBytes, least and most queue offset, store times
-tags, keys topic, name           bytes (tags)
+tags       topic, name           bytes
+keys       sketch                of a task's keys: `key_sketch`
 traffic    topic, number (time)  bytes
 sizes      topic, number (low)   least and most of the bucket that begins at ``number``
 latencies  … and name (way)      the same, in ms
@@ -19,8 +20,8 @@ damage     a range each          topic (reason), detail (evidence), least (posit
 notes      name                  messages: what belongs to no other part
 =========  ====================  ==============================================================
 
-Law: a task holds a block of `BLOCK_BYTES`, and yields its groups: of tags and keys `NAME_CAPACITY`
-at most, each of at most `NAME_MAX_BYTES`.
+Law: a task holds a block of `BLOCK_BYTES` and a sketch. It yields the groups of its blocks, of tags
+`NAME_CAPACITY` at most; as many keys go into the sketch. Names have at most `NAME_MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import pyarrow.compute
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline import waiting_tables
 from rocketstore.pipeline.columns import arrow_schema
+from rocketstore.pipeline.jobs.report.key_sketch import add_counts, add_packed, new_sketch
 from rocketstore.pipeline.log_read import FoundDamage, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
 from rocketstore.rules.topics import purpose_of
@@ -42,7 +44,7 @@ from rocketstore.scan.arrow import to_arrow
 from rocketstore.scan.columns import Column, RecordColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import numpy.typing as npt
@@ -58,14 +60,15 @@ pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
 TEXTS: Final = ("part", "brokerName", "topic", "name", "detail")
-KEYS: Final = (*TEXTS, "number")
+KEYS: Final = (*TEXTS, "number", "sketch")
 MEASURES: Final = dict.fromkeys(  # each with the function that joins two of them
     ("messages", "bytes", "bodyBytes", "waiting", "overdue", "damagedRanges", "damagedBytes"),
     "sum",
 ) | {"least": "min", "most": "max", "firstMs": "min", "lastMs": "max"}
 
 SCHEMA: Final = ", ".join(
-    f"{name} {'STRING' if name in TEXTS else 'BIGINT'}" for name in (*KEYS, *MEASURES)
+    f"{name} {'STRING' if name in TEXTS else 'BINARY' if name == 'sketch' else 'BIGINT'}"
+    for name in (*KEYS, *MEASURES)
 )
 ROWS: Final[Any] = arrow_schema(SCHEMA)
 
@@ -127,6 +130,7 @@ class ReportPlan(NamedTuple):
 
 def count_task(task: ReportTask) -> Iterator[Any]:
     """Yield the groups of a task, as rows of `SCHEMA`."""
+    sketch = new_sketch()
     if task.halves is not None:
         yield from _open_halves(task, *task.halves)
     for broker, splits in groupby(task.splits, lambda split: split.store.broker_name):
@@ -142,10 +146,26 @@ def count_task(task: ReportTask) -> Iterator[Any]:
             held.append((numbers, to_arrow(columns, ["topic", "tags", "keys"])))
             held_bytes += sum(one.nbytes for one in held[-1])
             if held_bytes >= BLOCK_BYTES:
-                yield from _groups(task, broker, held)
+                yield from _groups(task, broker, held, sketch)
                 held, held_bytes = [], 0
         if held:
-            yield from _groups(task, broker, held)
+            yield from _groups(task, broker, held, sketch)
+    yield from _sketch_rows(sketch)
+
+
+def join_sketches(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield rows of `SCHEMA` as they come, but those of sketches as one at the end."""
+    whole = new_sketch()
+    for rows in batches:
+        add_packed(whole, rows)
+        yield rows.filter(rows["sketch"].is_null())
+    yield from _sketch_rows(whole)
+
+
+def _sketch_rows(sketch: Any) -> Iterator[Any]:
+    if not sketch.is_empty():
+        row = {"part": "keys", "sketch": sketch.serialize()}
+        yield pa.RecordBatch.from_pylist([row], schema=ROWS)
 
 
 def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage]) -> Any:
@@ -207,8 +227,10 @@ def grouped(rows: Any) -> Any:
     return groups.select(names).rename_columns([*keys, *measures])
 
 
-def _groups(task: ReportTask, broker: str, held: list[tuple[Numbers, Any]]) -> Iterator[Any]:
-    """Yield the groups of some records of a store, by their numbers and names."""
+def _groups(
+    task: ReportTask, broker: str, held: list[tuple[Numbers, Any]], sketch: Any
+) -> Iterator[Any]:
+    """Yield the groups of some records of a store, by their numbers and names; of keys add them."""
     size, queue_id, queue_offset, sys_flag, born_ms, store_ms, times, body_size, level = (
         np.concatenate([numbers for numbers, _ in held], axis=1)
     )
@@ -226,12 +248,17 @@ def _groups(task: ReportTask, broker: str, held: list[tuple[Numbers, Any]]) -> I
     offsets = {"number": queue_id, "least": queue_offset, "most": queue_offset}
     queues = counted | {"bodyBytes": body_size} | offsets | stored_then
     yield from _count("queues", queues, broker=broker)
-    yield from _count_names("tags", counted, texts["tags"].chunk(0))
+    tags = _encoded("tags", texts["tags"].chunk(0))
+    yield from tags.notes
+    yield from _count("tags", counted | {"name": tags.names}, tags.chosen)
     lists = pc.split_pattern(texts["keys"].chunk(0), " ")
-    keys, key_topics = pc.list_flatten(lists), topic.take(pc.list_parent_indices(lists))
-    is_key = pc.not_equal(keys, "")
-    keys = keys.filter(is_key)
-    yield from _count_names("keys", {"topic": key_topics.filter(is_key)}, keys)
+    names, key_topics = pc.list_flatten(lists), topic.take(pc.list_parent_indices(lists))
+    is_key = pc.not_equal(names, "")
+    keys = _encoded("keys", names.filter(is_key))
+    yield from keys.notes
+    named = {"topic": key_topics.filter(is_key), "name": keys.names}
+    for groups in _count("keys", named, keys.chosen):
+        add_counts(sketch, groups)
     width = task.width_ms
     yield from _count("traffic", counted | {"number": store_ms // width * width}, is_timed)
     yield from _count("sizes", {"topic": topic} | _measured(body_size))
@@ -248,7 +275,7 @@ def _groups(task: ReportTask, broker: str, held: list[tuple[Numbers, Any]]) -> I
         chosen = np.stack([queue_id + 1, queue_offset, store_ms, size])[:, is_scheduled]
         waiting = _waiting(task, task.delivered[broker], chosen)
         yield from _count("delays", waiting, broker=broker)
-    yield _notes(keys=len(keys), withoutStoreTime=len(size) - int(is_timed.sum()))
+    yield _notes(keys=len(keys.names), withoutStoreTime=len(size) - int(is_timed.sum()))
 
 
 def _count(
@@ -266,17 +293,25 @@ def _count(
     yield from pa.table(rest | given).select(ROWS.names).cast(ROWS).to_batches()
 
 
-def _count_names(part: str, columns: dict[str, Any], names: Any) -> Iterator[Any]:
-    """Count tags or keys; of too many, those more frequent than the first one too many.
+class _Encoded(NamedTuple):
+    """Tags or keys with a number each, and which of them are counted."""
+
+    names: Any
+    chosen: Chosen
+    notes: list[Any]
+
+
+def _encoded(part: str, names: Any) -> _Encoded:
+    """Choose all tags or keys; of too many, those more frequent than the first one too many.
 
     A name that comes again is then counted too low by no more, so the sum of that is the error.
     """
-    sizes = pc.binary_length(names)
+    sizes, notes = pc.binary_length(names), []
     if (pc.max(sizes).as_py() or 0) > NAME_MAX_BYTES:
         is_long = pc.fill_null(pc.greater(sizes, NAME_MAX_BYTES), fill_value=False)
         begun = pc.utf8_slice_codeunits(names, 0, NAME_MAX_BYTES // 4)
         names = pc.if_else(is_long, pc.binary_join_element_wise(begun, "…", ""), names)
-        yield _notes(namesCut=pc.sum(is_long).as_py())
+        notes.append(_notes(namesCut=pc.sum(is_long).as_py()))
     encoded = names.dictionary_encode(null_encoding="encode")
     numbers = encoded.indices.to_numpy()
     messages = np.bincount(numbers)
@@ -284,8 +319,8 @@ def _count_names(part: str, columns: dict[str, Any], names: Any) -> Iterator[Any
     if len(messages) > NAME_CAPACITY:
         place = len(messages) - NAME_CAPACITY - 1
         most = int(np.partition(messages, place)[place])
-        yield _notes(**{f"{part}MissedAtMost": most})
-    yield from _count(part, columns | {"name": encoded}, (messages > most)[numbers])
+        notes.append(_notes(**{f"{part}MissedAtMost": most}))
+    return _Encoded(encoded, (messages > most)[numbers], notes)
 
 
 def _waiting(task: ReportTask, delivered: dict[int, int] | None, rows: Numbers) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.files import is_remote, local_path, sync_path
-from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
+from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, spark_place
 from rocketstore.pipeline.jobs.report import partial_groups
+from rocketstore.pipeline.jobs.report.key_sketch import add_packed, most_frequent, new_sketch
 from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
 from rocketstore.pipeline.jobs.report.report_page import findings_of, report_page
 from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
@@ -54,8 +55,9 @@ TASKS_OF_PARTITION, MOST_PARTITIONS = 256, 64
 200 would cost more than the counting."""
 
 SHORT_MS: Final = 600_000  # a store of a shorter time is counted, and drawn, by the second
-KEPT_BYTES = 64 * MiB  # of groups: these are read once, and larger ones by each table
+KEPT_BYTES = 16 * MiB  # of groups: these are read once, and larger ones by each table
 MEMORY: Final = "1GB"  # for making tables; what does not fit goes to the disk of the report
+BATCH_ROWS: Final = 4  # of groups, of which each may be a sketch of 1 MiB
 
 
 class Report(NamedTuple):
@@ -110,7 +112,8 @@ def run_report(spark: SparkSession, plan: ReportPlan) -> Report:
             joined = [getattr(f, function)(name).alias(name) for name, function in joins]
             count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
             groups = counted.repartition(count, *keys).groupBy(*keys).agg(*joined)
-            groups.write.parquet(f"{spark_place(directory)}/groups")
+            whole = map_batches(groups, partial_groups.join_sketches, partial_groups.SCHEMA)
+            whole.write.parquet(f"{spark_place(directory)}/groups")
         return write_report(plan, Path(directory))
 
 
@@ -173,7 +176,8 @@ def _width_ms(stores: list[tuple[StorePlace, list[Segment]]]) -> int:
 
 def write_report(plan: ReportPlan, directory: Path) -> Report:
     """Make tables, page and JSON from the ``groups`` in a directory, and delete these."""
-    pq.write_table(known_groups(plan), directory / "groups" / "known.parquet")
+    known = pa.concat_tables([known_groups(plan), _frequent_keys(directory / "groups")])
+    pq.write_table(known, directory / "groups" / "known.parquet")
     (directory / "tables").mkdir()
     try:
         with duckdb.connect(
@@ -184,7 +188,8 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
             size = sum(one.stat().st_size for one in counted.glob("*.parquet"))
             kind = "TABLE" if size <= KEPT_BYTES else "VIEW"
             source = _quoted(f"{escape(str(counted))}/*.parquet")
-            engine.execute(f"CREATE {kind} groups AS FROM read_parquet({source}); {VIEWS}")
+            rows = f"FROM read_parquet({source}) SELECT * EXCLUDE (sketch) WHERE sketch IS NULL"
+            engine.execute(f"CREATE {kind} groups AS {rows}; {VIEWS}")
             for name, statement in TABLES.items():
                 path = _quoted(str(directory / "tables" / f"{name}.parquet"))
                 made = f"CREATE TABLE {name} AS {statement};"  # a file would be opened by each use
@@ -202,6 +207,17 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
         sync_path(written)
     place, summary = plan.place, findings["summary"]
     return Report(place / "index.html", place / "tables", place / "report.json", summary)
+
+
+def _frequent_keys(counted: Path) -> pa.Table:
+    """Return the groups of keys, of the sketches among the counted ones."""
+    whole = new_sketch()
+    for path in sorted(counted.glob("*.parquet")):
+        for rows in pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=["sketch"]):
+            add_packed(whole, rows)
+    found, missed = most_frequent(whole)
+    found.append({"part": "notes", "name": "keysMissedAtMost", "messages": missed})
+    return pa.Table.from_pylist(found, schema=partial_groups.ROWS)
 
 
 def _quoted(text: str) -> str:

@@ -118,7 +118,7 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
     of_all = {row["part"]: row for row in ask("FROM percentiles WHERE topic IS NULL")}
     none = dict.fromkeys(("p50", "p90", "p99", "least", "most")) | {"sent": 0, "negative": 0}
     summary |= {"bodySize": of_all.get("sizes", none), "latency": of_all.get("latencies", none)}
-    notes = ask("SELECT name, messages FROM groups WHERE part = 'notes'")
+    notes = ask(report_tables.NOTES)
     summary |= dict.fromkeys(NOTES, 0) | {row["name"]: row["messages"] for row in notes}
     summary |= {"reportedMs": plan.now_ms, "nameMaxBytes": NAME_MAX_BYTES}
     summary["stores"] = [

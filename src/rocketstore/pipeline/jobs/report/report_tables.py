@@ -71,9 +71,8 @@ TABLES: Final = {  # each in the order of its rows
           sum(bytes)::BIGINT AS bytes
         FROM groups WHERE part = 'tags' GROUP BY name ORDER BY messages DESC, tags""",
     "allKeys": f"""
-        SELECT name AS key, count(*) AS topics, sum(messages)::BIGINT AS messages
-        FROM groups WHERE part = 'keys' GROUP BY name ORDER BY messages DESC, key
-        LIMIT {KEY_ROWS}""",
+        SELECT name AS key, number AS topics, messages FROM groups WHERE part = 'allKeys'
+        ORDER BY messages DESC, key LIMIT {KEY_ROWS}""",
     "traffic": """
         SELECT moment(number - number % 60000) AS startTimestamp, topic,
           sum(messages)::BIGINT AS messages, sum(bytes)::BIGINT AS bytes
@@ -126,6 +125,9 @@ SELECT * FROM
   (SELECT sum(messages) FILTER (kind = 'retry') AS retries,
      sum(messages) FILTER (kind = 'dead letter') AS deadLetters FROM retries),
   (SELECT sum(messages) FILTER (tags IS NULL) AS untagged FROM allTags)"""
+
+NOTES: Final = """
+SELECT name, sum(messages) AS messages FROM groups WHERE part = 'notes' GROUP BY name"""
 
 QUEUES_OF_TOPICS: Final = """
 SELECT * FROM queues JOIN (SELECT topic, row_number() OVER () AS place FROM topics LIMIT {topics})
