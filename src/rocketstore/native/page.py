@@ -123,7 +123,7 @@ class QueuePages:
     def is_known(self, offset: int, max_messages: int, now_ns: int) -> bool:
         """Return whether what a page may read was in memory a moment ago, or came since."""
         most = max_messages if self.tag_count == 0 else _LOOKED_AT
-        is_inside = self.known_start <= offset and offset <= self.known_end - most
+        is_inside = self.known_start <= offset <= self.known_end - most
         return is_inside and now_ns < self.known_until_ns
 
     def is_in_memory(
