@@ -78,7 +78,7 @@ class Loop:
         """Go on with a call when a thread of those for the disk has read what it needs."""
         return self._after(self._readers.submit(read), call, go_on)
 
-    def _after(self, future: Future[T], call: Call, go_on: Callable[[T], Command | Later]) -> Later:
+    def _after(self, work: Future[T], call: Call, go_on: Callable[[T], Command | Later]) -> Later:
         def answer(done: Future[T]) -> None:
             try:
                 found = go_on(done.result())
@@ -87,7 +87,7 @@ class Loop:
             if not isinstance(found, Later):
                 call.answer(found)
 
-        future.add_done_callback(lambda done: self.post(lambda: answer(done)))
+        work.add_done_callback(lambda done: self.post(lambda: answer(done)))
         return LATER
 
     def when_safe(

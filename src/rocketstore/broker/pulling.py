@@ -60,8 +60,7 @@ _CODES: Final = {
 }
 _log: Final = get_logger(__name__)
 
-SWEEP_S: Final = 0.05
-"""How often held pulls are looked at: those whose turn it is."""
+SWEEP_S: Final = 0.05  # between looks at the held pulls whose turn it is
 
 
 class Pulling:
