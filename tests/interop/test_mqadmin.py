@@ -179,3 +179,15 @@ def test_mqadmin_says_the_same_of_consumers_that_are_online(sides: tuple[Side, S
             said = theirs.says(*command)
             assert ours.says(*command) == said
             assert "online" in said or "orders" in said
+
+
+def test_send_by_long_names_needs_the_same_fields(sides: tuple[Side, Side]) -> None:
+    numbers = ("defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag")
+    full: dict[str, object] = {"producerGroup": "P", "topic": "orders", "defaultTopic": "TBW102"}
+    full |= dict.fromkeys(numbers, 0)
+    lacking = [{name: full[name] for name in full if name != one} for one in full]
+    codes = []
+    for side in sides:
+        with Wire(side.address) as client:
+            codes.append([client.ask(10, one).code for one in (full, *lacking)])
+    assert codes[0] == codes[1] == [0, 0, 1, 0, 0, 1, 1, 1, 1]
