@@ -44,6 +44,7 @@ WRITES: dict[str, Callable[[dict[str, Any]], object]] = {
     "store.put delayed": lambda s: s["store"].put(message(DELAY="1")),
     "store.put_batch": lambda s: s["store"].put_batch([message(BATCH)] * 2),
     "store.put_client_batch": lambda s: s["store"].put_client_batch(BATCH, 0, CLIENT_BATCH),
+    "store.put_encoded": lambda s: s["store"].put_encoded(T, 0, b"x"),
     "store.put_prepared": lambda s: s["store"].put_prepared(s["store"].prepare(message())),
     "store.put_record": lambda s: s["store"].put_record(T, 0, record()),
     "store.put_async": lambda s: s["store"].put_async(message()),

@@ -54,6 +54,7 @@ READS: Final[dict[str, Callable[[MessageStore], object]]] = {
 CHANGES: Final[dict[str, Callable[[MessageStore], object]]] = {
     "put": lambda store: store.put(MESSAGE),
     "put_prepared": lambda store: store.put_prepared(store.prepare(MESSAGE)),
+    "put_encoded": lambda store: store.put_encoded("t", 0, b"x"),
     "put_batch": lambda store: store.put_batch([MESSAGE]),
     "put_client_batch": lambda store: store.put_client_batch(
         "t", 0, encode_client_batch([(0, b"x", b"")])

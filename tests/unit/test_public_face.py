@@ -61,7 +61,15 @@ def test_a_reader_that_is_asked_to_write_says_why_not(tmp_path):
     MessageStore.open(tmp_path, StoreConfig.small()).close()
     with MessageStore.open(tmp_path, read_only=True) as reader:
         assert isinstance(reader, ReadOnlyStore)
-        for name in ("put", "put_batch", "put_client_batch", "put_prepared", "prepare", "flush"):
+        for name in (
+            "put",
+            "put_batch",
+            "put_client_batch",
+            "put_encoded",
+            "put_prepared",
+            "prepare",
+            "flush",
+        ):
             with pytest.raises(StoreReadOnlyError, match="without read_only=True"):
                 getattr(reader, name)(Message(topic="orders"))
 

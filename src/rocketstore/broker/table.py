@@ -85,6 +85,6 @@ class BrokerTable(RequestTable):
         for place, call in enumerate(calls, 1):
             refusal = self._flow.refusal(call, len(calls) - place)
             if refusal is None:
-                super().process((call,), totals)
+                self.handle(call, totals)
             else:
                 call.answer(refusal)

@@ -95,12 +95,17 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
     >>> encode_message_id(bytes.fromhex("C0A82A8300002A9F"), 847067)
     'C0A82A8300002A9F00000000000CECDB'
     """
-    return encode_message_ids(store_host, [physical_offset])[0]
+    return f"{_host_digits(store_host)}{physical_offset & _OFFSET_BITS:016X}"
+
+
+@lru_cache(maxsize=_CACHED_HOSTS)
+def _host_digits(store_host: bytes) -> str:
+    return store_host.hex().upper()
 
 
 def encode_message_ids(store_host: bytes, physical_offsets: Iterable[int]) -> list[str]:
     """Return the ids of records of one store."""
-    host = store_host.hex().upper()
+    host = _host_digits(store_host)
     return [f"{host}{at & _OFFSET_BITS:016X}" for at in physical_offsets]
 
 

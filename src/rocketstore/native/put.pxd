@@ -37,6 +37,11 @@ cdef class PlainPuts:
     cpdef put_message(self, object message, object queue_id=*)
     @cython.locals(record=Record)
     cpdef put_prepared(self, object prepared, object body=*, object queue_id=*)
+    @cython.locals(record=Record)
+    cpdef put_single(
+        self, object body, object block, object topic, object queue_id, object wait_flush, object born_host,
+        object flag, object sys_flag, object born_timestamp_ms, object reconsume_times
+    )
     @cython.locals(sizes=bytes)
     cpdef put_messages(self, object messages, object queue_id, long long longest)
     cdef put_parts(

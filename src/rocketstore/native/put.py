@@ -214,6 +214,44 @@ class PlainPuts:
         stop = end.add_record(record, content, counter, end.position, counter.next_offset, now)
         return self.finish(counter, stop, now, began_ns, 1, None)
 
+    def put_single(
+        self, body: Any, block: Any, topic: Any, queue_id: Any, wait_flush: Any, born_host: Any,
+        flag: Any, sys_flag: Any, born_timestamp_ms: Any, reconsume_times: Any,
+    ) -> Any:  # fmt: skip
+        """Store a message whose properties are encoded; see `StoreWriter.put_encoded`."""
+        began_ns = view.system_ns()
+        now = self.now_ms(began_ns)
+        counter = self.counter_of(topic, queue_id)
+        host = self.host_of(born_host)
+        if (
+            counter is None
+            or host is None
+            or type(body) is not bytes
+            or len(body) > self.longest_body
+            or type(block) is not bytes
+            or _WAIT in block
+            or (self.waits and wait_flush is not True)
+        ):
+            return None
+        properties = view.bytes_inside(block)
+        record = self.record
+        if not (
+            is_plain_block(properties, 0, properties.size)
+            and self.is_ready(now)
+            and record.take(host, flag, sys_flag, born_timestamp_ms, reconsume_times, 0)
+        ):
+            return None
+        end = self.end
+        stop = end.position
+        content = view.bytes_inside(body)
+        start = end.write_head(record, content, counter, stop, counter.next_offset, now)
+        end.needs_slow_path = start < 0
+        if start >= 0:
+            stop = end.add_bytes(start, properties, 0, properties.size)
+            if not end.end_properties(start, stop):
+                end.needs_slow_path = True
+        return self.finish(counter, stop, now, began_ns, 1, None)
+
     def put_messages(self, messages: Any, queue_id: Any, longest: int) -> Any:
         """Store messages of one topic and host, together no longer than a client may send."""
         began_ns = view.system_ns()

@@ -124,9 +124,13 @@ class RequestTable:
     def process(self, calls: Sequence[Call], totals: Totals) -> None:
         """Let each row handle its calls, in the order in which they came."""
         for call in calls:
-            answer = self._handled(call, totals)
-            if not isinstance(answer, Later):
-                _answer(call, answer, totals)
+            self.handle(call, totals)
+
+    def handle(self, call: Call, totals: Totals) -> None:
+        """Let the row of a call handle it."""
+        answer = self._handled(call, totals)
+        if not isinstance(answer, Later):
+            _answer(call, answer, totals)
 
     def _handled(self, call: Call, totals: Totals) -> Command | Later | None:
         row = self.rows.get(call.command.code)

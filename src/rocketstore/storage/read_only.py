@@ -183,7 +183,7 @@ class ReadOnlyStore(Reader):
         )
 
     if not TYPE_CHECKING:  # a type checker finds these mistakes by itself
-        put = put_batch = put_client_batch = put_prepared = prepare = flush = _refuse
+        put = put_batch = put_client_batch = put_prepared = put_encoded = prepare = flush = _refuse
 
 
 def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> ObservedSizes:

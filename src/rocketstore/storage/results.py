@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from rocketstore.errors import PutFailedError
-from rocketstore.format.host import encode_message_ids
+from rocketstore.format.host import encode_message_id, encode_message_ids
 from rocketstore.format.stored_message import StoredMessage  # noqa: TC001 - fields of NamedTuples
 
 
@@ -117,8 +117,9 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         """Offset message id; of a batch all ids, separated by commas; empty when not stored."""
         if self.physical_offset < 0:
             return ""
-        offsets = self.record_offsets if self.packed_sizes else [self.physical_offset]
-        return ",".join(encode_message_ids(self.store_host, offsets))
+        if not self.packed_sizes:
+            return encode_message_id(self.store_host, self.physical_offset)
+        return ",".join(encode_message_ids(self.store_host, self.record_offsets))
 
     @property
     def record_sizes(self) -> list[int]:

@@ -95,9 +95,8 @@ class BaseStore(Reader):
             parts.layout, parts.config, parts.log, parts.queues, parts.index, parts.kinds,
             check_readable=parts.flags.check_readable, note_get=own.statistics.note_get,
         )  # fmt: skip
-        self.clock, self.disk = parts.clock, parts.disk
-        self.recovery, self.problems = parts.recovery, parts.problems
-        self.running_flags = parts.flags
+        self.clock, self.disk, self.problems = parts.clock, parts.disk, parts.problems
+        self.recovery, self.running_flags = parts.recovery, parts.flags
         self._parts = parts
         self._writer = own.writer
         self.extra_queues = own.writer.extra_queues
@@ -268,6 +267,10 @@ class BaseStore(Reader):
             batch, properties, topic, queue_id, born_host, wait_flush=wait_flush,
             sys_flag=sys_flag, born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
         )  # fmt: skip
+
+    def put_encoded(self, *message: Any, **fields: Any) -> PutResult:
+        """Store a message as it came over the wire; see `StoreWriter.put_encoded`."""
+        return self._writer.put_encoded(*message, **fields)
 
     def put_record(
         self, topic: str, queue_id: int, record: Record, *, wait_flush: bool = True

@@ -182,7 +182,7 @@ def test_status_of_the_store_has_its_code(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, status: PutMessageStatus, code: int
 ) -> None:
     result = PutResult(status, physical_offset=7 if code in (10, 11, 12) else -1)
-    monkeypatch.setattr(desk.store, "put_prepared", lambda *_: result)
+    monkeypatch.setattr(desk.store, "put_encoded", lambda *_, **__: result)
     reply = desk.send("orders")
     assert reply.code == code
     assert reply.fields

@@ -39,7 +39,7 @@ from rocketstore.format.refusals import (
     refuse_other_types,
     refuse_transaction,
 )
-from rocketstore.message import INNER_BATCH, Message
+from rocketstore.message import DEFAULT_HOST, INNER_BATCH, Message
 from rocketstore.native.log_end import QueueCounter, Record
 from rocketstore.native.put import PlainPuts
 from rocketstore.rules.extra_queues import EXTRA, ExtraQueues, room_for
@@ -129,6 +129,7 @@ class StoreWriter:
             self._close_plain()
         self.put_at_once: Callable[..., PutResult | None] = plain.put_message
         self.put_prepared_at_once: Callable[..., PutResult | None] = plain.put_prepared
+        self.put_single_at_once: Callable[..., PutResult | None] = plain.put_single
         self.put_encoded_at_once: Callable[..., PutResult | None] = plain.put_encoded
 
     def _plain_puts(self, counters: dict[tuple[str, int], QueueCounter]) -> PlainPuts:
@@ -199,6 +200,26 @@ class StoreWriter:
             return self._put_one(*queue, record, waits=prepared.wait_flush, checks=True)
         except NotTakenError as refused:
             return self._refused(refused)
+
+    def put_encoded(  # noqa: PLR0913 - the fields of a send request
+        self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", *, flag: int = 0,
+        sys_flag: int = 0, born_timestamp_ms: int | None = None, born_host: str = DEFAULT_HOST,
+        reconsume_times: int = 0, wait_flush: bool = True,
+    ) -> PutResult:  # fmt: skip
+        """Store a message as it came over the wire; a plain one without a `PreparedMessage`."""
+        result = self.put_single_at_once(
+            body, properties, topic, queue_id, wait_flush, born_host, flag, sys_flag,
+            born_timestamp_ms, reconsume_times,
+        )  # fmt: skip
+        if result is not None:
+            return result
+        prepared = PreparedMessage(
+            topic, body, properties, flag=flag, sys_flag=sys_flag, born_host=born_host,
+            born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
+            wait_flush=wait_flush,
+        )  # fmt: skip
+        self._born_host(born_host)  # it is known from now on
+        return self.put_prepared(prepared, None, queue_id)
 
     def put_record(
         self, topic: str, queue_id: int, record: Record, *, wait_flush: bool
