@@ -42,6 +42,9 @@ class AtOnce:
         call.answer(work())
         return LATER
 
+    def once_read(self, _call: Call, read: Callable[[], Any], go_on: Callable[[Any], Any]) -> Any:
+        return go_on(read())
+
     def when_safe(
         self, _call: Call, result: PutResult, made: Callable[[PutResult], Command],
         then: Callable[[Command], object],

@@ -37,6 +37,7 @@ class FlowControl:
                 BrokerRequest.SEND_BATCH_MESSAGE: send_ms,
                 BrokerRequest.CONSUMER_SEND_MSG_BACK: send_ms,
                 BrokerRequest.PULL_MESSAGE: settings.wait_time_mills_in_pull_queue,
+                BrokerRequest.LITE_PULL_MESSAGE: settings.wait_time_mills_in_pull_queue,
                 BrokerRequest.HEART_BEAT: settings.wait_time_mills_in_heartbeat_queue,
                 BrokerRequest.END_TRANSACTION: settings.wait_time_mills_in_transaction_queue,
             }

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rocketstore.broker.refused import failure
 from rocketstore.events import get_logger
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from rocketstore.remoting.command import Command
     from rocketstore.storage.results import PutResult
 
+T = TypeVar("T")
+
 THREADS: Final = 4
-"""For what may be slow; 4.9 has 8 and more for queries, and 16 for what administrators ask."""
+"""For what may be slow, and as many for the disk; 4.9 has 8 and more for queries, 16 for admins."""
 
 _log: Final = get_logger(__name__)
 
@@ -38,6 +40,7 @@ class Loop:
         self._given: deque[Callable[[], object]] = deque()
         self._is_woken = False
         self._pool = ThreadPoolExecutor(THREADS, "rocketstore-broker-aside")
+        self._readers = ThreadPoolExecutor(THREADS, "rocketstore-broker-read")
 
     def post(self, work: Callable[[], object]) -> None:
         """Have something done on the loop; from any thread."""
@@ -67,8 +70,24 @@ class Loop:
 
     def aside(self, call: Call, work: Callable[[], Command]) -> Later:
         """Answer a call with what a thread finds out."""
-        future = self._pool.submit(work)
-        future.add_done_callback(lambda done: self.post(lambda: call.answer(_found(call, done))))
+        return self._after(self._pool.submit(work), call, lambda answer: answer)
+
+    def once_read(
+        self, call: Call, read: Callable[[], T], go_on: Callable[[T], Command | Later]
+    ) -> Later:
+        """Go on with a call when a thread of those for the disk has read what it needs."""
+        return self._after(self._readers.submit(read), call, go_on)
+
+    def _after(self, work: Future[T], call: Call, go_on: Callable[[T], Command | Later]) -> Later:
+        def answer(done: Future[T]) -> None:
+            try:
+                found = go_on(done.result())
+            except Exception as error:  # noqa: BLE001 - it fails one request
+                found = failure(error, call)
+            if not isinstance(found, Later):
+                call.answer(found)
+
+        work.add_done_callback(lambda done: self.post(lambda: answer(done)))
         return LATER
 
     def when_safe(
@@ -90,8 +109,4 @@ class Loop:
     def close(self) -> None:
         """Take no work any more."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _found(call: Call, done: Future[Command]) -> Command:
-    error = done.exception()
-    return done.result() if error is None else failure(error, call)
+        self._readers.shutdown(wait=True, cancel_futures=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketstore.broker.client_manage import GroupHeader
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.consuming.first_offset import is_consumed_from_the_beginning
 from rocketstore.remoting.codes import ResponseCode
@@ -55,9 +54,6 @@ class TimestampReply(Header):
     """A store time."""
 
     timestamp: Int64
-
-
-__all__ = ["GroupHeader", "Offsets", "QueueHeader"]
 
 
 class Offsets:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.broker.clients import Clients
+    from rocketstore.broker.flow_control import FlowControl
     from rocketstore.broker.loop import Loop
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.broker.topics import Topics
@@ -59,22 +60,22 @@ _CODES: Final = {
 }
 _log: Final = get_logger(__name__)
 
-SWEEP_S: Final = 0.05
-"""How often held pulls are looked at: those whose turn it is."""
+SWEEP_S: Final = 0.05  # between looks at the held pulls whose turn it is
 
 
 class Pulling:
     """Answers pulls, at once or later."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a broker
         self, store: MessageStore, settings: BrokerSettings, topics: Topics, clients: Clients,
-        loop: Loop, monotonic: Callable[[], int],
+        loop: Loop, flow: FlowControl, monotonic: Callable[[], int],
     ) -> None:  # fmt: skip
         self._store = store
         self._settings = settings
         self._topics = topics
         self._clients = clients
         self._loop = loop
+        self._flow = flow
         self._monotonic = monotonic
         self._offsets = store.consumer_offsets
         self._keeps_offsets = store.config.broker_role is not BrokerRole.SLAVE
@@ -91,13 +92,23 @@ class Pulling:
         return [Row(code, PullHeader, PullReply, self.pull) for code in codes]
 
     def pull(self, header: PullHeader, call: Call) -> Command | Later:
-        """Answer a pull, or hold it."""
-        if self._ends:
-            return _refused_at_the_end()
+        """Answer a pull, at once or when a thread has read what is not in memory, or hold it."""
         try:
             wanted = self._checked(header, call)
         except Refused as refused:
             return refusal(refused, call, {})
+        place = _place(header, wanted)
+        if self._store.is_in_memory(*place):
+            return self._found(header, call, wanted)
+        return self._loop.once_read(
+            call,
+            lambda: self._flow.refusal(call, 0) or self._store.is_in_memory(*place, waits=True),
+            lambda late: late if isinstance(late, Command) else self._found(header, call, wanted),
+        )
+
+    def _found(self, header: PullHeader, call: Call, wanted: str) -> Command | Later:
+        if self._ends:
+            return _refused_at_the_end()
         answer = self._page(header, wanted)
         if header.sys_flag & COMMITS and self._keeps_offsets:
             self._offsets.set(
@@ -108,9 +119,7 @@ class Pulling:
         return answer
 
     def _page(self, header: PullHeader, tags: str) -> Command:
-        page: GetRawResult = self._store.get_raw(
-            header.topic, header.queue_id, header.queue_offset, max(header.max_msg_nums, 1), tags
-        )
+        page: GetRawResult = self._store.get_raw(*_place(header, tags))
         status = page.status
         if status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE:
             # Compatible: 4.9 makes a queue of a topic when it is asked for, and finds it empty.
@@ -284,6 +293,11 @@ class Pulling:
         for pull in self.held.take_all():
             pull.call.answer(_refused_at_the_end())
         self._store.remove_listener(self._note_arrival)
+
+
+def _place(header: PullHeader, tags: str) -> tuple[str, int, int, int, str]:
+    most = max(header.max_msg_nums, 1)
+    return header.topic, header.queue_id, header.queue_offset, most, tags
 
 
 def _refused_at_the_end() -> Command:

@@ -50,7 +50,7 @@ class BrokerTable(RequestTable):
         self._store = store
         self._flow = flow = FlowControl(settings, monotonic)
         self.clients = clients = Clients()
-        self.pulling = pulling = Pulling(store, settings, topics, clients, loop, monotonic)
+        self.pulling = pulling = Pulling(store, settings, topics, clients, loop, flow, monotonic)
         manage = ClientManage(
             store.attached["consuming"], topics, clients, loop, registration, monotonic
         )

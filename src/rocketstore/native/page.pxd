@@ -1,10 +1,11 @@
 cimport cython
 from rocketstore.native cimport Column, StopReason, view
 from rocketstore.native.decode cimport BorrowedBytes, LogAtHand, LogCursor, borrowed, message_of
+from rocketstore.native.touch cimport is_resident, read_in
 from rocketstore.native.view cimport Bytes, Numbers
 from rocketstore.native.walk cimport check_record, read_properties, topic_of
 
-cdef long long _LOW_32, MAX_EXT_ADDRESS, _MOST_MESSAGES
+cdef long long _LOW_32, MAX_EXT_ADDRESS, _MOST_MESSAGES, _NO_END, _KNOWN_NS
 
 cdef enum:
     _ENTRY_SIZE = 20
@@ -14,12 +15,15 @@ cdef enum:
     _ROOM = 32
     _LOOKED_AT = 800
     _SHORT_BYTES = 65536
+    _GAP = 16384
+    _AHEAD_BYTES = 1048576
 
 cdef enum:  # why `select` stops
     _FULL = 0
     _ELSEWHERE = 1
     _OTHERS = 2
     _NO_ROOM = 3
+    _COLD = 4
 
 cdef enum:  # what an entry's record is
     _LOST = 0
@@ -42,8 +46,13 @@ cdef class QueuePages:
     cdef Bytes names
     cdef Numbers numbers
     cdef long long queue_id, memory_bytes, memory_count, disk_bytes, disk_count, span, topic_size, tag_count
+    cdef long long known_start, known_end, known_until_ns
     @cython.locals(page=Page)
     cpdef read(self, int kind, object queue, object offset, object max_messages)
+    @cython.locals(page=Page)
+    cpdef bint is_in_memory(self, object queue, object offset, object max_messages, bint waits, long long now_ns) except -1
+    @cython.locals(most=cython.longlong, is_inside=cython.bint)
+    cpdef bint is_known(self, long long offset, long long max_messages, long long now_ns) except -1
     @cython.locals(known=tuple)
     cdef object minimum_of(self, object queue)
     @cython.locals(known=tuple)
@@ -86,6 +95,14 @@ cdef class Page(LogCursor):
     cdef int select(self) noexcept nogil
     @cython.locals(topic_at=Py_ssize_t, topic_size=Py_ssize_t, properties_at=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t)
     cdef bint is_ours(self) except -1
+    @cython.locals(reason=int, at=Py_ssize_t, end=Py_ssize_t)
+    cdef bint is_in_memory(self, bint waits, bint ahead) except -1
+    @cython.locals(
+        start=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, offset=cython.longlong, size=cython.longlong, reason=int,
+        is_message=cython.bint, is_in_disk=cython.bint, is_full=cython.bint
+    )
+    cdef int gather(self, bint waits, bint ahead) noexcept nogil
+    cdef bint has_records(self, Py_ssize_t start, Py_ssize_t end, bint waits) noexcept nogil
     @cython.locals(at=Py_ssize_t, n=int)
     cdef void add_to(self, list items) except *
 

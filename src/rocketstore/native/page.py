@@ -38,16 +38,20 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.decode import borrowed, message_of
     from rocketstore.native.row import COLUMN_COUNT, Column, StopReason
+    from rocketstore.native.touch import is_resident, read_in
     from rocketstore.native.walk import check_record, read_properties, topic_of
 
     _ENTRY_SIZE, _FILLER_SIZE, _FIXED_SIZE = 20, 0x7FFFFFFF, 91
-    _AHEAD, _ROOM, _LOOKED_AT, _SHORT_BYTES = 8, 32, 800, 65536
-    _FULL, _ELSEWHERE, _OTHERS, _NO_ROOM = range(4)
+    _AHEAD, _ROOM, _LOOKED_AT, _SHORT_BYTES, _GAP = 8, 32, 800, 65536, 16384
+    _AHEAD_BYTES = 1 << 20
+    _FULL, _ELSEWHERE, _OTHERS, _NO_ROOM, _COLD = range(5)
     _LOST, _UNWANTED, _FOREIGN, _TAKEN = range(4)
     RECORDS, MESSAGES, VIEWS = range(3)
 
 _LOW_32 = 0xFFFFFFFF
 _MOST_MESSAGES = 1 << 30
+_NO_END = 1 << 62
+_KNOWN_NS = 1_000_000_000
 
 
 class QueuePages:
@@ -86,6 +90,7 @@ class QueuePages:
         self.held_numbers = np.array([*numbers, 0], np.int64)
         self.numbers = view.numbers_of(self.held_numbers)
         self.recent: tuple[Any, ...] | None = None
+        self.known_start = self.known_end = self.known_until_ns = 0
         self.minimum: tuple[Any, ...] | None = None
 
     def read(self, kind: int, queue: Any, offset: int, max_messages: int) -> tuple[Any, ...]:
@@ -114,6 +119,37 @@ class QueuePages:
         if kind == RECORDS:
             return (status, items, page.count, following, minimum, maximum, page.skipped)
         return (status, items, following, minimum, maximum, page.skipped)
+
+    def is_known(self, offset: int, max_messages: int, now_ns: int) -> bool:
+        """Return whether what a page may read was in memory a moment ago, or came since."""
+        most = max_messages if self.tag_count == 0 else _LOOKED_AT
+        is_inside = self.known_start <= offset <= self.known_end - most
+        return is_inside and now_ns < self.known_until_ns
+
+    def is_in_memory(
+        self, queue: Any, offset: int, max_messages: int, waits: bool, now_ns: int
+    ) -> bool:
+        """Return whether a page of records needs no disk; if it `waits`, read in what does.
+
+        To ask takes longer than to make the page. So it asks for many pages at once, and believes
+        the answer for a second; where all is in memory, what is put after them is so too.
+        """
+        if queue is None or not self.is_mapped:
+            return True
+        maximum = queue.max_offset
+        page = Page.__new__(Page)
+        if not 0 <= offset < maximum or not self.find_entries(page, queue, offset, max_messages):
+            return True
+        page.aim(self, RECORDS, offset, max_messages, maximum)
+        if page.is_in_memory(False, True):
+            self.known_start = offset
+            self.known_end = page.first_offset + page.entry
+            if self.known_end >= maximum:
+                self.known_end = _NO_END
+            self.known_until_ns = now_ns + _KNOWN_NS
+            return True
+        page.aim(self, RECORDS, offset, max_messages, maximum)
+        return page.is_in_memory(waits, False)
 
     def minimum_of(self, queue: Any) -> Any:
         """Return the queue's minimum offset, which moves only when the log's first file goes."""
@@ -337,6 +373,64 @@ class Page(LogCursor):
         self.entry, self.count, self.size = entry, count, taken
         self.picked, self.written = picked, written
         return reason
+
+    def is_in_memory(self, waits: bool, ahead: bool) -> bool:
+        """Return whether entries and records are in memory; if it `waits`, read in what is not.
+
+        With `ahead` it looks at all entries that were aimed at, up to a MiB.
+        """
+        self.count = self.size = 0
+        at, end = self.entry * _ENTRY_SIZE, self.stop * _ENTRY_SIZE
+        if waits:
+            with cython.nogil:
+                read_in(self.entries, at, end)
+        elif not is_resident(self.entries, at, end):
+            return False
+        reason = _ELSEWHERE
+        while reason == _ELSEWHERE:
+            if waits:
+                with cython.nogil:
+                    reason = self.gather(True, ahead)
+            else:
+                reason = self.gather(False, ahead)
+            if reason == _ELSEWHERE and not self.move(
+                self.offset_of(self.entry), self.size_of(self.entry)
+            ):
+                self.entry += 1  # it is lost
+        return reason == _FULL
+
+    def gather(self, waits: bool, ahead: bool) -> int:
+        """Look where the records of the next entries are, near ones at once; say why it stops."""
+        start = end = 0
+        reason = _FULL
+        while self.entry < self.stop and (ahead or self.count == 0 or self.count < self.most):
+            offset = self.offset_of(self.entry)
+            size = self.size_of(self.entry)
+            is_message = size > 0 and offset >= 0 and not (size == _FILLER_SIZE and offset == 0)
+            if is_message and (self.pages.tag_count == 0 or self.may_match(self.entry)):
+                is_in_disk = offset < self.in_disk_below
+                is_full = self.is_full(self.count, self.size, size, is_in_disk)
+                if self.count > 0 and (self.size > _AHEAD_BYTES if ahead else is_full):
+                    break
+                if not self.holds(offset, size):
+                    reason = _ELSEWHERE
+                    break
+                at = offset - self.base
+                if at < start or at > end + _GAP:
+                    if not self.has_records(start, end, waits):
+                        return _COLD
+                    start = end = at
+                end = max(end, at + size)
+                self.count += 1
+                self.size += size
+            self.entry += 1
+        return reason if self.has_records(start, end, waits) else _COLD
+
+    def has_records(self, start: int, end: int, waits: bool) -> bool:
+        """Return whether a part of the file is in memory; if it `waits`, read it in."""
+        if waits and start < end:
+            read_in(self.data, start, end)
+        return waits or start >= end or is_resident(self.data, start, end)
 
     def is_ours(self) -> bool:
         """Return whether the record of another queue belongs to this one as well."""

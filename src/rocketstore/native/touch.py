@@ -1,4 +1,4 @@
-"""Fault in the pages of a mapping that a writer is about to fill.
+"""Fault in the pages of a mapping that a writer is about to fill, or a reader to read.
 
 A thread does it, without the interpreter's lock for as long as one file is written: a busy writer
 gives that lock up only every few milliseconds, in which it fills more than was touched.
@@ -26,6 +26,16 @@ if not cython.compiled:
         """Fault pages in, False where that fails: an interpreted writer does so itself."""
         return False
 
+    def read_in(_data: Bytes, _start: int, _stop: int) -> None:
+        """Read pages of a file that are not in memory: an interpreted reader does so itself."""
+
+    def is_resident(_data: Bytes, _start: int, _stop: int) -> bool:
+        """Return whether pages are in memory: interpreted, nobody knows."""
+        return True
+
+
+_READ = 22
+"""MADV_POPULATE_READ: reads pages in and waits for them; Linux 5.14."""
 
 MADV_POPULATE_WRITE = _ADVICE = 23
 """Faults pages in for writing, by one call instead of a loop; Linux 5.14."""

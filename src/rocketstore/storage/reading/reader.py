@@ -206,6 +206,21 @@ class Reader:
             GetRawResult, self._page(RECORDS, topic, queue_id, offset, max_messages, tags)
         )
 
+    def is_in_memory(
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 32,
+        tags: str | None = None, *, waits: bool = False,
+    ) -> bool:  # fmt: skip
+        """Whether `get_raw` would not wait for the disk; if this `waits`, it does so in its place.
+
+        Other threads run meanwhile. Memory topics and batch topics count as being in memory, and so
+        does everything where nothing is compiled. Parameters as `get`.
+        """
+        pages, now_ns = self._pages[topic, queue_id, tags], monotonic_ns()
+        if pages.is_known(offset, max_messages, now_ns) or self._kinds.get(topic) is not None:
+            return True
+        queue = self._queue_of(topic, queue_id)
+        return pages.is_in_memory(queue, offset, max_messages, waits, now_ns)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that can be read, 0 for an unknown queue."""
         queue = self._queue_of(topic, queue_id)

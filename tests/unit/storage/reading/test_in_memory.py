@@ -1,0 +1,64 @@
+"""Whether a page can be read without the disk: of files that the system has let go of, and back."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore import Message, MessageStore
+from rocketstore.scan import kernels
+from support.configured_store import small_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(not kernels.is_compiled(), reason="interpreted, nobody knows")
+
+BODY = bytes(20_000)
+COUNT = 40
+"""Messages of each of two tags; many more than the system reads ahead of one."""
+
+
+def let_go(root: Path) -> None:
+    """Have the system keep nothing of a store in memory."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDWR)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def test_page_is_in_memory_once_it_was_read_in(tmp_path_factory: pytest.TempPathFactory) -> None:
+    config, root = small_config(), tmp_path_factory.mktemp("on-the-disk")
+    with MessageStore.open(root, config) as store:
+        for number in range(2 * COUNT):
+            store.put(Message(topic="orders", body=BODY, tags="ab"[number % 2]))
+        store.wait_dispatched()
+        for tags in (None, "a"):
+            assert all(store.is_in_memory("orders", 0, at, 32, tags) for at in range(2 * COUNT))
+    let_go(root)
+    with MessageStore.open(root, config) as store:
+        at = COUNT
+        if store.is_in_memory("orders", 0, at, 4):
+            pytest.skip("this file system keeps what it is told to let go of")
+        assert store.is_in_memory("orders", 0, at, 4, waits=True)
+        assert store.is_in_memory("orders", 0, at, 4)
+        assert store.get_raw("orders", 0, at, 4).message_count == 4
+        assert not store.is_in_memory("orders", 0, at - 30, 4)
+        assert store.is_in_memory("orders", 0, 2 * COUNT)
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "offset"),
+    [("none", 0, 0), ("orders", 1, 0), ("orders", 0, 1), ("orders", 0, -1)],
+)
+def test_where_there_is_no_entry_nothing_is_read(
+    tmp_path: Path, topic: str, queue_id: int, offset: int
+) -> None:
+    with MessageStore.open(tmp_path, small_config()) as store:
+        store.put(Message(topic="orders", body=b"x"))
+        store.wait_dispatched()
+        assert store.is_in_memory(topic, queue_id, offset)
