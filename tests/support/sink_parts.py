@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rocketstore import MessageStore, StoreConfig, verify_store
-from rocketstore.pipeline.sink.sink_writer import RowEncoder, parse_sink_options, stage_chunks
+from rocketstore.pipeline.sink.row_encoder import RowEncoder
+from rocketstore.pipeline.sink.sink_writer import parse_sink_options, stage_chunks
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
 from rocketstore.storage.store import BaseStore
@@ -245,18 +246,19 @@ def copied_at_points(root: Path, work: Callable[[Disk], object]) -> int:
 
     A copy has what a kill at that point would leave: what was written is in files. Return how many.
     """
-    points, put = _Copies(root), BaseStore.put_prepared
+    points, put, put_rows = _Copies(root), BaseStore.put_prepared, BaseStore.put_rows
     try:
         _tear_puts(points)
         work(KillingDisk(points))
     finally:
         BaseStore.put_prepared = put  # type: ignore[method-assign]
+        BaseStore.put_rows = put_rows  # type: ignore[method-assign]
     return points.count
 
 
 def _tear_puts(points: _KillPoints) -> None:
-    """Let every put of this process be a place to die in."""
-    put = BaseStore.put_prepared
+    """Let some puts of this process be places to die in, those of rows at once, too."""
+    put, put_rows = BaseStore.put_prepared, BaseStore.put_rows
 
     def torn(store: BaseStore, *arguments: Any) -> PutResult:
         points.puts += 1
@@ -264,16 +266,34 @@ def _tear_puts(points: _KillPoints) -> None:
             return put(store, *arguments)
         points.passed()
         result = put(store, *arguments)
-        half = result.size // 2
-        for start, size in ((half, result.size - half), (0, half)):
-            position = result.physical_offset + start
+        tear(store, result.physical_offset, result.size)
+        return result
+
+    def torn_rows(store: BaseStore, messages: Any, queue_ids: Any, rows: Any, *parts: Any) -> int:
+        before = points.puts
+        for row in range(len(rows)):
+            is_place = (points.puts + 1) % TORN_PUTS == 0
+            if is_place:
+                points.passed()
+            start = store.max_physical_offset
+            if not put_rows(store, messages, queue_ids, rows[row : row + 1], *parts):
+                break
+            points.puts += 1
+            if is_place:
+                tear(store, start, store.max_physical_offset - start)
+        return points.puts - before
+
+    def tear(store: BaseStore, physical_offset: int, whole: int) -> None:
+        half = whole // 2
+        for start, size in ((half, whole - half), (0, half)):
+            position = physical_offset + start
             file_start = position // LOG_FILE_BYTES * LOG_FILE_BYTES
             path = store.layout.root / "commitlog" / f"{file_start:020}"
             with path.open("r+b") as log:
-                whole = os.pread(log.fileno(), size, position - file_start)
+                content = os.pread(log.fileno(), size, position - file_start)
                 os.pwrite(log.fileno(), bytes(size), position - file_start)
                 points.passed()
-                os.pwrite(log.fileno(), whole, position - file_start)
-        return result
+                os.pwrite(log.fileno(), content, position - file_start)
 
     BaseStore.put_prepared = torn  # type: ignore[method-assign, assignment]
+    BaseStore.put_rows = torn_rows  # type: ignore[method-assign, assignment]

@@ -42,6 +42,15 @@ cdef class PlainPuts:
         self, object body, object block, object topic, object queue_id, object wait_flush, object born_host,
         object flag, object sys_flag, object born_timestamp_ms, object reconsume_times
     )
+    @cython.locals(
+        source=Bytes, texts=Bytes, body=Bytes, records=list, counters=list, record=Record, counter=QueueCounter,
+        count="long long", number="long long", at="long long", size="long long", block_at="long long",
+        block_size="long long", born="long long", position="long long", start="long long", stop="long long",
+    )
+    cpdef int64_t put_rows(
+        self, object messages, object queue_ids, long long[:, ::1] rows, const unsigned char[::1] bodies,
+        const unsigned char[::1] blocks
+    ) except -1
     @cython.locals(sizes=bytes)
     cpdef put_messages(self, object messages, object queue_id, long long longest)
     cdef put_parts(

@@ -252,6 +252,61 @@ class PlainPuts:
                 end.needs_slow_path = True
         return self.finish(counter, stop, now, began_ns, 1, None)
 
+    def put_rows(
+        self, messages: Any, queue_ids: Any, rows: Any, bodies: Any, blocks: Any
+    ) -> int:  # fmt: skip
+        """Store rows up to one that needs the slow path; return how many. See `BaseStore`."""
+        now = self.now_ms(view.system_ns())
+        end = self.end
+        source = view.bytes_of(bodies)
+        texts = view.bytes_of(blocks)
+        records = []
+        counters = []
+        for message, queue_id in zip(messages, queue_ids, strict=True):
+            is_plain = type(message) is self.prepared_type
+            held = view.in_slot(message, self.prepared_record) if is_plain else None
+            records.append(held if type(held) is Record else None)
+            topic = view.in_slot(message, self.prepared_topic) if is_plain else None
+            counters.append(self.counter_of(topic, queue_id))
+        count = 0
+        while count < rows.shape[0] and not self.waits and self.is_ready(now):
+            number, at, size, block_at, block_size, born = (
+                rows[count, 0], rows[count, 1], rows[count, 2], rows[count, 3], rows[count, 4],
+                rows[count, 5],
+            )  # fmt: skip
+            if number < 0 or number >= len(records):
+                break
+            record = records[number]
+            counter = counters[number]
+            if (
+                record is None
+                or counter is None
+                or min(at, size, block_at, block_size) < 0
+                or at > source.size - size
+                or block_at > texts.size - block_size
+                or size > self.longest_body
+            ):
+                break
+            record.is_born_now = born == view.NO_NUMBER
+            record.born = born
+            position = end.position
+            body = view.part_of(source, at, size)
+            start = end.write_head(record, body, counter, position, counter.next_offset, now)
+            if start < 0:
+                break
+            end.needs_slow_path = False
+            stop = end.add_bytes(start, texts, block_at, block_size)
+            if not end.end_properties(start, stop):
+                end.take_back(stop)
+                break
+            view.store_i32(end.data, position, stop - position)
+            view.prefetch_writes(end.data, 2 * stop - position, stop - position)  # of the next one
+            end.publish(counter, 1, stop, now)
+            count += 1
+            if end.position >= end.look_at:
+                end.on_look()
+        return count
+
     def put_messages(self, messages: Any, queue_id: Any, longest: int) -> Any:
         """Store messages of one topic and host, together no longer than a client may send."""
         began_ns = view.system_ns()

@@ -178,6 +178,7 @@ def test_a_message_of_another_that_equals_the_next_row_is_not_taken_for_it(root)
     puts = iter(range(100))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BaseStore, "put_prepared", put_five_and_stop)
+        patch.setattr(BaseStore, "put_rows", lambda *_: 0)
         with pytest.raises(KeyboardInterrupt):
             commit_batch(options, job, files, 1, clock=clock)
     row = TASKS[0][5]

@@ -7,17 +7,19 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, RefusedMessageError, RocketStoreError
 from rocketstore.format.java_hash import string_hash
+from rocketstore.pipeline.sink.row_encoder import RowEncoder, check_columns
 from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch
 from rocketstore.pipeline.sink.sink_writer import (
-    RowEncoder,
-    check_columns,
     new_job,
     parse_sink_options,
 )
+from rocketstore.pipeline.sink.whole_columns import UnlikeError
 from support.clock import Clock
 from support.sink_parts import CONFIG, sink_options, stage
 
@@ -174,6 +176,71 @@ def test_a_text_that_is_no_unicode_is_refused_and_not_stored_as_damage():
         options = parse_sink_options({"path": "/store"}, streaming=False)
         with pytest.raises(RefusedMessageError, match="is not UTF-8"):
             list(RowEncoder(options, 16_384, 0).encode(pa.RecordBatch.from_pydict(columns)))
+
+
+TEXTS = st.text(st.sampled_from("ab ä1"), max_size=3)
+SOME_ROWS = st.fixed_dictionaries(
+    {
+        "topic": st.sampled_from(["T", "U", "%RETRY%g"]),
+        "body": st.binary(max_size=3),
+        "queueId": st.sampled_from([None, 0, 7]),
+        "sysFlag": st.sampled_from([None, 0, 2]),
+        "properties": st.none()
+        | st.dictionaries(st.sampled_from(["a", "ä", "KEYS", "TAGS", "UNIQ_KEY"]), TEXTS).map(
+            lambda pairs: [*pairs.items()]
+        ),
+    },
+    optional={
+        "keys": st.none() | st.lists(TEXTS.map(lambda text: text.replace(" ", "")), max_size=2),
+        "tags": st.none() | TEXTS,
+        "uniqKey": st.none() | TEXTS,
+    },
+)
+ODD_ROWS = {
+    "empty name": {"properties": [("", "b")]},
+    "blank in a key": {"keys": ["a b"]},
+    "twice": {"properties": [("a", "1"), ("a", "2")]},
+    "other tags": {"properties": [("TAGS", "1")], "tags": "2"},
+    "more blanks": {"properties": [("KEYS", "a  b")], "keys": ["a", "b"]},
+    "delay": {"properties": [("DELAY", "0")]},
+    "zero": {"properties": [("a", "b\0")]},
+}
+
+
+@settings(max_examples=60)
+@given(st.lists(SOME_ROWS, min_size=1, max_size=6))
+def test_rows_are_the_same_whether_they_are_made_at_once_or_one_by_one(rows):
+    at_once, one_by_one = encoded_both_ways(rows)
+    assert at_once in (None, one_by_one)
+
+
+def test_rows_of_a_usual_batch_are_made_at_once_and_odd_ones_are_not():
+    rows = [row for row in ROWS if "DELAY" not in str(row)]
+    at_once, one_by_one = encoded_both_ways(rows)
+    assert at_once == one_by_one
+    for odd in ODD_ROWS.values():
+        with_it = [*rows, {"topic": "T", "body": b""} | odd]
+        with pytest.raises(UnlikeError):
+            made_of(with_it, "_at_once")
+
+
+def encoded_both_ways(rows):
+    one_by_one = made_of(rows, "_row_by_row")
+    try:
+        return made_of(rows, "_at_once"), one_by_one
+    except UnlikeError:
+        return None, one_by_one
+
+
+def made_of(rows, way):
+    options = parse_sink_options({"path": "/store", "chunkBytes": "1m"}, streaming=False)
+    encoder = RowEncoder(options, 16_384, 1)
+    made = getattr(encoder, way)(encoder.columns_of(batch_of(*rows)))
+    return {name: [as_python(value) for value in values] for name, values in made.items()}
+
+
+def as_python(value):
+    return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
 def test_a_row_without_a_queue_goes_by_its_keys_or_in_turn():

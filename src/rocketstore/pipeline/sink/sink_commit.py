@@ -28,6 +28,7 @@ from rocketstore.config import resolve_sizes
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32
+from rocketstore.pipeline.sink.row_encoder import ABOUT
 from rocketstore.pipeline.sink.sink_writer import (
     SINK_DIRECTORY,
     SinkOptions,
@@ -48,9 +49,14 @@ from rocketstore.units import MiB, system_clock_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
+
+    Numbers = npt.NDArray[np.int64]
+
 _log: Final = get_logger(__name__)
 _T = TypeVar("_T")
 
+BORN_NOW: Final = -(1 << 63)  # as a born time: the store's
 Ranges = tuple[tuple[int, int], ...]  # first of each run of numbers and the one after its last
 
 
@@ -160,6 +166,48 @@ def _sweep(options: SinkOptions, jobs: Iterable[str], disk: Disk) -> None:
         _log.warning("sink.sweep_failed", root=options.root, error=str(error))
 
 
+class StagedChunk:
+    """Rows of a staged file as `BaseStore.put_rows` takes them; `first` is the number of the first.
+
+    Law: every row was checked by its task, and the checksum of its file since: none is looked at.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, first: int) -> None:
+        self.first, self.sizes = first, batch.column("size")
+        bodies, blocks, like = (batch.column(name) for name in ("body", "properties", "like"))
+        _, body_ends, body_bytes = bodies.buffers()
+        _, block_ends, block_bytes = blocks.buffers()
+        self.bodies, self.blocks = (
+            np.frombuffer(one or b"", dtype=np.uint8) for one in (body_bytes, block_bytes)
+        )
+        heads, numbers = np.unique(like.to_numpy(), return_inverse=True)
+        about = batch.select(ABOUT).take(pa.array(heads)).to_pylist()
+        self.messages = [
+            PreparedMessage(
+                one["topic"], flag=one["flag"], sys_flag=one["sysFlag"], born_host=one["bornHost"],
+                reconsume_times=one["reconsumeTimes"],
+                prepared_transaction_offset=one["preparedTransactionOffset"],
+            )
+            for one in about
+        ]  # fmt: skip
+        self.queue_ids = [one["queueId"] for one in about]
+        columns = [numbers]
+        for ends, kind in ((body_ends, np.int64), (block_ends, np.int32)):
+            offsets = np.frombuffer(ends, kind)[: batch.num_rows + 1].astype(np.int64)
+            columns += [offsets[:-1], np.diff(offsets)]
+        born = batch.column("bornTimestamp").fill_null(BORN_NOW).to_numpy()
+        self.rows = np.stack([*columns, born], axis=1)
+
+    def row(self, row: int) -> tuple[PreparedMessage, bytes, int]:
+        """Return message, body and queue of one row."""
+        number, at, size, block_at, block_size, born = self.rows[row].tolist()
+        message = self.messages[number]
+        block = self.blocks[block_at : block_at + block_size].tobytes()
+        message.record.describe(block, None if born == BORN_NOW else born)
+        body = self.bodies[at : at + size].tobytes()
+        return message, body, self.queue_ids[number]
+
+
 class _Commit:
     """A store that is open for a commit."""
 
@@ -193,7 +241,9 @@ class _Commit:
         job = staging_root(root) / intent.job
         check_staged(job, intent.files)
         if store.kinds:
-            for topic in sorted({one[2].topic for one in self._missing(intent)} & {*store.kinds}):
+            chunks = (chunk for chunk, missing in self._chunks(intent) if len(missing))
+            topics = {one.topic for chunk in chunks for one in chunk.messages}
+            for topic in sorted(topics & {*store.kinds}):
                 if why := store.kinds[topic].refusal(topic):
                     raise errors.RefusedMessageError(f"{intent}: {why}; nothing was appended")
         # Rows that the intent calls present, and all before them, stay whatever is lost after this.
@@ -206,15 +256,17 @@ class _Commit:
             disk.fsync_directory(directory)
         replace_whole(_intent_path(root), sealed(intent), disk)
         count = 0
-        for _, _, message, body, queue_id in self._missing(intent):
-            result = store.put_prepared(message, body, queue_id)
-            if not result.is_stored:
-                is_full = result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
-                raise (errors.StoreFullError if is_full else errors.StoreError)(
-                    f"{intent}: after {count} messages the store took no more: {result.detail}",
-                    hint="correct that; the next write to the store finishes this batch first",
+        for chunk, missing in self._chunks(intent):
+            first = 0
+            while first < len(missing):
+                rows = chunk.rows[missing[first:]]
+                first += store.put_rows(
+                    chunk.messages, chunk.queue_ids, rows, chunk.bodies, chunk.blocks
                 )
-            count += 1
+                if first < len(missing):
+                    self._put_alone(chunk, int(missing[first]), f"{intent}: after {count + first}")
+                    first += 1
+            count += first
         store.flush()
         if intent.sink_id is not None and intent.batch_id is not None:
             path = ledger_path(root, intent.sink_id)
@@ -223,6 +275,16 @@ class _Commit:
             replace_whole(path, sealed(ledger), disk)
         self._forget_intent()
         return count
+
+    def _put_alone(self, chunk: StagedChunk, row: int, after: str) -> None:
+        """Put a row that needs more than a copy: the first of a queue or of a file, or refused."""
+        result = self.store.put_prepared(*chunk.row(row))
+        if not result.is_stored:
+            is_full = result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+            raise (errors.StoreFullError if is_full else errors.StoreError)(
+                f"{after} messages the store took no more: {result.detail}",
+                hint="correct that; the next write to the store finishes this batch first",
+            )
 
     def _present(self, intent: Intent) -> Ranges:
         """Return which rows of an interrupted batch are in the log, unless another put since."""
@@ -237,7 +299,9 @@ class _Commit:
         file_size = store.config.mapped_file_size_commit_log
         assert file_size is not None, "the settings of an open store have all sizes"
         place, present = intent.start, []
-        for number, size, message, body, queue_id in self._missing(intent):
+        missing = ((chunk, row) for chunk, rows in self._chunks(intent) for row in rows.tolist())
+        for chunk, row in missing:
+            size, (message, body, queue_id) = chunk.sizes[row].as_py(), chunk.row(row)
             rest = file_size - place % file_size
             if size + END_FILE_MIN_BLANK_SIZE > rest:
                 place += rest
@@ -249,34 +313,22 @@ class _Commit:
                 intent.store_timestamp_ms, size, message.topic, queue_id,
                 message.record.properties, body,
             ):  # fmt: skip
-                present.append(number)
+                present.append(chunk.first + row)
             place += size
         return with_numbers(intent.present, present)
 
-    def _missing(self, intent: Intent) -> Iterator[tuple[int, int, PreparedMessage, bytes, int]]:
-        """Yield number, record size and record of the rows that are not present, in order."""
-        number = -1
+    def _chunks(self, intent: Intent) -> Iterator[tuple[StagedChunk, Numbers]]:
+        """Yield what was staged, in order, and the rows of each chunk that are not present."""
+        first = 0
         job = staging_root(self._options.root) / intent.job
         staged = (pa.OSFile(str(job / file.name)) for file in intent.files)
-        for chunk in chain.from_iterable(map(pa.ipc.open_stream, staged)):
-            columns = [column.to_pylist() for column in chunk.columns]
-            made: dict[tuple[object, ...], PreparedMessage] = {}
-            for size, body, queue_id, properties, born_ms, about in zip(
-                *columns[:5], zip(*columns[5:], strict=True), strict=True
-            ):
-                number += 1
-                if is_among(intent.present, number):
-                    continue
-                message = made.get(about)
-                if message is None:
-                    topic, flag, sys_flag, born_host, times, offset = about
-                    message = made[about] = PreparedMessage(
-                        topic, flag=flag, sys_flag=sys_flag, born_host=born_host,
-                        reconsume_times=times, prepared_transaction_offset=offset,
-                    )  # fmt: skip
-                # Checked by the task; one made for each row would cost as much as its put.
-                message.record.describe(properties, born_ms)
-                yield number, size, message, body, queue_id
+        for batch in chain.from_iterable(map(pa.ipc.open_stream, staged)):
+            chunk = StagedChunk(batch, first)
+            is_missing = np.ones(batch.num_rows, dtype=np.bool_)
+            for start, stop in intent.present:
+                is_missing[max(start - first, 0) : max(stop - first, 0)] = False
+            yield chunk, np.flatnonzero(is_missing)
+            first += batch.num_rows
 
     def _forget_intent(self) -> None:
         path = _intent_path(self._options.root)

@@ -15,11 +15,10 @@ from pyspark.sql import datasource
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.jobs.publishing import missing_directories, remove_empty
+from rocketstore.pipeline.sink.row_encoder import RowEncoder, check_columns
 from rocketstore.pipeline.sink.sink_writer import (
-    RowEncoder,
     SinkOptions,
     StagedFile,
-    check_columns,
     new_job,
     parse_sink_options,
     stage_chunks,
