@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -302,3 +303,18 @@ def test_the_size_of_files_is_learnt_from_the_store_that_is_there(tmp_path):
         store.put(Message(topic="T", body=b""))
     options = parse_sink_options({"path": str(tmp_path)}, streaming=False)
     assert check_target(options) == CONFIG.mapped_file_size_commit_log
+
+
+@pytest.mark.parametrize(
+    "row", [(0, 0, 4, 0, 0), (0, -1, 1, 0, 0), (0, 0, 1, 1, 1), (1, 0, 1, 0, 0)]
+)
+def test_a_place_outside_of_what_was_staged_is_left_to_the_caller(tmp_path, row):
+    body, block = np.frombuffer(b"abc", np.uint8), np.frombuffer(b"", np.uint8)
+    with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
+        prepared = [store.prepare(Message(topic="T", body=b""))]
+        store.put_prepared(prepared[0])
+        rows = np.array([(0, 1, 2, 0, 0, 7), (*row, 7), (0, 0, 1, 0, 0, 7)])
+        assert store.put_rows(prepared, [0], rows, body, block) == 1
+        store.flush()
+        page = store.get("T", 0, 0)
+    assert [(one.body, one.born_timestamp_ms) for one in page.messages][1:] == [(b"bc", 7)]
