@@ -9,6 +9,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
@@ -27,6 +28,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 
 T, MEMORY, BATCH = "t", "memory", "batch"
 CLIENT_BATCH = encode_client_batch([(0, b"x", b"")])
+
+
+ONE_ROW = np.array([[0, 0, 1, 0, 0, START_MS]])
 
 
 def message(topic: str = T, **properties: str) -> Message:
@@ -74,12 +78,13 @@ QUIET: dict[str, Callable[[dict[str, Any]], object]] = {
     "message.give_back": lambda s: s["message"].give_back(),
     "consumer.close": lambda s: s["consumer"].close(),
     "store.delete_expired_files": lambda s: s["store"].delete_expired_files(),
+    "store.put_rows": lambda s: s["store"].put_rows([s["prepared"]], [0], ONE_ROW, b"x", b""),
 }
 """What may do nothing, but leaves every file as it is."""
 
 READS = {
     "store": """abandon acknowledged add_listener at_physical_offset by_id check_held check_open
-        check_transactions close earliest_log_timestamp earliest_timestamp extension_unit find get
+        check_transactions close earliest_log_timestamp earliest_timestamp end_within extension_unit find get
         get_raw get_views look_again max_offset message_count min_offset next_queue_offset offset_at
         open prepare queue_entries queues remove_listener ring runtime_info store_timestamp topics
         topics_of wait_dispatched wait_for wait_until""",
