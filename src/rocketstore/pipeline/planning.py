@@ -198,7 +198,7 @@ def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
         yield task._replace(start=start - task.segment.base, stop=stop - task.segment.base)
 
 
-def _check_whole(queue: QueueFiles, stop: int) -> None:
+def check_whole(queue: QueueFiles, stop: int) -> None:
     """Refuse a queue that lacks a file, or has entries after the zeros that should end it."""
     if stop == queue.first_offset:
         raise ScanNeeded(f"queue {queue.key} has no entries")
@@ -230,7 +230,7 @@ class _Log:
         """Return where records of a queue start, from the first to the last, if any do."""
         queue = QueueFiles(self.store.location, key)
         maximum = queue.max_offset
-        _check_whole(queue, maximum)
+        check_whole(queue, maximum)
         first = self._first_kept(queue)
         start = first if wanted.start <= first else queue.next_message(wanted.start, maximum)[0]
         stop = min(wanted.stop, maximum)
