@@ -45,6 +45,8 @@ MOST_TASKS: Final = 100_000
 """Of one read; a larger log has larger tasks. Of a million, which its heap of 1 GB does not hold,
 Spark's scheduler dies without a word to the query, which waits for ever."""
 
+LEAST_SPLIT_BYTES: Final = MiB  # and fewer only where they make few tasks all the same
+FEW_TASKS: Final = 2000
 PIECES_OF_TASK: Final = 1024  # that hold nothing: to open one costs what 256 KiB of records do
 LATE_BYTES: Final = 16 * MiB  # that are searched for a topic without a queue
 FIRST_LOOKS: Final = 1024  # at first records, before those of files beside the bounds
@@ -330,9 +332,28 @@ def _between(times: Mapping[int, int], count: int, low: int | None, high: int | 
 
 def bytes_per_task(byte_count: int, options: ReadOptions) -> int:
     """Return how many of so many bytes a task reads: as asked, in about `MOST_TASKS` at most."""
-    wanted = min(options.max_split_bytes, -(-byte_count // options.min_partitions))
+    most = split_bytes(byte_count, options.max_split_bytes)
     # Pieces that do not fit together leave half a task empty at worst.
-    return max(1, wanted, -(-2 * byte_count // MOST_TASKS))
+    least = max(1, -(-2 * byte_count // MOST_TASKS))
+    return max(least, min(most, -(-byte_count // options.min_partitions)))
+
+
+def split_bytes(byte_count: int, asked: int) -> int:
+    """Return the most bytes of a split, as asked: more where that would be many tiny tasks."""
+    least = min(LEAST_SPLIT_BYTES, -(-byte_count // FEW_TASKS))
+    if asked < least:
+        _warn_of_tiny_splits(asked)
+    return max(asked, least, -(-2 * byte_count // MOST_TASKS))
+
+
+@cache
+def _warn_of_tiny_splits(asked: int) -> None:
+    what = (
+        f"splits of {asked} bytes are raised, up to {LEAST_SPLIT_BYTES}: a task costs Spark 0.1 s"
+    )
+    _log.warning(
+        "plan.tiny_splits", what=what, option="maxSplitBytes", hint=f"{256 * MiB} is usual"
+    )
 
 
 def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, ...]]:
