@@ -84,8 +84,8 @@ QUIET: dict[str, Callable[[dict[str, Any]], object]] = {
 
 READS = {
     "store": """abandon acknowledged add_listener at_physical_offset by_id check_held check_open
-        check_transactions close earliest_log_timestamp earliest_timestamp end_within extension_unit find get
-        get_raw get_views look_again max_offset message_count min_offset next_queue_offset offset_at
+        check_transactions close earliest_log_timestamp earliest_timestamp end_within extension_unit find
+        get get_raw get_views look_again max_offset message_count min_offset next_queue_offset offset_at
         open prepare queue_entries queues remove_listener ring runtime_info store_timestamp topics
         topics_of wait_dispatched wait_for wait_until""",
     "memory_topics": "",

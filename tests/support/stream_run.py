@@ -59,7 +59,7 @@ class StreamRun:
         schema = row_type(self.options.read)
         self.reader = StoreStreamReader({"path": str(path), **given}, schema)
         self.reader.clock = clock
-        self.kind = self.reader.feeds.kind
+        self.kind = self.reader.kind
         self.checkpoint = Checkpoint() if checkpoint is None else checkpoint
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
@@ -90,7 +90,7 @@ class StreamRun:
         start = json.loads(self.start_text(number))
         end = json.loads(self.checkpoint.offsets[number])
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))  # noqa: S301
-        options = self.options.row_options
+        options = self.options.read
         names = [(name, ARROW_TYPES[TABLES[options.table][name]]) for name in options.columns]
         schema = pa.schema(names)
         batches = [one for task in tasks for one in read_tasks(task.value, options, schema)]

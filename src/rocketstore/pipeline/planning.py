@@ -45,6 +45,8 @@ MOST_TASKS: Final = 100_000
 """Of one read; a larger log has larger tasks. Of a million, which its heap of 1 GB does not hold,
 Spark's scheduler dies without a word to the query, which waits for ever."""
 
+LEAST_SPLIT_BYTES: Final = MiB  # and fewer only where they make few tasks all the same
+FEW_TASKS: Final = 2000
 PIECES_OF_TASK: Final = 1024  # that hold nothing: to open one costs what 256 KiB of records do
 LATE_BYTES: Final = 16 * MiB  # that are searched for a topic without a queue
 FIRST_LOOKS: Final = 1024  # at first records, before those of files beside the bounds
@@ -198,7 +200,7 @@ def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
         yield task._replace(start=start - task.segment.base, stop=stop - task.segment.base)
 
 
-def _check_whole(queue: QueueFiles, stop: int) -> None:
+def check_whole(queue: QueueFiles, stop: int) -> None:
     """Refuse a queue that lacks a file, or has entries after the zeros that should end it."""
     if stop == queue.first_offset:
         raise ScanNeeded(f"queue {queue.key} has no entries")
@@ -230,7 +232,7 @@ class _Log:
         """Return where records of a queue start, from the first to the last, if any do."""
         queue = QueueFiles(self.store.location, key)
         maximum = queue.max_offset
-        _check_whole(queue, maximum)
+        check_whole(queue, maximum)
         first = self._first_kept(queue)
         start = first if wanted.start <= first else queue.next_message(wanted.start, maximum)[0]
         stop = min(wanted.stop, maximum)
@@ -330,9 +332,28 @@ def _between(times: Mapping[int, int], count: int, low: int | None, high: int | 
 
 def bytes_per_task(byte_count: int, options: ReadOptions) -> int:
     """Return how many of so many bytes a task reads: as asked, in about `MOST_TASKS` at most."""
-    wanted = min(options.max_split_bytes, -(-byte_count // options.min_partitions))
+    most = split_bytes(byte_count, options.max_split_bytes)
     # Pieces that do not fit together leave half a task empty at worst.
-    return max(1, wanted, -(-2 * byte_count // MOST_TASKS))
+    least = max(1, -(-2 * byte_count // MOST_TASKS))
+    return max(least, min(most, -(-byte_count // options.min_partitions)))
+
+
+def split_bytes(byte_count: int, asked: int) -> int:
+    """Return the most bytes of a split, as asked: more where that would be many tiny tasks."""
+    least = min(LEAST_SPLIT_BYTES, -(-byte_count // FEW_TASKS))
+    if asked < least:
+        _warn_of_tiny_splits(asked)
+    return max(asked, least, -(-2 * byte_count // MOST_TASKS))
+
+
+@cache
+def _warn_of_tiny_splits(asked: int) -> None:
+    what = (
+        f"splits of {asked} bytes are raised, up to {LEAST_SPLIT_BYTES}: a task costs Spark 0.1 s"
+    )
+    _log.warning(
+        "plan.tiny_splits", what=what, option="maxSplitBytes", hint=f"{256 * MiB} is usual"
+    )
 
 
 def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, ...]]:

@@ -206,8 +206,12 @@ def queue_opener(location: str) -> Callable[[QueueKey], QueueFiles | BatchQueueF
 # --- which are chosen ---------------------------------------------------------------------------
 
 
-def list_queues(location: str, directory: str = CONSUME_QUEUE_DIRECTORY) -> list[QueueKey]:
-    """Return the queues that have a directory, by topic and number."""
+def list_queues(
+    location: str,
+    directory: str = CONSUME_QUEUE_DIRECTORY,
+    wants_topic: Callable[[str], bool] = bool,
+) -> list[QueueKey]:
+    """Return the queues of the topics wanted that have a directory, by topic and number."""
     files, root = files_at(location)
     topics = files.list(f"{root}/{directory}")
     if any(one.name == ROCKSDB_MARK and not one.is_directory for one in topics):
@@ -215,7 +219,7 @@ def list_queues(location: str, directory: str = CONSUME_QUEUE_DIRECTORY) -> list
     return sorted(
         QueueKey(topic.name, queue_id)
         for topic in topics
-        if topic.is_directory
+        if topic.is_directory and wants_topic(topic.name)
         for entry in files.list(topic.path)
         if entry.is_directory and (queue_id := parse_queue_id(entry.name)) is not None
     )
@@ -223,8 +227,8 @@ def list_queues(location: str, directory: str = CONSUME_QUEUE_DIRECTORY) -> list
 
 def chosen_queues(store: StorePlace, options: ReadOptions, *directories: str) -> list[QueueKey]:
     """Return the queues that the options choose and that lie in one of some directories."""
-    listed = {key for one in directories for key in list_queues(store.location, one)}
-    return sorted(key for key in listed if is_chosen(options, store, key))
+    listed = (list_queues(store.location, one, options.wants_topic) for one in directories)
+    return sorted({key for keys in listed for key in keys if is_chosen(options, store, key)})
 
 
 def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
@@ -267,6 +271,8 @@ def lost_queues(
     said |= {key for _, key, offset in read_consumer_offsets(store).rows() if offset > 0}
     known = read_known_ends(store)
     for name, one in _configured(store).items() if or_maybe and known is None else ():
+        if not options.wants_topic(name):
+            continue
         count = max(one.read_queue_nums, one.write_queue_nums)
         said |= {QueueKey(name, number) for number in range(count)}
     lost = (said | (known or set())).difference(there)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 import tracemalloc
 from datetime import UTC, datetime
 
 import pytest
 
+from rocketstore import StoreConfig
 from rocketstore.pipeline import files, planning, stores
+from rocketstore.pipeline.jobs import execution
+from rocketstore.pipeline.jobs.audit.audit_plan import find_places, log_cuts
 from rocketstore.pipeline.log_read import read_split
 from support.archiving import archived
 from support.pipeline_tables import plan_table, read_table
@@ -128,6 +132,41 @@ def test_more_bytes_than_spark_bears_tasks_for_are_read_by_larger_tasks(sparse, 
     assert sum(part.byte_count for task in tasks for part in task) == sum(
         part.byte_count for part in whole
     )
+
+
+def test_tiny_splits_are_raised_where_they_would_be_many_tasks(sparse, caplog):
+    root, _ = sparse
+    planning._warn_of_tiny_splits.cache_clear()
+    tasks = plan_table(root, maxSplitBytes="4k")
+    assert sum(map(len, tasks)) <= planning.MOST_TASKS + FILES
+    assert "plan.tiny_splits" in caplog.text
+    assert "splits of 4096 bytes are raised" in caplog.text
+    # An audit and a rebuild cut what is stored of the same log by the same rule.
+    caplog.clear()
+    cuts = log_cuts(find_places(str(root), StoreConfig()), 1)
+    assert len(cuts) <= planning.FEW_TASKS + FILES
+    assert planning.split_bytes(1 << 40, 1) == -(-(2 << 40) // planning.MOST_TASKS)
+    assert planning.split_bytes(4 << 30, 1) == planning.LEAST_SPLIT_BYTES
+    assert planning.split_bytes(2000, 1) == 1
+
+
+def test_more_tasks_than_spark_bears_share_partitions_in_their_order(monkeypatch):
+    monkeypatch.setattr(execution, "MOST_TASKS", 4)
+    found = []
+
+    class Session:
+        def createDataFrame(self, rows):  # noqa: N802 - Spark's name
+            found.append(rows)
+            return self
+
+        def repartitionById(self, *given):  # noqa: N802 - Spark's name
+            found.append(given)
+
+    execution.task_rows(Session(), range(10))
+    execution.task_rows(Session(), [])
+    assert found[0].column("number").to_pylist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
+    assert [pickle.loads(one) for one in found[0].column("task").to_pylist()] == [*range(10)]  # noqa: S301
+    assert (found[1], found[3]) == ((4, "number"), (1, "number"))
 
 
 def test_a_hole_is_a_question_to_the_disk(tmp_path):

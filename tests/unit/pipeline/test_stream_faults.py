@@ -13,7 +13,7 @@ from pyarrow import fs
 from rocketstore import Message
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline import files
-from rocketstore.pipeline.streaming import live_feeds
+from rocketstore.pipeline.streaming import live_log, live_queues
 from rocketstore.units import QueueKey
 from support.clock import Clock
 from support.golden_stores import LOGS, golden_store
@@ -37,10 +37,12 @@ ALL = {"startingOffsets": "earliest"}
 LOG_FILE_BYTES_OF_CUT = 4096
 
 
-@pytest.fixture(params=MODES)
-def mode(request):
-    """Options of either way to follow a store."""
-    return MODES[request.param]
+@pytest.fixture(params=[*MODES, "entries"])
+def mode(request, monkeypatch):
+    """Options of either way to follow a store; queues are looked at first in long batches."""
+    if request.param == "entries":
+        monkeypatch.setattr(live_queues, "LONG_BYTES", 0)
+    return MODES.get(request.param, MODES["queues"])
 
 
 @pytest.fixture
@@ -129,12 +131,8 @@ def test_an_accepted_loss_goes_on_behind_the_saved_offset_and_is_counted(
     caplog.set_level(logging.WARNING)
     again = tolerant(root, run, **mode)
     rows = flat(again.drain())
-    if mode:
-        # Queue offsets 0 to 9 were read.
-        assert [row["queueOffset"] for row in rows] == [10, 11, 12]
-    else:
-        end = int(json.loads(run.checkpoint.offsets[-1])["log"]["store"]["offset"])
-        assert places_of(rows) == [at for at in new if at >= end]
+    end = int(json.loads(run.checkpoint.offsets[-1])[run.kind]["store"]["offset"])
+    assert places_of(rows) == [at for at in new if at >= end]
     assert rows
     assert len(again.reader.losses.accepted) == 1
     assert "stream.loss count=1" in caplog.text
@@ -362,34 +360,18 @@ def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [3, 20, 40])
-def test_a_topic_that_was_deleted_and_made_anew_is_a_loss(root, count):
+def test_a_topic_that_was_deleted_and_made_anew_has_lost_nothing(root, count):
     log = CutLog(root)
-    log.put(20, b"old")
-    run = StreamRun(root, **ALL, subscribe="TopicA")
-    run.drain()
+    put = log.put(20, b"old")
+    run = StreamRun(root, **ALL, subscribe="TopicA", maxOffsetsPerTrigger=12)
+    assert places_of(run.batch()) == put[:12]
     key = QueueKey("TopicA", 0)
     for path in log.files.queue_directory(key).iterdir():
         path.unlink()
-    assert run.batch() is None
     log.files.next_offsets.clear()
-    new = log.put(count, b"new")
-    with pytest.raises(StoreError, match=r"data loss.*expected number 19 at .*made again"):
-        run.batch()
-    again = tolerant(root, run, subscribe="TopicA")
-    assert sorted_places(again.drain()) == new
-
-
-def test_records_of_a_topic_that_was_deleted_are_no_rows_of_the_one_made_anew(root):
-    log = CutLog(root)
-    put = log.put(1, b"x", topic="TopicB")
-    log.put(5, b"old")
-    key = QueueKey("TopicA", 0)
-    for path in log.files.queue_directory(key).iterdir():
-        path.unlink()
-    del log.files.next_offsets[key]
-    put += log.put(3, b"new")
-    run = StreamRun(root, **ALL, subscribePattern="Topic.*")
-    assert sorted_places(run.drain()) == put
+    put += log.put(count, b"new")
+    # Deleted queues are no deleted records: the log has those of before and of after.
+    assert sorted_places(run.drain()) == put[12:]
 
 
 def test_a_store_that_is_not_there_any_more_is_named(tmp_path, mode):
@@ -434,7 +416,7 @@ def read_at(root, offset, size):
 @pytest.mark.parametrize("limit", [2, 30, 1000])
 @pytest.mark.parametrize("zero", [True, False])
 def test_an_end_that_was_seen_is_forgotten_when_the_log_is_cut(root, zero, limit, monkeypatch):
-    monkeypatch.setattr(live_feeds, "NEAR_BYTES", 0)
+    monkeypatch.setattr(live_log, "NEAR_BYTES", 0)
     log = CutLog(root)
     put = log.put(40, b"in the first file, and in the second one a little")
     assert put[-1] > LOG_FILE_BYTES_OF_CUT
@@ -464,15 +446,16 @@ def test_an_entry_ahead_of_its_record_waits_for_it(root, length):
     assert sorted_places(run.drain()) == last[1:]
 
 
-def test_records_that_are_not_dispatched_yet_come_with_their_entries(root):
+def test_records_that_are_not_dispatched_yet_come_once_and_do_not_wait_for_their_entries(root):
     log = CutLog(root)
     put = log.put(5, b"x")
     key = QueueKey("TopicA", 0)
-    at = log.files.put("TopicA", b"late", dispatch=False, store_timestamp_ms=5_000)
+    put.append(log.files.put("TopicA", b"late", dispatch=False, store_timestamp_ms=5_000))
+    size = log.files.end - put[-1]
     run = StreamRun(root, **ALL, subscribe="TopicA")
     assert sorted_places(run.drain()) == put
-    log.files.write_entry(key, 5, at, log.files.end - at)
-    assert sorted_places(run.drain()) == [at]
+    log.files.write_entry(key, 5, put[-1], size)
+    assert run.batch() is None
 
 
 def test_records_that_an_earlier_log_left_behind_are_not_read(root):
@@ -632,7 +615,9 @@ def test_a_record_that_is_not_what_its_entry_says_is_counted(root, caplog):
         run.run_planned()
     caplog.set_level(logging.WARNING)
     again = tolerant(root, run, **ALL, subscribe="TopicA")
-    assert sorted_places(again.drain()) == [at for at in put if at != put[12]]
+    rows = flat(again.drain())
+    assert sorted(places_of(rows)) == put
+    assert [row["queueOffset"] for row in rows] == [*range(12), 999, *range(13, 40)]
     assert "expected 40 records" in caplog.text
 
 

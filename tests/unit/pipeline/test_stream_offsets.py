@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -31,9 +32,10 @@ PLACES = st.builds(Place, NUMBERS, since=st.none() | NUMBERS) | st.builds(
     Place, NUMBERS, NUMBERS, CRCS, st.none() | NUMBERS
 )
 NAMES = st.text(min_size=1, max_size=5)
-LOGS = st.dictionaries(st.tuples(NAMES), PLACES)
-QUEUE_PLACES = st.dictionaries(st.tuples(NAMES, NAMES, st.integers(0, 9).map(str)), PLACES)
-OFFSETS = st.tuples(st.just(LOG), LOGS) | st.tuples(st.just(QUEUES), QUEUE_PLACES)
+FIRSTS = st.dictionaries(NAMES, st.dictionaries(st.integers(0, 9).map(str), NUMBERS))
+BEGINNINGS = st.builds(Place, NUMBERS, first=FIRSTS, until=NUMBERS)
+LOGS = st.tuples(st.just(LOG), st.dictionaries(NAMES, PLACES))
+OFFSETS = LOGS | st.tuples(st.just(QUEUES), st.dictionaries(NAMES, PLACES | BEGINNINGS))
 
 
 def parse(**given_options):
@@ -63,7 +65,7 @@ def test_equal_offsets_are_equal_text(offset):
 
 
 def test_a_checkpoint_of_the_other_kind_is_refused_with_what_to_do():
-    saved = to_json(LOG, {("a",): Place(1)})
+    saved = to_json(LOG, {"a": Place(1)})
     with pytest.raises(ConfigError, match=r"the whole log, not queues.*Location of its own"):
         from_json(saved, QUEUES)
     with pytest.raises(ConfigError, match=r"follows queues .* not the whole log"):
@@ -84,6 +86,23 @@ def test_a_checkpoint_of_the_other_kind_is_refused_with_what_to_do():
 def test_what_is_no_offset_is_refused(saved):
     with pytest.raises(ConfigError, match="offset is not one of this version"):
         from_json(saved, LOG)
+
+
+def test_a_checkpoint_of_the_first_version_is_refused_with_the_offsets_to_go_on_from():
+    of_queues = {"a": {"t": {"0": {"offset": 23, "record": 4500, "crc": 1}, "1": {"offset": 7}}}}
+    with pytest.raises(ConfigError, match=r"an offset of each queue \(version 1\)") as caught:
+        from_json({"version": 1, QUEUES: of_queues}, QUEUES)
+    hint = str(caught.value.hint)
+    assert "give this query a checkpointLocation of its own" in hint
+    starts = re.search(r"option\(\"startingOffsets\", '(.*)'\)", hint)[1]
+    wanted = {QueuePlace("t", "a", 0): 23, QueuePlace("t", "a", 1): 7, None: EARLIEST}
+    assert parse(subscribe="t", startingOffsets=starts).starts == wanted
+    of_many = {"a": {f"t{number}": {"0": {"offset": 23}} for number in range(100)}}
+    with pytest.raises(ConfigError, match=r"its last offsets as startingOffsets$"):
+        from_json({"version": 1, QUEUES: of_many}, QUEUES)
+    # Of a whole log nothing has changed.
+    saved = {"version": 1, LOG: {"a": {"offset": 5, "record": 3, "crc": 1, "since": 0}}}
+    assert from_json(saved, LOG) == {"a": Place(5, 3, 1, 0)}
 
 
 # --- options ------------------------------------------------------------------------------------
@@ -128,6 +147,8 @@ def test_limits_are_numbers_and_sizes():
         ("startingTimestamp", "yesterday"),
         ("minOffsetsPerTrigger", "0"),
         ("maxTriggerDelay", "5s"),
+        ("triggerLimitOf", "all"),
+        ("triggerLimitOf", "each"),
         ("startingOffsetsByTimestamp", "yesterday"),
         ("startingOffsetsByTimestamp", '{"broker-a":-1}'),
         ("startingOffsetsByTimestamp", '{"t":{"0":5}}'),

@@ -16,6 +16,7 @@ from rocketstore import errors
 from rocketstore.errors import RocketStoreError, SparkJobError
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.environment import plain_errors
+from rocketstore.pipeline.planning import MOST_TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,13 +76,14 @@ def row_batch(rows: Iterable[Sequence[Any]], schema: str) -> pa.RecordBatch:
 
 
 def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
-    """Return a DataFrame with a row for each task, in a partition of its own."""
+    """Return a DataFrame with a row for each task, in partitions of one, or of many in a row."""
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
-    numbers = pa.array(range(len(tasks)), pa.int32())
+    count = max(1, min(len(tasks), MOST_TASKS))
+    numbers = pa.array((at * count // len(tasks) for at in range(len(tasks))), pa.int32())
     pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())
     rows = pa.table({"number": numbers, "task": pickled})
-    return spark.createDataFrame(rows).repartitionById(max(1, len(tasks)), "number")
+    return spark.createDataFrame(rows).repartitionById(count, "number")
 
 
 @contextmanager

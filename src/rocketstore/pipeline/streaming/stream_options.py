@@ -1,11 +1,13 @@
 """What a stream is asked for, and how far it has come, as Spark keeps that in its checkpoint.
 
-A place is the number of what comes next (a physical offset, or a queue offset), evidence of the
-record before it (where it starts, and the CRC-32 of all its bytes), and where its batch began,
-since Spark asks for the initial offset again after a restart::
+A place in the log of a store is a physical offset, evidence of the record before it (where it
+starts, and the CRC-32 of all its bytes), and where its batch began, since Spark asks for the
+initial offset again after a restart. It stands for all queues of the store; those that begin after
+the stream does are kept with their first numbers `until` the stream has passed them all::
 
     {"version": 1, "log": {"broker-a": {"offset": 4711, "record": 4500, "crc": 1234, "since": 80}}}
-    {"version": 1, "queues": {"broker-a": {"orders": {"0": {"offset": 23, "record": 4500, ...}}}}}
+    {"version": 2, "queues": {"broker-a": {"offset": 4711, ..., "since": 80,
+                                           "first": {"orders": {"0": 23}}, "until": 9000}}}
 
 Evidence of the record *at* a place would be impossible at the end of a log, where a stream usually
 is.
@@ -14,24 +16,25 @@ is.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline import option_table, options
 from rocketstore.pipeline.columns import RECORD_TABLES
-from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, GivenOptions, QueuePlace
+from rocketstore.pipeline.options import EARLIEST, LATEST, GivenOptions, QueuePlace
+from rocketstore.pipeline.queues import ALL_OFFSETS
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import numpy as np
     import numpy.typing as npt
 
-VERSION: Final = 1
 LOG: Final = "log"
 QUEUES: Final = "queues"
+VERSIONS: Final = {LOG: 1, QUEUES: 2}  # of an offset; the first one of queues had a place of each
 WHOLE_LOG: Final = QueueKey("", -1)  # a store's log where options name queues
 
 _FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribePattern or assign)"}
@@ -40,68 +43,88 @@ _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _STARTS: Final = ("startingOffsets", "startingTimestamp", _BY_TIME)
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
 
-Key = tuple[str, ...]  # of a log (broker,), of a queue (broker, topic, queue id)
+_MOST_HINT: Final = 2000  # characters of startingOffsets that an error repeats
+
 Starts = dict[QueuePlace | None, int]
 
 
 class Place(NamedTuple):
-    """What comes next, the record before it if it is known, and where the batch began."""
+    """What comes next, the record before it if it is known, and where the batch began.
+
+    Up to `until`, queues in `first` (by topic and queue id) begin at a number of their own.
+    """
 
     offset: int
     record: int | None = None
     crc: int | None = None
     since: int | None = None
+    first: dict[str, dict[str, int]] | None = None
+    until: int | None = None
+
+    def begun(self) -> Place:
+        """Return the place where the next batch begins, without what is passed."""
+        is_passed = self.until is not None and self.until <= self.offset
+        place = self._replace(first=None, until=None) if is_passed else self
+        return place._replace(since=self.offset)
 
 
-Places = dict[Key, Place]
+Places = dict[str, Place]
+
+
+def ranges_of(place: Place) -> tuple[tuple[QueueKey, range], ...]:
+    """Return the queues that begin at a number of their own, each with those that are wanted."""
+    return tuple(
+        (QueueKey(topic, int(queue_id)), range(number, ALL_OFFSETS.stop))
+        for topic, queues in (place.first or {}).items()
+        for queue_id, number in queues.items()
+    )
 
 
 def to_json(kind: str, places: Places) -> dict[str, Any]:
     """Return an offset as Spark keeps it; equal offsets give equal text."""
     kept = {
-        key: {name: n for name, n in place._asdict().items() if n is not None}
-        for key, place in places.items()
+        name: {field: n for field, n in places[name]._asdict().items() if n is not None}
+        for name in sorted(places)
     }
-    return {"version": VERSION, kind: nested(kept)}
+    return {"version": VERSIONS[kind], kind: kept}
 
 
 def from_json(saved: dict[str, Any], kind: str) -> Places:
     """Return an offset that a checkpoint holds, unless that is another version's or query's."""
     other = QUEUES if kind == LOG else LOG
     try:
-        if saved.get("version") == VERSION and other not in saved:
-            return dict(_flat(saved[kind], 1 if kind == LOG else 3))
+        if saved.get("version") == VERSIONS[kind] and other not in saved:
+            return {name: Place(**one) for name, one in saved[kind].items()}
+        starts = _starts_of_first_version(saved)
     except (KeyError, TypeError, AttributeError):
-        pass  # its content is not an offset either
+        starts = ""  # its content is not an offset either
     problem = f"its offset is not one of this version: {saved!r:.200}"
+    hint = "give this query a checkpointLocation of its own"
     if other in saved:
         problem = f"it is of a query that follows {_FOLLOWED[other]}, not {_FOLLOWED[kind]}"
-    hint = "give this query a checkpointLocation of its own"
+    elif starts:
+        problem = "it has an offset of each queue (version 1), and now a place in the log is kept"
+        if len(starts) <= _MOST_HINT:
+            hint += f", and to go on where it stood: option(\"startingOffsets\", '{starts}')"
+        else:
+            hint += ", and to go on where it stood its last offsets as startingOffsets"
     raise ConfigError(f"the checkpoint is of no use here: {problem}", hint=hint)
 
 
-def nested(flat: Mapping[Key, dict[str, int]]) -> dict[str, Any]:
-    """Return what is kept or shown of logs or queues as nested objects, by the parts of its key."""
-    outer: dict[str, Any] = {}
-    # Queues by number, whatever the order they were found in.
-    for key in sorted(flat, key=lambda key: (*key[:-1], key[-1].zfill(20))):
-        inner = outer
-        for part in key[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[key[-1]] = flat[key]
-    return outer
-
-
-def _flat(outer: Any, depth: int) -> Iterator[tuple[Key, Place]]:
-    if not depth:
-        yield (), Place(**outer)
-        return
-    for name, inner in outer.items():
-        yield from (((name, *key), place) for key, place in _flat(inner, depth - 1))
+def _starts_of_first_version(saved: dict[str, Any]) -> str:
+    """Return the offsets of queues that version 1 kept, as ``startingOffsets`` takes them."""
+    starts: dict[str, dict[str, dict[str, int]]] = {}
+    for broker, topics in saved[QUEUES].items() if saved.get("version") == 1 else ():
+        for topic, queues in topics.items():
+            numbers = {queue_id: place["offset"] for queue_id, place in queues.items()}
+            starts.setdefault(topic, {})[broker] = numbers
+    return json.dumps(starts) if starts else ""
 
 
 class BatchLimits(NamedTuple):
-    """Most records and bytes of a batch from one store, fewest records of all; None for no limit.
+    """Most records and bytes of a batch, fewest records of all stores; None for no limit.
+
+    The most are of each store, or `of_all` together.
 
     Law: a batch holds a record where there is one, whatever it weighs, or it would wait for ever.
     """
@@ -109,6 +132,17 @@ class BatchLimits(NamedTuple):
     max_rows: int | None = None
     max_bytes: int | None = None
     min_rows: int | None = None
+    of_all: bool = False
+
+    def share(self, stores: int, rows: int, size_bytes: int) -> BatchLimits:
+        """Return what one of some stores may have, where others have taken their part already."""
+        if not self.of_all:
+            return self
+        most_rows, most_bytes = (
+            most and max(1, (most - taken) // stores)
+            for most, taken in ((self.max_rows, rows), (self.max_bytes, size_bytes))
+        )
+        return BatchLimits(most_rows, most_bytes)
 
     def fitting(self, sizes: npt.NDArray[np.int64], rows: int = 0, size_bytes: int = 0) -> int:
         """Return how many of some records fit when `rows` of `size_bytes` were taken already."""
@@ -146,16 +180,11 @@ class StreamOptions:
         what = f"queues of {chosen}" if read.has_topic_choice else "the whole log"
         return f"{what} in {', '.join(read.locations)}"
 
-    @property
-    def row_options(self) -> options.ReadOptions:
-        """The part of `read` that still has to be checked for a record of the batch."""
-        return replace(self.read, topics=None, topic_pattern=None, queues=None)
 
-
-def named_place(named: Starts, broker: str, queue: QueueKey) -> int | None:
-    """Return the number that is given to a queue, or to all of them; its own broker's wins."""
-    places = (QueuePlace(queue.topic, name, queue.queue_id) for name in (broker, ANY_BROKER))
-    return next((named[one] for one in (*places, None) if one in named), None)
+def place_of_log(named: Starts, broker: str) -> int | None:
+    """Return the number that is given to the log of a store, or to all that a stream follows."""
+    own = QueuePlace(WHOLE_LOG.topic, broker, WHOLE_LOG.queue_id)
+    return named.get(own, named.get(None))
 
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
@@ -171,7 +200,11 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     most, least = (values.number(f"{one}OffsetsPerTrigger", 1) for one in ("max", "min"))
     if least is not None and most is not None and least > most:
         raise values.refused("minOffsetsPerTrigger", f"is more than maxOffsetsPerTrigger, {most}")
-    for name, needed in (("maxTriggerDelay", ["minOffsetsPerTrigger"]), (_STRATEGY, _STARTS[1:])):
+    for name, needed in (
+        ("maxTriggerDelay", ["minOffsetsPerTrigger"]),
+        ("triggerLimitOf", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"]),
+        (_STRATEGY, _STARTS[1:]),
+    ):
         if name in values and not any(one in values for one in needed):
             raise values.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
     since_ms = values.timestamp_ms("startingTimestamp")
@@ -183,12 +216,14 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     times_ms = _numbers(values, read, _BY_TIME) if _BY_TIME in values else {}
     # Each with the default of those who use its names.
     strategies = ("error", "latest") if read.has_kafka_names else ("latest", "error")
+    limit_of = ("all", "store") if read.has_kafka_names else ("store", "all")
+    of_all = values.one_of("triggerLimitOf", limit_of) == "all"
     return StreamOptions(
         read,
         starts=starts,
         start_times_ms=times_ms if since_ms is None else {None: since_ms},
         must_have_time=values.one_of(_STRATEGY, strategies) == "error",
-        limits=BatchLimits(most, values.byte_count("maxBytesPerTrigger"), least),
+        limits=BatchLimits(most, values.byte_count("maxBytesPerTrigger"), least, of_all),
         longest_wait_s=values.seconds("maxTriggerDelay", 15 * 60),
     )
 

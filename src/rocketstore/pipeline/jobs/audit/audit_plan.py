@@ -38,7 +38,7 @@ from rocketstore.format.index_file import (
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
 from rocketstore.pipeline import log_read
 from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, side_by_side
-from rocketstore.pipeline.planning import SplitTask, cut, grouped
+from rocketstore.pipeline.planning import SplitTask, cut, grouped, split_bytes
 from rocketstore.pipeline.stores import (
     Segment,
     SegmentState,
@@ -270,17 +270,19 @@ def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[SplitTask,
         raise ValueError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
     store = StorePlace(places.location, "", places.is_live)
     whole = places.sizes.commit_log_file_bytes
-    parts = list[SplitTask]()
+    files = list[SplitTask]()
     for base, size, path in places.log.files:
         with opened(places.location, path) as file:
             stop = min(file.data_stop(size), size)
         segment = Segment(path, base, size, whole, SegmentState.WHOLE, is_last=False)
         known = None if places.is_live else stop
-        parts += cut(SplitTask(store, segment, 0, stop, data_stop=known), max_split_bytes)
+        files.append(SplitTask(store, segment, 0, stop, data_stop=known))
+    step = split_bytes(sum(one.byte_count for one in files), max_split_bytes)
+    parts = [part for one in files for part in cut(one, step)]
     first = places.log.files[0].base if places.log.files else 0
     nothing = Segment("", first, 0, whole, SegmentState.MISSING, is_last=True)
     parts = parts or [SplitTask(store, nothing, 0, 0)]
-    return grouped(parts, max_split_bytes, lambda part: part.byte_count)
+    return grouped(parts, step, lambda part: part.byte_count)
 
 
 def scanned(part: SplitTask) -> Iterator[ScanBatch]:

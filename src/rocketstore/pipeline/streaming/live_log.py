@@ -1,0 +1,271 @@
+"""A log as a stream follows it while others write, cut and delete it.
+
+Law: a stream only stands after a record that is valid by chain and CRC. Bytes after the last such
+record, such as a torn one, are left to a later look. No lock is taken, so:
+
+- A break is believed only when a second look with fresh bytes finds it at the same place: the
+  writer may be filling a page that was copied before the one after it.
+- After a break in the file that is being written, records may be what an earlier, longer log left
+  there (decision 0004). They are taken for the log's only when the broken record's length leads to
+  them, or when they are not older than the record before the break.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from rocketstore.errors import FormatError
+from rocketstore.format.record import BLANK_MAGIC, decode_record
+from rocketstore.pipeline.files import opened, read_part
+from rocketstore.pipeline.log_read import scanned
+from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time
+from rocketstore.pipeline.stores import list_segments, segment_at
+from rocketstore.pipeline.streaming.stream_options import Place
+from rocketstore.units import ByteRange, MiB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from rocketstore.format.stored_message import StoredMessage
+    from rocketstore.pipeline.log_read import Losses
+    from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.pipeline.streaming.stream_options import BatchLimits
+    from rocketstore.scan.columns import RecordColumns
+    from rocketstore.scan.scanner import ScanBatch
+
+    Numbers: TypeAlias = npt.NDArray[np.int64]
+
+NEAR_BYTES: Final = MiB  # before where a log ended lately: there a look for its end begins
+LOOK_BYTES: Final = 8 * MiB
+"""Without a record are the end of a file that is being written, however long it is: its zeros may
+be there already, and to read a gigabyte of them for each batch costs more than the batch."""
+
+
+class Move(NamedTuple):
+    """The part of a log in a batch: from `begin` to the place `goal`."""
+
+    log: LiveLog
+    begin: Place
+    goal: Place
+
+
+class LiveLog:
+    """The log of one store; bounds are looked up once.
+
+    `begin` is where the next batch begins. Where that is far from the end, the end is found from
+    `ended`, where it was lately: a longer log may have ended there that was cut meanwhile, so what
+    comes after `sure_stop` is no part of a batch before it was looked for again.
+    """
+
+    def __init__(
+        self,
+        store: StorePlace,
+        options: ReadOptions,
+        begin: Place | None = None,
+        ended: Place | None = None,
+    ) -> None:
+        self.store, self.options = store, options
+        self.segments = list_segments(store)
+        self.start = self.segments[0].base if self.segments else 0
+        tail = next((one.base for one in self.segments if one.is_last), self.start)
+        is_far = begin is not None and begin.offset < tail
+        self.sure_stop = tail if is_far and ended is not None else None
+        self._near = ended if is_far else begin
+
+    def __str__(self) -> str:
+        return self.store.location
+
+    def record(self, offset: int) -> tuple[StoredMessage | None, int, str]:
+        """Return the intact record at a physical offset, its CRC-32, and a description of it."""
+        segment = segment_at(self.segments, offset)
+        if segment is None or segment.is_missing:
+            return None, 0, "nothing"
+        position, left = offset - segment.base, segment.base + segment.file_size - offset
+        with opened(self.store.location, segment.path) as file:
+            data = file.read(position, min(128, left))
+            total = int.from_bytes(data[:4], "big", signed=True)
+            if len(data) < total <= left:
+                data = file.read(position, total)
+        if not data.strip(b"\0"):
+            return None, 0, "zeros" if data else "nothing"
+        try:
+            found = decode_record(data, 0, base=offset)
+        except FormatError as error:
+            return None, 0, f"no record ({error.message})"
+        crc = zlib.crc32(data[: found.size])
+        return found, crc, f"a record with CRC {crc:08x}"
+
+    def cut_before(self, place: Place) -> str | None:
+        """Return what was expected and found unless a place's evidence, which it has, is there."""
+        assert place.record is not None
+        record, crc, what = self.record(place.record)
+        if record is not None and crc == place.crc:
+            return None
+        return (
+            f"expected before it, at physical offset {place.record}, a record with CRC "
+            f"{place.crc:08x}, found {what}: the log was cut and written again, or damaged"
+        )
+
+    def after(self, offset: int) -> Place:
+        """Return the place after a record: in the next file if only filler follows it."""
+        (record, crc, _), segment = self.record(offset), segment_at(self.segments, offset)
+        if record is None or segment is None:
+            return Place(offset)
+        stop, file_stop = offset + record.size, segment.base + segment.file_size
+        filler = (file_stop - stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
+        found = read_part(self.store.location, segment.path, stop - segment.base, len(filler))
+        return Place(file_stop if found == filler else stop, offset, crc)
+
+    @cached_property
+    def end(self) -> Place:
+        """What comes after the last record that can be believed."""
+        position, last, near = self.start, None, self._near
+        for segment in (one for one in self.segments if one.is_last):
+            start = segment.base
+            if near and near.record and near.record > start and self.problem(near) is None:
+                start = max(start, near.record - NEAR_BYTES)
+            found, position = self._checked_end(segment, start)
+            if found is None:
+                found, position = self._checked_end(segment, segment.base)
+            last = last if found is None else found
+            if position < segment.base + segment.file_size:
+                break
+        place = Place(position) if last is None else self.after(last)
+        return place if place.offset == position else Place(position)
+
+    def _checked_end(self, segment: Segment, position: int) -> tuple[int | None, int]:
+        """Return the last record of a file being written, and where the next one begins."""
+        last = last_ms = None
+        seen_breaks: set[int] = set()
+        stop, is_again = segment.base + segment.size, True
+        while is_again and position < stop:
+            begin, is_again, look_stop = position, False, min(position + LOOK_BYTES, stop)
+            for batch in self._batches(segment, position, look_stop):
+                columns = batch.columns
+                if len(columns) and batch.run_starts:
+                    is_again = position not in seen_breaks
+                    seen_breaks.add(position)
+                    head = read_part(self.store.location, segment.path, position - segment.base, 4)
+                    leads_on = position + int.from_bytes(head, "big") == columns.physical_offset[0]
+                    is_newer = last_ms is None or columns.store_timestamp[0] >= last_ms
+                    if is_again or not (leads_on or is_newer):
+                        break
+                if len(columns):
+                    last = int(columns.physical_offset[-1])
+                    last_ms = int(columns.store_timestamp[-1])
+                    position = last + int(columns.size[-1])
+                if [one.physical_offset for one in batch.blanks] == [position]:
+                    position = segment.base + segment.file_size
+            is_again = is_again or (begin < position and look_stop < stop)
+        return last, position
+
+    def problem(self, place: Place) -> str | None:
+        """Return what was expected and found where a place does not hold."""
+        if place.offset < self.start:
+            gone = self.gone(place.offset, self.start)
+            begins = f"expected it in the log, found that the log begins at {self.start}"
+            return None if gone is None else f"{begins}: {gone}"
+        if place.record is not None and place.record >= self.start:
+            return self.cut_before(place)
+        record, _, what = self.record(place.offset)
+        if record is not None or place.offset in (self.start, self.end.offset):
+            return None
+        return f"expected a record's start or the log's end, found {what}"
+
+    def resume(self, place: Place) -> int:
+        """Return the first record at a place that does not hold or after it, else the end."""
+        if place.offset <= self.start:
+            return self.start
+        return next(self.records(place.offset, self.end.offset), self.end.offset)
+
+    def first_since(self, since_ms: int) -> int | None:
+        """Return the first record that was stored at a time or later."""
+        files = in_time(self.store, self.segments, since_ms, None)
+        begin = files[0].base if files else self.start
+        return next(self.records(begin, self.end.offset, since_ms), None)
+
+    def over(self, start: int, stop: int) -> list[Segment]:
+        """Return the files, there or missing, that have some of a range."""
+        return [
+            one for one in self.segments if max(start, one.base) < min(stop, one.base + one.size)
+        ]
+
+    def _batches(self, segment: Segment, start: int, stop: int) -> Iterator[ScanBatch]:
+        """Yield what starts in a stretch of a file, given by physical offsets."""
+        end = min(segment.size, stop - segment.base)
+        split = SplitTask(self.store, segment, start - segment.base, end, data_stop=end)
+        with opened(self.store.location, segment.path) as file:
+            # Looks begin at a record that was checked.
+            yield from scanned(split, file, lookback_bytes=4096)
+
+    def scan(self, start: int, stop: int) -> Iterator[RecordColumns]:
+        """Yield the intact records that start in a stretch of the log."""
+        for one in self.over(start, stop):
+            if not one.is_missing:
+                for batch in self._batches(one, max(start, one.base), stop):
+                    yield batch.columns
+
+    def records(self, start: int, stop: int, since_ms: int = 0) -> Iterator[int]:
+        """Yield where records of a stretch of the log start that were stored at a time or later."""
+        for columns in self.scan(start, stop):
+            yield from columns.physical_offset[columns.store_timestamp >= since_ms].tolist()
+
+    def gone(self, start: int, stop: int) -> str | None:
+        """Return what the stream lacks because a stretch of the log is not there any more."""
+        return f"{stop - start} bytes were deleted"
+
+    def has_some(self, begin: Place, goal: Place) -> bool:
+        """Whether there is something between two places that makes a batch worth its while."""
+        return goal.offset > begin.offset
+
+    def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Numbers, Numbers]]:
+        """Yield where the records of a batch start, and their sizes, in the order of the log."""
+        for columns in self.scan(begin.offset, stop):
+            yield columns.physical_offset, columns.size
+
+    def cut(self, begin: Place, goal: Place, limits: BatchLimits) -> tuple[Place, int, int]:
+        """Return the place after the last record that fits, and records and bytes before it."""
+        stop, rows, size_bytes, last = goal, 0, 0, 0
+        for places, sizes in self.wanted(begin, goal.offset):
+            count = limits.fitting(sizes, rows, size_bytes)
+            if count:
+                rows += count
+                size_bytes += int(sizes[:count].sum())
+                last = int(places[count - 1])
+            if count < len(sizes):
+                stop = self.after(last)
+                if stop.offset == last:  # an entry led to a damaged record
+                    stop = Place(self.resume(stop))
+                break
+        if self.sure_stop is not None and self.sure_stop < stop.offset:
+            stop = min(stop, LiveLog(self.store, self.options).end, key=lambda one: one.offset)
+        return stop, rows, size_bytes
+
+    def ranges(self, begin: Place, goal: Place) -> Iterable[ByteRange]:
+        """Return the stretches between two places that tasks read."""
+        return [ByteRange(begin.offset, goal.offset)]
+
+    def tasks(self, begin: Place, goal: Place, losses: Losses) -> Iterator[SplitTask]:
+        """Yield the byte ranges of a batch."""
+        for one in self.over(begin.offset, goal.offset):
+            if one.is_missing and (gone := self.gone(one.base, one.base + one.size)):
+                what = f"{one.path} is missing: expected {one.size} bytes of the log from physical "
+                what += f"offset {one.base} on, found none: {gone}"
+                losses.report(what, f"the stream goes on at {one.base + one.size}")
+        step = bytes_per_task(goal.offset - begin.offset, self.options)
+        for start, stop in self.ranges(begin, goal):
+            yield from self.splits(start, stop, step)
+
+    def splits(self, start: int, stop: int, step: int) -> Iterator[SplitTask]:
+        """Yield splits that cover what is there of a range of the log."""
+        for one in self.over(start, stop):
+            if not one.is_missing:
+                first, last = max(0, start - one.base), min(one.size, stop - one.base)
+                data_stop = min(one.size, last + LOOK_BYTES)
+                yield from cut(SplitTask(self.store, one, first, last, data_stop=data_stop), step)

@@ -1,0 +1,301 @@
+"""The chosen queues of a store as a stream follows them: by what the records of its log say.
+
+A batch lies between two places in the log, and its rows are the records there that state a chosen
+topic and queue and call for an entry, whether or not they have one yet. Entries say where a queue
+begins, which stretches of a long batch have none of its records, and what a stretch that is gone
+held.
+
+Law: an entry leaves out bytes only after the records at both ends of its stretch were looked at
+and all entries between them rise. Where a queue cannot be relied upon (`ScanNeeded`), or where
+there are many, the log is read.
+Law: looks at queues are for a stream's start, for long batches and after a loss. A trigger costs
+what has come, and not what queues there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rocketstore.errors import FormatError, StoreDamagedError, StoreError
+from rocketstore.events import get_logger
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
+from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
+from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
+from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, check_whole
+from rocketstore.pipeline.projection import wanted_records
+from rocketstore.pipeline.queues import QueueFiles, ScanNeeded, chosen_queues, lost_queues
+from rocketstore.pipeline.stores import segment_at, store_timestamp_ms
+from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, LiveLog
+from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
+from rocketstore.rules.extra_queues import offset_in
+from rocketstore.units import ByteRange, GiB, MiB, QueueKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rocketstore.pipeline.log_read import Losses
+    from rocketstore.pipeline.streaming.live_log import Numbers
+    from rocketstore.pipeline.streaming.stream_options import BatchLimits, StreamOptions
+
+LONG_BYTES: Final = 256 * MiB  # of a batch: to look at queues first costs less than to read it
+LIMITED_ENTRIES: Final = 2_000_000  # held of a store at a time: 32 MB
+CUT_BYTES: Final = GiB  # that the driver reads for a limit, to the end of a file; then a batch ends
+MOST_COUNTED: Final = 1000  # queues in which a loss is counted; of more it is told in bytes
+
+_log = get_logger(__name__)
+
+
+def nothing_since(feed: object, since_ms: int) -> StoreError:
+    """Return the error that nothing was stored since a time at which a stream has to begin."""
+    hint = 'to begin at its end: startingOffsetsByTimestampStrategy "latest"'
+    return StoreError(f"{feed}: nothing was stored at {since_ms} ms or later", hint=hint)
+
+
+class LiveQueues(LiveLog):
+    """The log of one store, of which some topics or queues are wanted."""
+
+    @cached_property
+    def queues(self) -> list[QueueFiles]:
+        """The chosen queues that have a directory; a light queue's records are of other topics."""
+        keys = chosen_queues(self.store, self.options, CONSUME_QUEUE_DIRECTORY)
+        location = self.store.location
+        return [QueueFiles(location, key) for key in keys if not key.topic.startswith(LMQ_PREFIX)]
+
+    # --- where it begins ------------------------------------------------------------------------
+
+    def first_place(self, options: StreamOptions, losses: Losses) -> Place:
+        """Return where a stream begins whose queues begin at numbers or times of their own.
+
+        Queues that are not named begin where the log does.
+        """
+        firsts: dict[str, dict[str, int]] = {}
+        begin, until = self.end.offset if self.queues else self.start, self.start
+        for queue in self.queues:
+            number = self._first_number(queue, options, losses)
+            if number == EARLIEST:
+                begin = self.start
+                continue
+            number = queue.max_offset if number == LATEST else number
+            at = self._place_of(queue, number)
+            begin, until = min(begin, at), max(until, at)
+            firsts.setdefault(queue.key.topic, {})[str(queue.key.queue_id)] = number
+        return Place(begin, first=firsts, until=until) if begin < until else Place(begin)
+
+    def _first_number(self, queue: QueueFiles, options: StreamOptions, losses: Losses) -> int:
+        """Return the number at which a queue was asked to begin, or `EARLIEST` or `LATEST`."""
+        topic, queue_id = queue.key
+        names = [QueuePlace(topic, one, queue_id) for one in (self.store.broker_name, ANY_BROKER)]
+        times_ms, starts = options.start_times_ms, options.starts
+        for since_ms in (times_ms[one] for one in names if one in times_ms):
+            number = self._first_since(queue, since_ms)
+            if number == queue.max_offset and options.must_have_time:
+                raise nothing_since(f"queue {queue.key} of {self}", since_ms)
+            return number
+        number = next((starts[one] for one in names if one in starts), EARLIEST)
+        least, most = queue.first_left(self.start), queue.max_offset
+        if number < 0 or least <= number <= most:
+            return number
+        resumed = max(least, min(number, most))
+        what = (
+            f"queue {queue.key} of {self}: startingOffsets asks for offset {number}: expected it "
+        )
+        what += f"in the queue, found {least} to {most}"
+        losses.report(what, f"the stream begins at {resumed}")
+        return resumed
+
+    def _place_of(self, queue: QueueFiles, number: int) -> int:
+        """Return a place in the log before which no record of a queue has a number or a later one.
+
+        After the last entry that is right after its record: the next one may not be dispatched yet.
+        """
+        at, entry = queue.next_message(number, queue.max_offset)
+        if entry is not None and at == number:
+            return entry.physical_offset
+        before = queue.entry(number - 1) if number else None
+        if before is None or not before.is_message or before.physical_offset < self.start:
+            return self.start
+        return self.after(before.physical_offset).offset
+
+    def _first_since(self, queue: QueueFiles, since_ms: int) -> int:
+        def is_since(entry: QueueEntry) -> bool:
+            segment = segment_at(self.segments, entry.physical_offset)
+            stored_ms = store_timestamp_ms(self.store.location, segment, entry.physical_offset)
+            return stored_ms is None or stored_ms >= since_ms  # as late as any if it has none
+
+        return queue.first_where(queue.first_left(self.start), queue.max_offset, is_since)
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def gone(self, start: int, stop: int) -> str | None:
+        """Return how many messages of the chosen queues a stretch had that is not there any more.
+
+        What the entries cannot tell, because files of the queue are gone as well, is a loss.
+        """
+        if len(self.queues) > MOST_COUNTED:
+            return super().gone(start, stop)
+        count = unknown = 0
+        for queue in self.queues:
+            first, last = self._numbers(queue, start, stop)
+            count += last - first
+            unknown += 0 < first == queue.first_offset < queue.max_offset
+        if unknown:
+            return f"{count} messages are gone, and maybe others of {unknown} queues"
+        return f"{count} messages are gone" if count else None
+
+    @staticmethod
+    def _numbers(queue: QueueFiles, start: int, stop: int) -> tuple[int, int]:
+        """Return the first entry that points into a stretch of the log, and the one after it."""
+        first = queue.first_where(
+            queue.first_offset, queue.max_offset, lambda entry: entry.physical_offset >= start
+        )
+        return first, queue.first_where(
+            first, queue.max_offset, lambda entry: entry.physical_offset >= stop
+        )
+
+    def has_some(self, begin: Place, goal: Place) -> bool:
+        """Whether there is a row between two places; of much that has come, without a look."""
+        if goal.offset - begin.offset > LOOK_BYTES:
+            return True
+        return any(len(places) for places, _ in self._scanned(begin, begin.offset, goal.offset))
+
+    def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Numbers, Numbers]]:
+        """Yield where the rows of a batch start, and their sizes, in the order of the log."""
+        at = begin.offset
+        if stop - at > LONG_BYTES:
+            try:
+                for places, sizes, reached in self._by_entries(at, self._dispatched(at, stop)):
+                    yield places, sizes
+                    at = reached
+            except ScanNeeded as reason:
+                _log.info("stream.reads_all", store=self, reason=reason)
+        yield from self._scanned(begin, at, stop)
+
+    def _scanned(self, begin: Place, start: int, stop: int) -> Iterator[tuple[Numbers, Numbers]]:
+        options, ranges = replace(self.options, tags=None), ranges_of(begin)
+        for columns in self.scan(start, stop):
+            found = wanted_records(columns, options, self.store.broker_name, ranges)
+            yield found.physical_offset, found.size
+
+    def cut(self, begin: Place, goal: Place, limits: BatchLimits) -> tuple[Place, int, int]:
+        """Return the place after the last row that fits; of much to be read, at a file's end."""
+        start, stop = begin.offset, goal.offset
+        if not self._is_told(start, stop):
+            ends = (one.base + one.file_size for one in self.over(start, stop))
+            goal = next((Place(one) for one in ends if start + CUT_BYTES <= one < stop), goal)
+        return super().cut(begin, goal, limits)
+
+    def _is_told(self, start: int, stop: int) -> bool:
+        """Whether entries tell what a long stretch has, without a look at each of them."""
+        try:
+            return bool(stop - start > LONG_BYTES and self._believed(start, stop))
+        except ScanNeeded:
+            return False
+
+    def ranges(self, begin: Place, goal: Place) -> Iterable[ByteRange]:
+        """Return the stretches of a batch that can have rows."""
+        start, stop = begin.offset, goal.offset
+        if stop - start <= LONG_BYTES:
+            return super().ranges(begin, goal)
+        dispatched = self._dispatched(start, stop)
+        gap = max(MiB, (stop - start) // MOST_TASKS)
+        found: list[ByteRange] = []
+        try:
+            numbers = self._believed(start, dispatched)
+            if sum(last - first for _, first, last in numbers) > LIMITED_ENTRIES:
+                return super().ranges(begin, goal)
+            for places, _, _ in self._by_entries(start, dispatched):
+                cuts = np.split(places, np.flatnonzero(np.diff(places) > gap) + 1)
+                found += [ByteRange(int(one[0]), int(one[-1]) + 1) for one in cuts if len(one)]
+        except ScanNeeded as reason:
+            _log.info("stream.reads_all", store=self, reason=reason)
+            return super().ranges(begin, goal)
+        return [*found, ByteRange(dispatched, stop)]
+
+    # --- by entries -----------------------------------------------------------------------------
+
+    def _dispatched(self, start: int, stop: int) -> int:
+        """Return a place before which every record has its entry: they are made in the log's order.
+
+        One record that has it vouches for all before it, the last one or the first of a file.
+        """
+        for at in (stop, *(one.base for one in reversed(self.over(start, stop)))):
+            if at <= start:
+                break
+            last = max(self.records(max(start, at - MiB), at), default=None)
+            found = None if last is None else self.record(last)[0]
+            if found is not None:
+                key = QueueKey(found.topic, found.queue_id)
+                entry = QueueFiles(self.store.location, key).entry(found.queue_offset)
+                if entry is not None and entry.physical_offset == last:
+                    return at
+        return start
+
+    @cached_property
+    def _doubt(self) -> str:
+        """Why the queues that are there do not tell what the log has, if they do not."""
+        if not self.queues or len(self.queues) > MOST_QUEUES:
+            return f"{len(self.queues)} queues are chosen"
+        try:
+            keys = [one.key for one in self.queues]
+            lost = lost_queues(self.store, self.options, keys, or_maybe=True)
+        except (FormatError, StoreDamagedError) as error:
+            return error.message
+        return (
+            f"there is no queue {lost:.200}, which the store had, or may have had" if lost else ""
+        )
+
+    def _believed(self, start: int, stop: int) -> list[tuple[QueueFiles, int, int]]:
+        """Return the numbers of the entries that point into a stretch, of few queues."""
+        if self._doubt:
+            raise ScanNeeded(self._doubt)
+        found = []
+        for queue in self.queues:
+            check_whole(queue, queue.max_offset)
+            first, last = self._numbers(queue, start, stop)
+            # A single false entry can lead a search past the right place.
+            for number in {first - 1, first, last - 1, last}:
+                if queue.first_offset <= number < queue.max_offset:
+                    self._check(queue, number)
+            found.append((queue, first, last))
+        return found
+
+    def _check(self, queue: QueueFiles, number: int) -> None:
+        entry = queue.entry(number)
+        at = -1 if entry is None or not entry.is_message else entry.physical_offset
+        if not 0 <= at < self.start:
+            record = self.record(at)[0]
+            if record is None or offset_in(record, queue.key) != number:
+                raise ScanNeeded(f"entry {number} of queue {queue.key} leads to no such record")
+
+    def _by_entries(self, start: int, stop: int) -> Iterator[tuple[Numbers, Numbers, int]]:
+        """Yield where the records of entries start, their sizes, and up to where these are all."""
+        while start < stop:
+            parts, reached = [np.empty((2, 0), np.int64)], stop
+            believed = self._believed(start, stop)
+            room = max(1, LIMITED_ENTRIES // len(believed))
+            for queue, first, last in believed:
+                seen = min(last, first + room)
+                places, sizes = _rising(queue, first, seen)
+                parts.append(np.stack([places, sizes]))
+                if seen < last:
+                    # After the last entry that was looked at, this queue may have earlier ones.
+                    reached = min(reached, int(places[-1]) + 1)
+            found = np.concatenate(parts, axis=1)
+            found = found[:, found[0] < reached]
+            places, sizes = found[:, np.argsort(found[0], kind="stable")]
+            yield places, sizes, reached
+            start = reached
+
+
+def _rising(queue: QueueFiles, start: int, stop: int) -> tuple[Numbers, Numbers]:
+    """Return places and sizes of a queue's entries, all of which are messages and in order."""
+    found = [entries for _, entries in queue.messages(start, stop)]
+    places = np.concatenate([np.empty(0, np.int64), *(one["physical_offset"] for one in found)])
+    if len(places) < stop - start or (np.diff(places) <= 0).any():
+        raise ScanNeeded(f"entries {start} to {stop} of queue {queue.key} are not in order")
+    sizes = np.concatenate([np.empty(0, np.int64), *(one["record_size"] for one in found)])
+    return places.astype(np.int64), sizes.astype(np.int64)
