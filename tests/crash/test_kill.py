@@ -18,6 +18,7 @@ from support.fault_workload import (
     check_true,
     step_of,
 )
+from support.patience import PATIENCE_S
 from support.store_oracle import check_agreement
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def test_a_store_survives_kill_after_kill(
 def check_store(root: Path, flush: str, witness: Witness, *, now_ms: int) -> None:
     """Open the store as the next writer would, and compare it with what was said."""
     with MessageStore.open(root, writer_config(flush), clock=lambda: now_ms) as store:
-        assert store.wait_dispatched(timeout_s=30)
+        assert store.wait_dispatched(timeout_s=PATIENCE_S)
         content = check_agreement(
             root, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[]
         )

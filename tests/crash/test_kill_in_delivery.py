@@ -41,7 +41,7 @@ def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None
         deadline = time.monotonic() + PATIENCE_S
         while not is_all_delivered(store) and time.monotonic() < deadline:
             time.sleep(0.002)
-        store.wait_dispatched(timeout_s=30)
+        store.wait_dispatched(timeout_s=PATIENCE_S)
         found: Counter[str] = Counter()
         for queue_id in range(2):
             offset = 0

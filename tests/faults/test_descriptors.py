@@ -16,6 +16,7 @@ from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
 from support.mapped_bytes import append_bytes
+from support.patience import PATIENCE_S
 
 SIZE = 8192
 
@@ -55,7 +56,7 @@ class SlowSync(Disk):
 
     def fdatasync(self, descriptor: int, path: Path) -> None:
         if self.entered.is_set():
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(PATIENCE_S)
             self.synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
         super().fdatasync(descriptor, path)
 

@@ -12,6 +12,7 @@ import pytest
 from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
 from rocketstore.storage.files.disk import Disk
 from support.descriptors import open_descriptors
+from support.patience import PATIENCE_S
 
 
 class BreakingDisk(Disk):
@@ -65,7 +66,7 @@ def test_a_close_keeps_nothing_whatever_fails_in_it(
         store = MessageStore.open(tmp_path, config, disk=disk, threads=has_threads)
         for number in range(50):
             store.put(Message(topic=f"Topic{number % 3}", body=b"x" * 100, keys=f"k{number}"))
-        assert store.wait_dispatched(timeout_s=30)
+        assert store.wait_dispatched(timeout_s=PATIENCE_S)
         disk.calls_left = calls
         try:
             store.close()

@@ -29,6 +29,7 @@ from support.fault_workload import (
 )
 from support.faulty_disk import FaultyDisk, nth, once
 from support.inside import parts_of, services_of
+from support.patience import PATIENCE_S
 from support.power_cut import abandon
 from support.shadow_disk import ShadowDisk, Survival
 from support.store_oracle import check_agreement
@@ -192,7 +193,7 @@ def test_every_put_that_waits_gets_the_error_and_later_ones_too(
     with pytest.raises(FlushFailedError):
         store.close()
     with MessageStore.open(tmp_path, config) as again:
-        assert again.wait_dispatched(timeout_s=30)
+        assert again.wait_dispatched(timeout_s=PATIENCE_S)
         offsets = {
             Label.parse(message.properties["label"]): message.physical_offset
             for queue in again.queues()

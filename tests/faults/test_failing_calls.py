@@ -53,6 +53,7 @@ from support.fault_workload import (
     step_of,
 )
 from support.inside import parts_of
+from support.patience import PATIENCE_S
 from support.power_cut import abandon
 from support.store_oracle import check_agreement
 
@@ -70,8 +71,6 @@ HOUR_MS = 3_600_000
 WALKS_ALL = os.environ.get("ROCKETSTORE_FAULT_WALK") == "all"
 CALLS_OF_EACH_KIND = 8
 """How many calls of a kind fail in a day's run, spread over the life of the store."""
-
-LONGEST_S = 60
 
 
 class Life:
@@ -288,7 +287,7 @@ def live_with(root: Path, flush: FlushDiskType, fault: Fault | None, begun: Begu
     fails_later = fault is None or fault.number >= begun.counts[fault.call]
     if fails_later:
         begun.make_files(root)
-    with watchdog(LONGEST_S), FailingCalls(root, fault) as calls:
+    with watchdog(int(PATIENCE_S)), FailingCalls(root, fault) as calls:
         life = Life(root, flush, calls)
         life.take_up(begun) if fails_later else life.begin()
         life.go_on()

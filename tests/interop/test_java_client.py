@@ -100,7 +100,7 @@ def test_message_that_is_never_consumed_is_a_dead_letter(
     client.send("bad", {"body": "never"})
     client.consume("bad", "badly", maxReconsumeTimes=1)
     assert [one["reconsumeTimes"] for one in client.received("badly", 2)] == [0, 1]
-    assert broker.store.wait_for("%DLQ%badly", 0, 0, timeout_s=60)
+    assert broker.store.wait_for("%DLQ%badly", 0, 0, timeout_s=PATIENCE_S)
     [dead] = broker.store.get("%DLQ%badly", 0, 0).messages
     assert dead.body == b"never"
 
@@ -209,7 +209,7 @@ def test_client_that_traces_its_sends_tells_of_them(broker: Broker, client: Java
         queues = [key for key in broker.store.queues() if key.topic == "RMQ_SYS_TRACE_TOPIC"]
         return [one.body for key in queues for one in broker.store.get(*key, 0).messages]
 
-    assert broker.store.wait_until(lambda: bool(traces()), timeout_s=60)
+    assert broker.store.wait_until(lambda: bool(traces()), timeout_s=PATIENCE_S)
     [trace] = traces()
     fields = trace.decode().split("\x01")
     assert fields[0] == "Pub"
@@ -231,11 +231,11 @@ def test_group_has_members_here_and_there(broker: Broker, client: JavaClient) ->
     with broker.store.consume("shared", "sharing") as consumer:
         here: list[str] = []
         # The client gives queues away when it is told; until then both may read the same.
-        assert broker.store.wait_until(lambda: 0 < len(shared(consumer)) < 4, timeout_s=60)
+        assert broker.store.wait_until(lambda: 0 < len(shared(consumer)) < 4, timeout_s=PATIENCE_S)
         client.received("sharing", 1, timeout_s=2)
         client.send("shared", *({"body": f"new {one}"} for one in sent))
         there = client.received("sharing", 20)
-        while len(here) < 20 and (message := consumer.poll(timeout_s=60)) is not None:
+        while len(here) < 20 and (message := consumer.poll(timeout_s=PATIENCE_S)) is not None:
             if message.body.startswith(b"new"):  # and not what the client has yet to commit
                 here.append(message.body.decode())
             message.ack()

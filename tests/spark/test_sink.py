@@ -15,7 +15,7 @@ import pytest
 from rocketstore import MessageStore, StoreConfig
 from support import sink_driver
 from support.golden_stores import golden_store
-from support.patience import START_S
+from support.patience import PATIENCE_S, START_S
 from support.repository import ROOT
 from support.sink_parts import check_whole
 from support.spark_session import run_to_its_end
@@ -174,7 +174,7 @@ def test_a_query_whose_worker_and_driver_were_killed_goes_on_exactly_once(spark,
             time.sleep(0.05)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait(60)
+        driver.wait(PATIENCE_S)
     assert (tmp_path / "retried").exists()
     assert _numbers(tmp_path / "store") == list(range(sink_driver.ROWS_PER_BATCH))
     for _ in range(2):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore import Message
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.threads import Bell
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ USES: Final = CHANGES | READS
 """What a forked child is refused."""
 
 SERVICES: Final[dict[str, Callable[[MessageStore], object]]] = {
-    "put_async": lambda store: store.put_async(MESSAGE).result(30),
+    "put_async": lambda store: store.put_async(MESSAGE).result(PATIENCE_S),
     "put, delayed": lambda store: store.put(LATER),
     "begin": lambda store: store.begin(MESSAGE),
     "begin and commit": lambda store: store.commit(store.begin(MESSAGE)),

@@ -17,6 +17,7 @@ from support.configured_store import open_small, small_config
 from support.failing_disk import FailingDisk
 from support.inside import parts_of
 from support.interrupts import InterruptAt
+from support.patience import PATIENCE_S
 from support.said import capture_logs
 
 TOPIC = "orders"
@@ -192,7 +193,7 @@ def test_a_store_with_threads_delivers_by_itself(tmp_path):
     with MessageStore.open(tmp_path, at_once()) as store:
         store.add_listener(lambda arrival: arrived.set() if arrival.topic == TOPIC else None)
         store.put(Message(topic=TOPIC, body=b"x", properties={"DELAY": "1"}))
-        assert arrived.wait(10)
+        assert arrived.wait(PATIENCE_S)
         assert bodies(store) == [b"x"]
 
 
@@ -350,7 +351,7 @@ def test_an_error_does_not_end_the_thread(tmp_path, monkeypatch):
         store.put_record = failing
         store.add_listener(lambda arrival: arrived.set() if arrival.topic == TOPIC else None)
         store.put(Message(topic=TOPIC, body=b"x", properties={"DELAY": "1"}))
-        assert arrived.wait(10)
+        assert arrived.wait(PATIENCE_S)
 
 
 # --- once ---------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from rocketstore.storage.running_flags import RunningFlag
 from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -453,9 +454,9 @@ def test_threads_lose_nothing_and_the_count_of_bytes_stays_right(root: Path) -> 
         for thread in (*threads, reader):
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         stop.set()
-        reader.join(60)
+        reader.join(PATIENCE_S)
         assert sorted(offsets) == list(range(writers * each))
         messages = store.memory_topics.kind.log
         assert messages.used_bytes == messages.counted() <= messages.limit_bytes
@@ -496,7 +497,7 @@ def test_who_waits_is_woken_by_a_put(root: Path) -> None:
         waiter = threading.Thread(target=lambda: came.append(store.wait_for(CACHE, 0, 0, 60)))
         waiter.start()
         store.put(message(CACHE))
-        waiter.join(60)
+        waiter.join(PATIENCE_S)
         assert came == [True]
 
 
@@ -515,9 +516,9 @@ def test_groups_consume_a_memory_topic_and_futures_are_resolved(root: Path) -> N
         consumer = threading.Thread(target=consume)
         consumer.start()
         for number in range(3):
-            result = store.put_async(message(CACHE, number)).result(timeout=60)
+            result = store.put_async(message(CACHE, number)).result(timeout=PATIENCE_S)
             assert result.status is OK
-        consumer.join(60)
+        consumer.join(PATIENCE_S)
         assert taken == [b"000000", b"000001", b"000002"]
 
 

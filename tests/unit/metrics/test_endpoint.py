@@ -64,7 +64,7 @@ def ask(store: MessageStore, path: str, data: bytes | None = None) -> str:
     place = urllib.parse.SplitResult(
         "http", f"127.0.0.1:{store.config.metrics_port}", path, query="", fragment=""
     )
-    with urllib.request.urlopen(place.geturl(), data=data, timeout=30) as answer:  # noqa: S310
+    with urllib.request.urlopen(place.geturl(), data=data, timeout=PATIENCE_S) as answer:  # noqa: S310
         text: str = answer.read().decode()
     return text
 
@@ -376,7 +376,7 @@ def wait_for_hang_ups(peers: list[socket.socket], count: int) -> None:
     hung_up = select.poll()  # which takes descriptors beyond 1,024 too
     for one in peers:
         hung_up.register(one, select.POLLIN)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while len(hung_up.poll(1000)) < count:
         assert time.monotonic() < deadline
 
@@ -410,7 +410,7 @@ def test_a_request_has_its_time_as_a_whole_however_often_a_byte_of_it_comes(
 ) -> None:
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.3)
     with open_served(root) as store, peers_of(store) as peer:
-        slow, deadline = peer(), time.monotonic() + 30
+        slow, deadline = peer(), time.monotonic() + PATIENCE_S
         with contextlib.suppress(ConnectionError):
             while not is_heard(slow):
                 slow.sendall(b"x")
@@ -432,7 +432,7 @@ def test_a_peer_that_takes_nothing_of_its_answer_is_hung_up_on(
         slow = peer()
         slow.sendall(b"GET / HTTP/1.0\r\n\r\n")
         wait_for_hang_ups([slow], 1)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while store.metrics._server._peers:
             assert time.monotonic() < deadline
 

@@ -46,6 +46,7 @@ from rocketstore.pipeline.sink.sink_writer import (
 )
 from rocketstore.storage.files.disk import Disk
 from support.clock import Clock
+from support.patience import PATIENCE_S
 from support.sink_parts import (
     CONFIG,
     check_whole,
@@ -222,7 +223,7 @@ def test_a_store_that_is_open_elsewhere_is_refused_with_the_process_before_any_w
                 work()
             assert caught.value.owner_pid == holder.pid
         holder.stdin.close()
-        holder.wait(60)
+        holder.wait(PATIENCE_S)
     assert commit(tmp_path, [rows(3, 3)], 1) == 3
     assert stored_numbers(tmp_path) == list(range(6))
     check_whole(tmp_path)

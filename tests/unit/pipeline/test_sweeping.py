@@ -19,6 +19,7 @@ from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.sweeping import OWNER, sweep
 from rocketstore.pipeline.sink.sink_writer import new_job, parse_sink_options, staging_root
 from rocketstore.pipeline.sink.spark_sink import BatchSink, StreamSink
+from support.patience import PATIENCE_S
 
 DAY_S = 86_400
 
@@ -60,7 +61,7 @@ class Job:
         os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie runs no more
 
     def end(self):
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(params=[PUBLISH, STAGE], ids=["unpublished", "staged"])

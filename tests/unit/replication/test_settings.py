@@ -22,6 +22,7 @@ from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.replication.link import limits_of
 from rocketstore.replication.protocol import PeerError, Trouble
 from rocketstore.replication.slave import SlaveService
+from support.patience import PATIENCE_S
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -182,13 +183,13 @@ def test_a_put_whose_slave_leaves_is_stored_in_full_when_it_comes_back_in_time(t
             wait_until(lambda: master.replication.followers[0].sent == end)
             assert not waiting.done()
             again.acknowledge(master, end)
-            assert waiting.result(timeout=60).status is OK
+            assert waiting.result(timeout=PATIENCE_S).status is OK
 
 
 def test_a_put_whose_slave_stays_away_waits_no_longer_than_it_is_said(tmp_path):
     with open_master(tmp_path, slave_timeout=100) as master, ThreadPoolExecutor(1) as pool:
         waiting = put_while_its_slave_leaves(master, pool)
-        assert waiting.result(timeout=60).status is TOO_LATE
+        assert waiting.result(timeout=PATIENCE_S).status is TOO_LATE
         assert put(master).status is NONE_THERE
 
 
@@ -197,14 +198,14 @@ def test_a_put_that_waits_for_a_slave_holds_no_close_up(tmp_path):
         with open_master(tmp_path, slave_timeout=60_000) as master, RawSlave(master):
             waiting = pool.submit(put, master)
             wait_until(lambda: master.replication.followers[0].sent > 0)
-        assert waiting.result(timeout=20).status is TOO_LATE
+        assert waiting.result(timeout=PATIENCE_S).status is TOO_LATE
 
 
 def test_who_comes_after_the_last_connection_that_is_served_is_sent_away(tmp_path, monkeypatch):
     monkeypatch.setattr("rocketstore.replication.master.MOST_CONNECTIONS", 2)
     with open_master(tmp_path) as master, RawSlave(master) as one, RawSlave(master):
         # Much less than the time after which a silent slave is given up.
-        with socket.create_connection(master.replication.address, timeout=10) as third:
+        with socket.create_connection(master.replication.address, timeout=PATIENCE_S) as third:
             assert third.recv(1) == b""
         one.socket.close()
         wait_until(lambda: len(master.replication.followers) == 1)
@@ -262,14 +263,15 @@ def test_a_put_with_a_future_is_acknowledged_by_the_slave_and_waited_for_by_nobo
         wait_until(lambda: master.replication.followers[0].sent == end)
         assert not future.done()
         slave.acknowledge(master, end)
-        assert future.result(timeout=60).status is OK
+        assert future.result(timeout=PATIENCE_S).status is OK
 
 
 def test_a_put_with_a_future_says_what_became_of_its_slave(tmp_path):
     with open_master(tmp_path, slave_timeout=1) as master:
-        assert master.put_async(Message(topic="T")).result(timeout=60).status is NONE_THERE
+        assert master.put_async(Message(topic="T")).result(timeout=PATIENCE_S).status is NONE_THERE
         with RawSlave(master):
-            assert master.put_async(Message(topic="T")).result(timeout=60).status is TOO_LATE
+            late = master.put_async(Message(topic="T")).result(timeout=PATIENCE_S)
+            assert late.status is TOO_LATE
 
 
 def test_several_connections_of_one_slave_count_once(tmp_path):

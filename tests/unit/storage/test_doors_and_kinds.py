@@ -33,6 +33,7 @@ from rocketstore.units import QueueKey
 from support.audit_runs import audited
 from support.clock import START_MS, Clock
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 from support.rebuild_runs import rebuilt_here
 from support.sink_parts import CONFIG, rows, sink_options, stage
 
@@ -77,7 +78,7 @@ PUTS: dict[str, Callable[[MessageStore], list[Any]]] = {
     "put_record": lambda s: [
         s.put_record(T, 0, Record(body, block, bytes(8))) for _, body, block in triples()
     ],
-    "put_async": lambda s: [s.put_async(one).result(30) for one in messages()],
+    "put_async": lambda s: [s.put_async(one).result(PATIENCE_S) for one in messages()],
     "wait_flush=False": lambda s: [
         s.acknowledged(s.put(msgspec.structs.replace(one, wait_flush=False))) for one in messages()
     ],

@@ -32,6 +32,7 @@ from support.failing_disk import FailingDisk
 from support.inside import parts_of, services_of
 from support.log_parts import LogParts
 from support.mapped_bytes import bytes_at
+from support.patience import PATIENCE_S
 from support.said import capture_logs
 
 OK = PutMessageStatus.PUT_OK
@@ -363,7 +364,7 @@ def test_a_put_says_that_properties_leave_no_room_to_be_given_back(store, way, s
         batch = encode_client_batch([(0, b"", encode_properties({"a": value}))])
         result = store.put_client_batch(TOPIC, 0, batch)
     elif way == "async":
-        result = store.put_async(message).result(10)
+        result = store.put_async(message).result(PATIENCE_S)
     elif way == "delayed":
         shorter = value[: -len("DELAY1REAL_TOPICREAL_QID0" + TOPIC) - 6]
         properties = {"a": shorter, "DELAY": "1"}
@@ -643,14 +644,14 @@ def test_while_the_disk_lets_one_put_wait_others_are_told_that_the_page_cache_is
                 if batch
                 else pool.submit(store.put, message)
             )
-            assert disk.is_allocating.wait(30)
+            assert disk.is_allocating.wait(PATIENCE_S)
             clock.now_ms += 1700
             refused = [store.put(message), store.put_batch([message])]
         finally:
             disk.goes_on.set()
         assert [result.status for result in refused] == [PutMessageStatus.OS_PAGECACHE_BUSY] * 2
         assert "held for 1700 ms, more than 1000 ms" in refused[0].detail
-        assert first.result(30).status is OK
+        assert first.result(PATIENCE_S).status is OK
         assert store.put(message).queue_offset == 1
 
 

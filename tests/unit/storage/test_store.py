@@ -25,6 +25,7 @@ from rocketstore.storage.services import DISPATCH_ERROR_AFTER_MS
 from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.inside import parts_of, services_of
+from support.patience import PATIENCE_S
 
 SMALL = StoreConfig(
     mapped_file_size_commit_log=16_384,
@@ -201,7 +202,7 @@ def test_consumers_of_a_sync_store_never_see_what_is_not_on_the_disk(tmp_path):
     gate.set()
 
     def fdatasync(descriptor: int, path: Path) -> None:
-        gate.wait(30)
+        gate.wait(PATIENCE_S)
         FailingDisk.fdatasync(disk, descriptor, path)
 
     with MessageStore.open(tmp_path, SYNC, disk=disk) as store:
@@ -215,7 +216,7 @@ def test_consumers_of_a_sync_store_never_see_what_is_not_on_the_disk(tmp_path):
         assert store.by_id(first.message_id) is not None
         assert store.by_id(second.message_id) is None
         gate.set()
-        assert store.wait_dispatched(timeout_s=10)
+        assert store.wait_dispatched(timeout_s=PATIENCE_S)
         assert store.max_offset("orders", 0) == 2
         assert store.by_id(second.message_id) is not None
 
@@ -342,7 +343,7 @@ def test_one_thread_dispatches_whoever_puts(tmp_path, monkeypatch):
             idents.add(thread.ident)
         for thread in putters:
             thread.join()
-        assert store.wait_dispatched(timeout_s=30)
+        assert store.wait_dispatched(timeout_s=PATIENCE_S)
         assert store.max_offset("orders", 0) == 200
         assert len(seen) == 1
         assert not seen & {*idents, threading.get_ident()}

@@ -28,6 +28,7 @@ from rocketstore.transaction.records import (
 from rocketstore.units import QueueKey
 from support.clock import START_MS
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 from support.small_store import CONFIG
 from support.transaction_stores import Killed, TransactionStores, all_of, ended, halves
 
@@ -345,7 +346,7 @@ def test_with_threads_a_check_runs_by_itself() -> None:
     with memory_directory() as root, MessageStore.open(root, settings) as store:
         store.check_transactions(Producer(CheckAnswer.COMMIT))
         store.begin(MESSAGE, 3)
-        assert store.wait_for("orders", 3, 0, timeout_s=30)
+        assert store.wait_for("orders", 3, 0, timeout_s=PATIENCE_S)
 
 
 def test_age_and_number_of_checks_are_settings() -> None:

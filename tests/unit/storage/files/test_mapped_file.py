@@ -13,6 +13,7 @@ from rocketstore.storage.files.mapped_file import MappedFile
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
 from support.mapped_bytes import append_bytes, is_read_at_random, resident_bytes
+from support.patience import PATIENCE_S
 
 SIZE = 16384
 NAME = file_name(SIZE)
@@ -251,7 +252,7 @@ def test_a_file_is_mapped_while_the_disk_of_another_one_hangs(tmp_path, disk):
     class HangingDisk(FailingDisk):
         def open_file(self, path, *, writable):
             opening.set()
-            hanging.wait(60)
+            hanging.wait(PATIENCE_S)
             return super().open_file(path, writable=writable)
 
     other = create(tmp_path / "other", disk)
@@ -259,8 +260,8 @@ def test_a_file_is_mapped_while_the_disk_of_another_one_hangs(tmp_path, disk):
     with ThreadPoolExecutor(2) as pool:
         try:
             waiting = pool.submit(lambda: slow.array)
-            assert opening.wait(60)
-            assert len(pool.submit(lambda: other.array).result(timeout=60)) == SIZE
+            assert opening.wait(PATIENCE_S)
+            assert len(pool.submit(lambda: other.array).result(timeout=PATIENCE_S)) == SIZE
             assert not waiting.done()
         finally:
             hanging.set()

@@ -10,6 +10,7 @@ from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.storage.files.ahead import Preallocator, WarmUp
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.failing_disk import FailingDisk
+from support.patience import PATIENCE_S
 from support.preallocation import wait_idle
 
 SIZE = 16384
@@ -25,7 +26,7 @@ class BlockingDisk(FailingDisk):
 
     def allocate(self, descriptor: int, path: Path, size: int) -> bool:
         self.is_waiting.set()
-        self.may_go.wait(10)
+        self.may_go.wait(PATIENCE_S)
         return super().allocate(descriptor, path, size)
 
 
@@ -55,11 +56,11 @@ def test_the_next_two_files_are_made_ahead(tmp_path):
     files = preallocator(tmp_path, FailingDisk())
     files.thread.start()
     files.take(0)
-    assert wait_idle(files, 10)
+    assert wait_idle(files, PATIENCE_S)
     assert names(tmp_path) == [0, SIZE, 2 * SIZE]
     taken = files.take(SIZE)
     assert (taken.base, taken.write_position) == (SIZE, 0)
-    assert wait_idle(files, 10)
+    assert wait_idle(files, PATIENCE_S)
     assert names(tmp_path) == [0, SIZE, 2 * SIZE, 3 * SIZE]
     files.close()
 
@@ -76,11 +77,11 @@ def test_a_request_makes_no_file_again_that_a_put_makes_at_that_moment(tmp_path)
     taken = []
     put = threading.Thread(target=lambda: taken.append(files.take(SIZE, ahead=False)))
     put.start()
-    assert disk.is_waiting.wait(10)
+    assert disk.is_waiting.wait(PATIENCE_S)
     files.request(0)
     disk.may_go.set()
-    put.join(10)
-    assert wait_idle(files, 10)
+    put.join(PATIENCE_S)
+    assert wait_idle(files, PATIENCE_S)
     taken[0].write_bytes(0, b"a message")
     assert (tmp_path / f"{SIZE:020}").read_bytes()[:9] == b"a message"
     assert names(tmp_path) == [0, SIZE, 2 * SIZE]
@@ -91,7 +92,7 @@ def test_the_first_file_of_a_log_is_made_alone(tmp_path):
     files = preallocator(tmp_path, FailingDisk())
     files.thread.start()
     files.take(0, ahead=False)
-    assert wait_idle(files, 10)
+    assert wait_idle(files, PATIENCE_S)
     assert names(tmp_path) == [0]
     files.close()
 
@@ -101,7 +102,7 @@ def test_closing_deletes_files_that_nobody_took(tmp_path):
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.take(0)
-    wait_idle(files, 10)
+    wait_idle(files, PATIENCE_S)
     files.is_in_use = lambda base: base == 0
     files.close()
     assert names(tmp_path) == [0]
@@ -113,7 +114,7 @@ def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.request(-SIZE)
-    assert disk.is_waiting.wait(10)
+    assert disk.is_waiting.wait(PATIENCE_S)
     threading.Timer(0.05, disk.may_go.set).start()
     assert files.take(0).base == 0
     files.is_in_use = lambda base: base == 0
@@ -140,12 +141,12 @@ def test_no_file_is_made_behind_one_that_a_put_makes_itself(tmp_path):
     files.thread.start()
     put = threading.Thread(target=files.take, args=(SIZE,))
     put.start()
-    assert disk.is_waiting.wait(10)
+    assert disk.is_waiting.wait(PATIENCE_S)
     files.request(SIZE)
     assert not wait_idle(files, 0.1)
     disk.may_go.set()
-    put.join(10)
-    assert wait_idle(files, 10)
+    put.join(PATIENCE_S)
+    assert wait_idle(files, PATIENCE_S)
     named = [int(name) for call, name in disk.calls if call == "give_name"]
     assert named == [SIZE, 2 * SIZE, 3 * SIZE]
     files.close()
@@ -159,11 +160,11 @@ def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path):
     with pytest.raises(StoreFullError):
         files.take(0)
     files.request(0)
-    assert wait_idle(files, 10)
+    assert wait_idle(files, PATIENCE_S)
     assert names(tmp_path) == []
     disk.is_full = False
     assert files.take(0).base == 0
-    assert wait_idle(files, 10)
+    assert wait_idle(files, PATIENCE_S)
     files.close()
 
 
@@ -173,7 +174,7 @@ def test_no_file_is_made_ahead_that_would_take_the_last_room(tmp_path):
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.take(0)
-    assert wait_idle(files, 10)
+    assert wait_idle(files, PATIENCE_S)
     assert names(tmp_path) == [0]
     files.close()
 
@@ -210,7 +211,7 @@ def test_a_full_warmed_file_is_let_go_of_in_the_background(tmp_path):
     files = preallocator(tmp_path, FailingDisk(), warm_up=warm_up)
     files.thread.start()
     files.retire(files.take(0))
-    assert warm_up.released.wait(10)
+    assert warm_up.released.wait(PATIENCE_S)
     files.close()
 
 

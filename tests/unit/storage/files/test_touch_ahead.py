@@ -148,7 +148,7 @@ def test_pages_that_cannot_be_touched_are_left(tmp_path):
     pages.want(0, TOUCH_BYTES)
     pages.want(-5, 1 << 62)
     pages.end()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert resident_bytes(path) == 0
 

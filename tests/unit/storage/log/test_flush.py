@@ -37,7 +37,7 @@ class GatedDisk(FailingDisk):
 
     def fdatasync(self, descriptor: int, path: Path) -> None:
         self.is_syncing.set()
-        self.gate.wait(30)
+        self.gate.wait(PATIENCE_S)
         self.on_release()
         super().fdatasync(descriptor, path)
 
@@ -86,11 +86,11 @@ def test_a_sync_put_waits_while_the_disk_does(sync_parts):
     disk.is_syncing.clear()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(put, sync_parts)
-        assert disk.is_syncing.wait(10)
+        assert disk.is_syncing.wait(PATIENCE_S)
         assert not future.done()
         assert sync_parts.log.flushed_offset < sync_parts.log.max_offset
         disk.gate.set()
-        assert future.result(10).status is PutMessageStatus.PUT_OK
+        assert future.result(PATIENCE_S).status is PutMessageStatus.PUT_OK
 
 
 def test_one_sync_serves_all_puts_that_came_during_the_one_before(sync_parts):
@@ -99,13 +99,13 @@ def test_one_sync_serves_all_puts_that_came_during_the_one_before(sync_parts):
     disk.is_syncing.clear()
     with ThreadPoolExecutor(20) as pool:
         first = pool.submit(sync_parts.writer.put, MESSAGE)
-        assert disk.is_syncing.wait(10)
+        assert disk.is_syncing.wait(PATIENCE_S)
         before = disk.count("fdatasync")
         others = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(16)]
         while len(sync_parts.flusher.group) < 16:
             pass
         disk.gate.set()
-        assert {future.result(10).status for future in [first, *others]} == {
+        assert {future.result(PATIENCE_S).status for future in [first, *others]} == {
             PutMessageStatus.PUT_OK
         }
     assert disk.count("fdatasync") - before == 2
@@ -129,7 +129,7 @@ def test_the_property_wait_is_java_s_boolean(sync_parts, wait, waits):
                 pass
             assert not future.done()
         else:
-            assert future.result(10).status is PutMessageStatus.PUT_OK
+            assert future.result(PATIENCE_S).status is PutMessageStatus.PUT_OK
         disk.gate.set()
 
 
@@ -144,12 +144,14 @@ def test_a_sync_says_nothing_of_what_was_put_while_it_ran(sync_parts, in_rounds)
     disk.on_release = lambda: told.append(group.flushed_offset)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(sync_parts.writer.put, MESSAGE)
-        assert disk.is_syncing.wait(10)
+        assert disk.is_syncing.wait(PATIENCE_S)
         second = pool.submit(sync_parts.writer.put, MESSAGE)
         while len(group) < 1:
             pass
         disk.gate.set()
-        ends = [put.result(10).physical_offset + put.result().size for put in (first, second)]
+        ends = [
+            put.result(PATIENCE_S).physical_offset + put.result().size for put in (first, second)
+        ]
     assert told[1:] == ends[:1]
 
 
@@ -202,7 +204,7 @@ def test_a_failed_sync_fails_all_puts_that_wait_for_it(sync_parts):
     disk.fails_sync = {"*"}
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(4)]
-        assert disk.is_syncing.wait(10)
+        assert disk.is_syncing.wait(PATIENCE_S)
         disk.gate.set()
         errors = [future.exception(10) for future in futures]
     assert {type(error) for error in errors} == {FlushFailedError}
@@ -238,7 +240,7 @@ def test_nothing_is_acknowledged_that_no_sync_has_covered_nor_anything_after_a_f
             time.sleep(0.001)
         disk.fails_sync = {"*"}
         for future in futures:
-            future.result(30)
+            future.result(PATIENCE_S)
     assert too_early == []
     assert max(acknowledged) <= parts.log.flushed_offset <= disk.durable_end
     with pytest.raises(FlushFailedError):

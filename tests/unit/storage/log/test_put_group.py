@@ -7,6 +7,7 @@ import time
 import pytest
 
 from rocketstore.native.group import SyncGroup
+from support.patience import PATIENCE_S
 
 FAST_S, SLOW_S = 0.0001, 0.04
 
@@ -72,7 +73,7 @@ def serve(group, log, putters, sync_s=FAST_S):
             break
     group.let_go()
     for putter in putters:
-        putter.join(30)
+        putter.join(PATIENCE_S)
         assert not putter.is_alive()
         assert putter.results == [True] * putter.rounds
     return served
@@ -92,17 +93,17 @@ def test_threads_that_put_again_at_once_are_served_together(group, log, threads,
 def test_one_that_stays_away_holds_up_nobody(group, log):
     are_done, waits = threading.Event(), []
     quick = [Putter(group, log, 50) for _ in range(4)]
-    away = Putter(group, log, 2, pause=lambda: waits.append(are_done.wait(20)))
+    away = Putter(group, log, 2, pause=lambda: waits.append(are_done.wait(PATIENCE_S)))
 
     def come_back():
         for putter in quick:
-            putter.join(20)
+            putter.join(PATIENCE_S)
         are_done.set()
 
     watcher = threading.Timer(0.01, come_back)
     watcher.start()
     serve(group, log, [away, *quick])
-    watcher.join(30)
+    watcher.join(PATIENCE_S)
     assert waits == [True, True]
 
 
@@ -121,7 +122,7 @@ def test_a_put_that_waited_too_long_is_no_one_s_loss(group, log):
     group.gather(FAST_S)
     log.serve(group)
     group.let_go()
-    other.join(10)
+    other.join(PATIENCE_S)
     assert not other.is_alive()
 
 
@@ -145,8 +146,8 @@ def test_a_slow_sync_waits_for_those_who_were_served_last(group, log):
     assert log.serve(group) == 2
     assert group.rounds_apart == 0
     group.let_go()
-    first.join(10)
-    second.join(10)
+    first.join(PATIENCE_S)
+    second.join(PATIENCE_S)
 
 
 def test_waiting_in_vain_lasts_a_part_of_a_sync_and_then_is_left_for_longer_and_longer(group, log):
@@ -161,7 +162,7 @@ def test_waiting_in_vain_lasts_a_part_of_a_sync_and_then_is_left_for_longer_and_
         apart.append(group.rounds_apart)
         log.serve(group)
         group.let_go()
-        putter.join(10)
+        putter.join(PATIENCE_S)
     assert apart == [1, 2, 4]
 
 
@@ -175,7 +176,7 @@ def test_nobody_waits_for_anybody_in_rounds_apart(group, log):
     log.serve(group)
     assert group.rounds_apart == 0
     group.let_go()
-    putter.join(10)
+    putter.join(PATIENCE_S)
 
 
 def test_a_rest_ends_with_its_time_or_the_first_put(group, log):
@@ -185,7 +186,7 @@ def test_a_rest_ends_with_its_time_or_the_first_put(group, log):
     group.rest(60)
     assert len(group) == 1
     group.close()
-    putter.join(10)
+    putter.join(PATIENCE_S)
     assert putter.results == [False]
 
 
@@ -196,7 +197,7 @@ def test_nobody_waits_in_a_group_that_is_closed_and_who_did_is_let_go(group, log
         pass
     group.take()
     group.close()
-    putter.join(10)
+    putter.join(PATIENCE_S)
     assert putter.results == [False, False]
     began = time.monotonic()
     assert group.wait(log.append(), 30) is False
@@ -216,7 +217,7 @@ def test_who_was_taken_by_a_sync_that_did_not_reach_its_end_waits_for_the_next(g
     assert putter.results == []
     log.serve(group)
     group.let_go()
-    putter.join(10)
+    putter.join(PATIENCE_S)
     assert putter.results == [True]
 
 
@@ -235,7 +236,7 @@ def test_a_put_that_waits_too_long_is_forgotten_by_those_who_wait_after_it(group
     assert group.take() >= 1
     group.serve(log.end)
     group.let_go()
-    first.join(10)
+    first.join(PATIENCE_S)
     assert first.results == [True]
 
 

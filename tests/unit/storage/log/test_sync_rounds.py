@@ -15,6 +15,7 @@ from rocketstore.native.group import SyncGroup
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutMessageStatus
 from support.log_parts import LogParts
+from support.patience import PATIENCE_S
 
 SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH)
 LONGEST_S = 0.2
@@ -37,7 +38,7 @@ class Waiter(threading.Thread):
         self.result = self.group.wait(self.offset, 30)
 
     def ended(self):
-        self.join(10)
+        self.join(PATIENCE_S)
         assert not self.is_alive()
         return self.result
 

@@ -26,6 +26,7 @@ from support.failing_disk import FailingDisk
 from support.golden_stores import golden_store
 from support.mapped_bytes import is_read_at_random
 from support.oracle.codecs import encode_entry
+from support.patience import PATIENCE_S
 
 KEY = QueueKey("TopicTest", 0)
 
@@ -584,7 +585,7 @@ def test_no_file_is_let_go_while_kernels_hold_its_address(tmp_path, log_min, mon
     monkeypatch.setattr(table.rows, "set", set_while_others_read)
     put(queues[0], [5])  # in its second file
     for reader in readers:
-        reader.join(10)
+        reader.join(PATIENCE_S)
     monkeypatch.undo()
     assert failures == []
 

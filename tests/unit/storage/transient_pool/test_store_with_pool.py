@@ -31,6 +31,7 @@ from support.clock import START_MS, Clock
 from support.configured_store import LOG_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
 from support.inside import parts_of, services_of
+from support.patience import PATIENCE_S
 from support.pooled_store import BODY, fill_file, in_files, open_pooled
 from support.replicas import wait_until
 from support.said import capture_logs
@@ -177,12 +178,12 @@ def test_what_cannot_be_committed_cannot_be_read_by_its_offset(tmp_path):
 def test_waiting_for_dispatch_commits(tmp_path):
     with open_pooled(tmp_path) as store:
         put(store, b"x")
-        assert store.wait_dispatched(timeout_s=10)
+        assert store.wait_dispatched(timeout_s=PATIENCE_S)
         assert bodies(store) == [b"x"]
     with open_pooled(tmp_path, threads=True, commit_interval_commit_log=3_600_000) as store:
         for number in range(20):
             put(store, b"%d" % number)
-            assert store.wait_dispatched(timeout_s=10)
+            assert store.wait_dispatched(timeout_s=PATIENCE_S)
             assert store.max_offset(TOPIC, 0) == number + 2
 
 
@@ -192,7 +193,7 @@ def test_a_task_of_asyncio_waits_for_what_is_in_the_pool_too(tmp_path):
         asynchronous = AsyncMessageStore(store)
         try:
             await asynchronous.put(Message(topic=TOPIC, body=b"x"))
-            assert await asynchronous.wait_dispatched(timeout_s=10)
+            assert await asynchronous.wait_dispatched(timeout_s=PATIENCE_S)
             return bodies(store)
         finally:
             await asynchronous.close()
@@ -228,7 +229,7 @@ def test_a_put_that_waits_for_replicas_is_committed_first(tmp_path):
 
 def test_futures_delays_and_transactions_work(tmp_path, clock):
     with open_pooled(tmp_path, clock) as store:
-        assert store.put_async(Message(topic=TOPIC, body=b"1")).result(10).is_stored
+        assert store.put_async(Message(topic=TOPIC, body=b"1")).result(PATIENCE_S).is_stored
         store.put(Message(topic=TOPIC, body=b"2", properties={"DELAY": "1"}))
         half = store.begin(Message(topic=TOPIC, body=b"3"))
         assert store.commit(half)
