@@ -84,11 +84,12 @@ QUIET: dict[str, Callable[[dict[str, Any]], object]] = {
 """What may do nothing, but leaves every file as it is."""
 
 READS = {
-    "store": """abandon acknowledged add_listener at_physical_offset by_id check_held check_open
-        check_transactions close earliest_log_timestamp earliest_timestamp end_within extension_unit find
-        get get_raw get_views look_again max_offset message_count min_offset next_queue_offset offset_at
-        open prepare queue_entries queues remove_listener ring runtime_info store_timestamp topics
-        topics_of wait_dispatched wait_for wait_until""",
+    "store": """abandon acknowledged add_listener at_physical_offset by_id check_held
+        check_open check_transactions close earliest_log_timestamp earliest_timestamp end_within
+        extension_unit find get get_raw get_views is_in_memory look_again max_offset
+        message_count min_offset next_queue_offset offset_at open prepare queue_entries queues
+        remove_listener ring runtime_info store_timestamp topics topics_of wait_dispatched
+        wait_for wait_until""",
     "memory_topics": "",
     "batch_topics": "",
     "consumer_offsets": "forget get metrics runtime_info snapshot start stop",
