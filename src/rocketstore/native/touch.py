@@ -33,6 +33,8 @@ if not cython.compiled:
         """Return whether pages are in memory: interpreted, nobody knows."""
         return True
 
+    _PAGES = 64
+
 
 _READ = 22
 """MADV_POPULATE_READ: reads pages in and waits for them; Linux 5.14."""

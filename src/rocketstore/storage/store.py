@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    import numpy as np
-    import numpy.typing as npt
-
     from rocketstore.native.log_end import Record
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
@@ -100,12 +97,11 @@ class BaseStore(Reader):
         )  # fmt: skip
         self.clock, self.disk, self.problems = parts.clock, parts.disk, parts.problems
         self.recovery, self.running_flags = parts.recovery, parts.flags
-        self._parts = parts
-        self._writer = own.writer
+        self._parts, self._writer = parts, own.writer
         self.extra_queues = own.writer.extra_queues
         self._put_at_once = own.writer.put_at_once
         self._put_prepared_at_once = own.writer.put_prepared_at_once
-        self._put_rows_at_once = own.writer.plain.put_rows
+        self.put_rows = own.writer.plain.put_rows  # of the sink
         self.transient_pool = own.committer
         self.replicated_log = ReplicatedLog(parts, own)
         self.attached = own.attached
@@ -232,18 +228,6 @@ class BaseStore(Reader):
         """Store a prepared message, with its own body or another one; otherwise as `put`."""
         result = self._put_prepared_at_once(prepared, body, queue_id)
         return self._writer.put_prepared(prepared, body, queue_id) if result is None else result
-
-    def put_rows(
-        self, messages: Sequence[PreparedMessage], queue_ids: Sequence[int],
-        rows: npt.NDArray[np.int64], bodies: Any, blocks: Any,
-    ) -> int:  # fmt: skip
-        """Store checked rows up to one that only `put_prepared` can store; return how many.
-
-        A row has the number of its message and queue, where its body begins and its size, the same
-        of its encoded properties, and its born time, the smallest number for the store's.
-        """
-        count: int = self._put_rows_at_once(messages, queue_ids, rows, bodies, blocks)
-        return count
 
     def put_batch(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic at once: all with consecutive queue offsets, or none.

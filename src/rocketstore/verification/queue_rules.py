@@ -159,16 +159,8 @@ def added(part: QueuePart, more: QueuePart) -> QueuePart:
         tuple(map(sum, zip(part.explained, more.explained, strict=True))),
         runs.joined([part.backed, more.backed]),
         np.concatenate((part.missing, more.missing)),
-        _followed(part.stated, more.stated),
+        np.concatenate((part.stated, more.stated)),
     )
-
-
-def _followed(stated: Runs, more: Runs) -> Runs:
-    """Return runs in log order and those after them; the two that meet are one."""
-    if len(stated) and len(more) and stated[-1, 1] == more[0, 0]:
-        joint = [[stated[-1, 0], more[0, 1]]]
-        return np.concatenate((stated[:-1], joint, more[1:]))
-    return np.concatenate((stated, more))
 
 
 def entries_at(offsets: Int64Array, read: ReadEntries) -> EntryArray:

@@ -40,6 +40,8 @@ def test_a_topic_that_is_an_extra_queue_too_is_followed(tmp_path, rate):
 def test_the_end_of_an_extra_queue_is_its_last_entry(tmp_path):
     with open_small(tmp_path, **ON) as store:
         put(store, 3, "copies")
-        run = StreamRun(tmp_path, subscribe="copies", **FIRST)
-        assert rows(run.drain()) == []
-        assert '"offset": 3, "record": ' in run.checkpoint.offsets[-1]
+        checkpoint = Checkpoint()
+        assert rows(StreamRun(tmp_path, checkpoint, subscribe="copies", **FIRST).drain()) == []
+        put(store, 1, topic="copies")
+        run = StreamRun(tmp_path, checkpoint, subscribe="copies", **FIRST)
+        assert rows(run.drain()) == [("copies", 3)]

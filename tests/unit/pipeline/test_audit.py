@@ -20,9 +20,8 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline import files as pipeline_files
-from rocketstore.pipeline import log_read
 from rocketstore.pipeline.files import ArrowFiles
-from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work, log_verdict
+from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.storage.files import lock
 from rocketstore.units import MiB
 from rocketstore.verification import index_rules
@@ -358,68 +357,6 @@ def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkey
     assert all(len(part.backed) == 1 and not len(part.missing) for part in parts)
 
 
-def read_parts(root, block_records, monkeypatch):
-    """Return the rows of the kind ``part`` of a log that is compared so many records at a time."""
-    scanned = functools.partial(log_read.scanned, batch_records=block_records)
-    monkeypatch.setattr(audit_plan.log_read, "scanned", scanned)
-    monkeypatch.setattr(audit_work, "BLOCK_RECORDS", block_records)
-    places = audit_plan.find_places(str(root), StoreConfig())
-    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 256 * MiB, 0)
-    rows = [
-        audit_work.FactRow(**row)
-        for task in tasks
-        for batch in audit_work.read_task(task)
-        for row in batch.to_pylist()
-    ]
-    sent = sum(row.size for row in rows if row.kind == "stretch")
-    assert sent == sum(row.kind not in {"stretch", "index"} for row in rows)
-    return [row for row in rows if row.kind == "part"]
-
-
-def test_a_range_sends_a_row_for_a_queue_and_chain_however_often_it_compares(store, monkeypatch):
-    root, offsets = store
-    files = 5
-    assert len(read_parts(root, 7, monkeypatch)) == 2 * files
-    overwrite(root, offsets[20] + 100, b"\0\0")  # in the middle of a stretch of agreement
-    parts = read_parts(root, 7, monkeypatch)
-    assert parts == read_parts(root, 10**6, monkeypatch)
-    assert len(parts) == 2 * (files + 1)
-    assert {row.place for row in parts} >= {offsets[0], offsets[21]}
-    assert all(len(row.part.stated) == 1 for row in parts)
-
-
-def test_a_queue_whose_entries_jump_keeps_its_runs_apart(store, monkeypatch):
-    root, offsets = store
-    for number in (30, 34):
-        overwrite(root, offsets[number] + 20, struct.pack(">q", 1_000 + number))
-    parts = read_parts(root, 7, monkeypatch)
-    assert parts == read_parts(root, 10**6, monkeypatch)
-    assert keys(audited(root).findings) == keys(verify_store(root).findings)
-    assert max(len(row.part.stated) for row in parts) == 5
-
-
-def test_evidence_of_many_breaks_is_held_a_window_at_a_time(store, monkeypatch):
-    root, offsets = store
-    for number in range(10, 230, 10):
-        overwrite(root, offsets[number] + 100, b"\0\0")
-    expected = keys(verify_store(root).findings)
-    asked = []
-    real = audit_job._Audit._stated
-
-    def stated(self, facts, ranges):
-        asked.append(sum(stop - start for start, stop in ranges))
-        return real(self, facts, ranges)
-
-    monkeypatch.setattr(audit_job._Audit, "_stated", stated)
-    assert keys(audited(root).findings) == expected
-    assert len(asked) == 1
-    monkeypatch.setattr(log_verdict, "WINDOW_BYTES", 3 * LOG_FILE_BYTES // 2)
-    whole = asked.pop()
-    assert keys(audited(root).findings) == expected
-    assert len(asked) > 2
-    assert max(asked) <= 3 * LOG_FILE_BYTES // 2 < whole
-
-
 def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(store):
     """As speculation has it: rows are all that a task makes, and Spark takes those of one."""
     root, offsets = store
@@ -439,7 +376,6 @@ def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):
         damage(root, offsets)
     expected = audited(root)
     monkeypatch.setattr(audit_work, "BLOCK_RECORDS", 7)
-    monkeypatch.setattr(log_verdict, "WINDOW_BYTES", 1)
     monkeypatch.setattr(index_rules, "CHUNK_ITEMS", 5)
     assert expected.findings
     assert audited(root, max_split_bytes=20_000) == expected

@@ -148,7 +148,7 @@ def _text(column: Any) -> Any:
         each = _plain(column.flatten())
         if pc.any(pc.match_substring(each, KEY_SEPARATOR)).as_py():
             raise UnlikeError
-        column = pc.binary_join(column, KEY_SEPARATOR)
+        column = pc.binary_join(column.cast(pa.list_(pa.string())), KEY_SEPARATOR)
     text = _plain(column.filter(column.is_valid()))
     if not len(text) or text.nbytes == 0:
         return pa.nulls(len(column), pa.string())

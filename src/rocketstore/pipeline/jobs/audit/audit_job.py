@@ -72,8 +72,8 @@ REASONS: Final = EXPLAINED | {
 """Why entries and items may differ from what dispatch would write today, without a fault."""
 
 _PLACES_OF_LOST: Final = {"queue-hole", "queue-kept"}
-_ROWS_PER_TASK: Final = 50_000
-"""Of the second pass: some seconds each. Spark gives whole queues to a task."""
+_QUEUES_PER_TASK: Final = 500
+_MOST_TASKS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,7 @@ class _Audit(NamedTuple):
                 stretches = [decode(one, type=Stretch) for one in of_log]
                 index = [decode(one, type=IndexFacts) for one in of_index]
                 view, excluded = self._shape(facts, stretches)
-                row_count = sum(row["size"] for row in whole if row["kind"] == "stretch")
-                judged = self._judged(facts, view, excluded, row_count).persist()
+                judged = self._judged(facts, view, excluded).persist()
                 report, own = self._report(judged, index, view)
                 if out is not None:
                     _write_report(report, own, judged, str(out))
@@ -241,11 +240,7 @@ class _Audit(NamedTuple):
         return found.sort("piece", "ordinal").toArrow()
 
     def _judged(
-        self,
-        facts: DataFrame,
-        view: LogView,
-        excluded: Sequence[tuple[int, int]],
-        row_count: int,
+        self, facts: DataFrame, view: LogView, excluded: Sequence[tuple[int, int]]
     ) -> DataFrame:
         import pyarrow as pa  # noqa: PLC0415 - only where jobs run
 
@@ -268,7 +263,7 @@ class _Audit(NamedTuple):
         rows = [one._asdict() for one in known]
         table = pa.Table.from_pylist(rows, schema=arrow_schema(FACTS))
         about = about.unionByName(self.spark.createDataFrame(table))
-        groups = 2 + (row_count + len(rows)) // _ROWS_PER_TASK
+        groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
         reached = self._dispatched_to(facts) if self._was_aborted else None
         writer = LastWriter(self.places.is_live, reached)

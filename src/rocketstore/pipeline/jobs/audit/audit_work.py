@@ -68,8 +68,7 @@ _SETS: Final = ("explained", "backed", "missing", "stated")
 class FactRow(NamedTuple):
     """A row of `FACTS`.
 
-    By `kind`: ``stretch`` and ``index`` are `facts` for the driver; a stretch has `size` rows
-    besides. Of a queue, a ``part`` has its
+    By `kind`: ``stretch`` and ``index`` are `facts` for the driver. Of a queue, a ``part`` has its
     numbers and runs (`QueuePart`, dispatched as far as `reached`), and ``entries`` are those that a
     batch queue is called for. Of the index there are `size` keys ``lacking``, items ``repeated``,
     or ``backed``, the first of which has the number `first`; ``stray`` ones are numbers (`stated`)
@@ -187,13 +186,12 @@ class _LogReader:
         self._entries: list[ExpectedEntries] = []
         self._keys: list[ExpectedItems] = []
         self._batches: defaultdict[QueueKey, bytearray] = defaultdict(bytearray)
-        self._parts: dict[tuple[int, QueueKey], QueuePart] = {}
 
     def rows(self) -> Iterator[FactRow]:
         task = self._task
         for cut, (begin, end) in zip(task.cuts, itertools.pairwise(task.edges), strict=True):
             stretch = Stretch(cut.segment.base, cut.segment.base + cut.start, is_gone=True)
-            reached, count, sent = begin, 0, 0
+            reached, count = begin, 0
             with passing_over_deleted():
                 for batch in scanned(cut):
                     stretch.take(batch, task.latest_ms)
@@ -210,15 +208,12 @@ class _LogReader:
                     count += len(columns)
                     reached = int(columns.physical_offset[-1]) + 1
                     if count >= BLOCK_RECORDS:
-                        rows = list(self._compared(stretch, reached))
-                        yield from rows
-                        count, sent = 0, sent + len(rows)
+                        yield from self._compared(stretch, reached)
+                        count = 0
                 stretch.is_gone = False
-            rows = [*self._compared(stretch, reached), *self._part_rows()]
-            yield from rows
+            yield from self._compared(stretch, reached)
             facts = msgspec.msgpack.encode(stretch)
-            sent += len(rows)
-            yield FactRow("stretch", "stretch", stretch.start, size=sent, facts=facts)
+            yield FactRow("stretch", "stretch", stretch.start, facts=facts)
             for found in self._items.until(end):
                 yield found.stray(np.arange(found.offsets.size))
 
@@ -227,7 +222,7 @@ class _LogReader:
         starts = np.array([chain.start for chain in stretch.chains], dtype=np.int64)
         if self._entries:
             columns = map(np.concatenate, zip(*self._entries, strict=True))
-            self._compare_entries(ExpectedEntries._make(columns), starts)
+            yield from self._compared_entries(ExpectedEntries._make(columns), starts)
         if self._keys:
             columns = map(np.concatenate, zip(*self._keys, strict=True))
             yield from self._compared_keys(ExpectedItems._make(columns), starts, stop)
@@ -240,8 +235,7 @@ class _LogReader:
         self._entries, self._keys = [], []
         self._batches.clear()
 
-    def _compare_entries(self, entries: ExpectedEntries, starts: Int64Array) -> None:
-        """Compare entries, and add what they say to the parts of their chain and queue."""
+    def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[FactRow]:
         chains = starts.searchsorted(entries.entries["physical_offset"], side="right")
         for rows in expectation.groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
@@ -257,19 +251,11 @@ class _LogReader:
             part = queue_rules.compare(block, found, tags_codes)
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():
-                place = int(chains[rows[0]]), key
-                known = self._parts.get(place)
-                self._parts[place] = part if known is None else queue_rules.added(known, part)
-
-    def _part_rows(self) -> Iterator[FactRow]:
-        """Yield a row for each queue and chain of the range that was read, and forget them."""
-        for (_, key), part in self._parts.items():
-            start, first, last, reached, *sets = part
-            columns: Any = {"first": first, "last": last, "reached": reached}
-            for name, one in zip(_SETS, sets, strict=True):
-                columns[name] = np.array(one, np.int64).tobytes()
-            yield FactRow(queue_target(key), "part", start, **columns)
-        self._parts.clear()
+                start, first, last, reached, *sets = part
+                columns: Any = {"first": first, "last": last, "reached": reached}
+                for name, one in zip(_SETS, sets, strict=True):
+                    columns[name] = np.array(one, np.int64).tobytes()
+                yield FactRow(queue_target(key), "part", start, **columns)
 
     def _compared_keys(
         self, keys: ExpectedItems, starts: Int64Array, stop: int

@@ -8,7 +8,7 @@ and ``store verify`` say the same. Of the log itself only headers inside damage 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from rocketstore.pipeline.files import opened
 from rocketstore.rules import runs
 from rocketstore.rules.leftovers import Headers, KeyColumns, left_chains
 from rocketstore.rules.log_rules import log_view
-
-WINDOW_BYTES: Final = 2**34
-"""Of the log: so much evidence is held at a time, however many breaks there are."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
@@ -55,29 +52,21 @@ class _Evidence:
 
     def __init__(self, places: StorePlaces, ask: Callable[[Ranges], pa.Table]) -> None:
         self._places, self._ask = places, ask
-        self._wanted, self._window = runs.no_runs(), range(0)
+        self._loaded: list[tuple[int, int]] = []
         self._numbers: dict[object, int] = {}
         self._runs = np.empty((0, 4), np.int64)
 
     def load(self, ranges: Ranges) -> None:
-        """Note the ranges of the log whose records will be asked for, in its order."""
-        self._wanted = runs.joined([ranges])
-
-    def _fetch(self, chain: Chain) -> None:
-        """Fetch the records of a chain and of what is wanted behind it, in place of others."""
-        self._window = range(chain.start, max(chain.stop, chain.start + WINDOW_BYTES))
-        outside = runs.gaps(self._wanted, self._window.start, self._window.stop)
-        own = [(chain.start, chain.stop)]
-        inside = runs.without(np.array([(self._window.start, self._window.stop)]), outside)
-        table = self._ask(runs.pairs(runs.joined([inside, own])))
-        targets = table.column("target").combine_chunks().dictionary_encode()
-        known = [
+        """Fetch the records that begin in some ranges of the log."""
+        wanted = runs.pairs(runs.joined([ranges]))
+        table = self._ask(wanted)
+        queues = [
             self._numbers.setdefault(target, len(self._numbers))
-            for target in targets.dictionary.to_pylist()
+            for target in table.column("target").to_pylist()
         ]
-        queues = np.array(known, np.int64)[targets.indices.to_numpy()]
         columns = [table.column(name).to_numpy() for name in ("piece", "first", "count")]
-        self._runs = np.array([queues, *columns], np.int64).T
+        self._runs = np.concatenate((self._runs, np.array([queues, *columns], np.int64).T))
+        self._loaded += wanted
 
     def whole(self, chain: Chain) -> KeyColumns:
         """Return all records of a chain, with the time of the last."""
@@ -106,8 +95,8 @@ class _Evidence:
 
         `times` are those of any records, which count where none has an entry, and of normal ones.
         """
-        if chain.start not in self._window or chain.stop > self._window.stop:
-            self._fetch(chain)
+        if not any(start <= chain.start and chain.stop <= stop for start, stop in self._loaded):
+            self.load([(chain.start, chain.stop)])
         inside = (self._runs[:, 1] >= chain.start) & (self._runs[:, 1] < chain.stop)
         queues, _, firsts, counts = self._runs[inside].T
         sizes = np.where(counts < 0, -counts, 1)
