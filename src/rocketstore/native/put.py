@@ -255,7 +255,11 @@ class PlainPuts:
     def put_rows(
         self, messages: Any, queue_ids: Any, rows: Any, bodies: Any, blocks: Any
     ) -> int:  # fmt: skip
-        """Store rows up to one that needs the slow path; return how many. See `BaseStore`."""
+        """Store rows up to one that needs the slow path; return how many.
+
+        A row has the number of its message and queue, where its body begins and its size, the same
+        of its encoded properties, and its born time, the smallest number for the store's.
+        """
         now = self.now_ms(view.system_ns())
         end = self.end
         source = view.bytes_of(bodies)

@@ -90,21 +90,18 @@ class BaseStore(Reader):
         if wrong or not isinstance(parts, StoreParts):
             raise TypeError("a store is opened by MessageStore.open(path), not MessageStore(path)")
         self._services = own = StoreServices(parts, threads=threads)
-        self.statistics = own.statistics
         super().__init__(
             parts.layout, parts.config, parts.log, parts.queues, parts.index, parts.kinds,
             check_readable=parts.flags.check_readable, note_get=own.statistics.note_get,
         )  # fmt: skip
         self.clock, self.disk, self.problems = parts.clock, parts.disk, parts.problems
         self.recovery, self.running_flags = parts.recovery, parts.flags
-        self._parts, self._writer = parts, own.writer
-        self.extra_queues = own.writer.extra_queues
+        self._parts, self._writer, self.extra_queues = parts, own.writer, own.writer.extra_queues
         self._put_at_once = own.writer.put_at_once
         self._put_prepared_at_once = own.writer.put_prepared_at_once
-        self.put_rows = own.writer.plain.put_rows  # of the sink
-        self.transient_pool = own.committer
+        self.transient_pool, self.attached = own.committer, own.attached
+        self.statistics = own.statistics
         self.replicated_log = ReplicatedLog(parts, own)
-        self.attached = own.attached
         self.observation = Observation(self, parts, own)
         self._is_closed = self._is_let_go = False
         self._closing: dict[str, object] = {}
@@ -228,6 +225,10 @@ class BaseStore(Reader):
         """Store a prepared message, with its own body or another one; otherwise as `put`."""
         result = self._put_prepared_at_once(prepared, body, queue_id)
         return self._writer.put_prepared(prepared, body, queue_id) if result is None else result
+
+    def put_rows(self, messages: Any, queue_ids: Any, rows: Any, bodies: Any, blocks: Any) -> int:
+        """Store checked rows up to one that needs `put_prepared`; see `PlainPuts.put_rows`."""
+        return int(self._writer.plain.put_rows(messages, queue_ids, rows, bodies, blocks))
 
     def put_batch(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic at once: all with consecutive queue offsets, or none.
