@@ -100,8 +100,7 @@ class BaseStore(Reader):
         self._put_at_once = own.writer.put_at_once
         self._put_prepared_at_once = own.writer.put_prepared_at_once
         self.transient_pool, self.attached = own.committer, own.attached
-        self.statistics = own.statistics
-        self.replicated_log = ReplicatedLog(parts, own)
+        self.statistics, self.replicated_log = own.statistics, ReplicatedLog(parts, own)
         self.observation = Observation(self, parts, own)
         self._is_closed = self._is_let_go = False
         self._closing: dict[str, object] = {}
