@@ -38,7 +38,7 @@ cdef class PlainPuts:
     @cython.locals(record=Record)
     cpdef put_prepared(self, object prepared, object body=*, object queue_id=*)
     @cython.locals(record=Record)
-    cpdef put_single(
+    cpdef put_encoded(
         self, object body, object block, object topic, object queue_id, object wait_flush, object born_host,
         object flag, object sys_flag, object born_timestamp_ms, object reconsume_times
     )

@@ -214,7 +214,7 @@ class PlainPuts:
         stop = end.add_record(record, content, counter, end.position, counter.next_offset, now)
         return self.finish(counter, stop, now, began_ns, 1, None)
 
-    def put_single(
+    def put_encoded(
         self, body: Any, block: Any, topic: Any, queue_id: Any, wait_flush: Any, born_host: Any,
         flag: Any, sys_flag: Any, born_timestamp_ms: Any, reconsume_times: Any,
     ) -> Any:  # fmt: skip
@@ -356,7 +356,7 @@ class PlainPuts:
                 break
         return self.finish(counter, at, now, began_ns, count, sizes)
 
-    def put_encoded(
+    def put_client_batch(
         self, batch: Any, more: Any, topic: Any, queue_id: Any, wait_flush: Any, born_host: Any,
         sys_flag: Any, born_timestamp_ms: Any, reconsume_times: Any,
     ) -> Any:  # fmt: skip

@@ -30,7 +30,7 @@ if not cython.compiled:
         """Read pages of a file that are not in memory: an interpreted reader does so itself."""
 
     def is_resident(_data: Bytes, _start: int, _stop: int) -> bool:
-        """Return whether pages are in memory: interpreted, nobody knows."""
+        """Return whether pages are in memory; interpreted code cannot ask, and says yes."""
         return True
 
     _PAGES = 64

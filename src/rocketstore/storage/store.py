@@ -259,7 +259,7 @@ class BaseStore(Reader):
         every message, see `Message`. A batch that is cut off inside a message is refused as well.
         Source: DefaultMessageStore.putMessages.
         """
-        result = self._writer.put_encoded_at_once(
+        result = self._writer.put_client_batch_at_once(
             batch, properties, topic, queue_id, wait_flush, born_host, sys_flag, born_timestamp_ms,
             reconsume_times,
         )  # fmt: skip

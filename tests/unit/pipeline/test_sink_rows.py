@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from datetime import UTC, datetime
 
 import numpy as np
@@ -22,6 +21,7 @@ from rocketstore.pipeline.sink.sink_writer import (
     parse_sink_options,
 )
 from rocketstore.pipeline.sink.whole_columns import UnlikeError
+from rocketstore.scan import kernels
 from support.clock import Clock
 from support.sink_parts import CONFIG, sink_options, stage
 
@@ -306,7 +306,7 @@ def test_the_size_of_files_is_learnt_from_the_store_that_is_there(tmp_path):
     assert check_target(options) == CONFIG.mapped_file_size_commit_log
 
 
-@pytest.mark.skipif(os.environ.get("ROCKETSTORE_KERNELS") == "off", reason="rows go one by one")
+@pytest.mark.skipif(not kernels.is_compiled(), reason="interpreted, rows go one by one")
 @pytest.mark.parametrize(
     "row", [(0, 0, 4, 0, 0), (0, -1, 1, 0, 0), (0, 0, 1, 1, 1), (1, 0, 1, 0, 0)]
 )

@@ -360,7 +360,7 @@ def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [3, 20, 40])
-def test_a_topic_that_was_deleted_and_made_anew_has_lost_nothing(root, count):
+def test_a_topic_that_was_deleted_and_made_again_has_lost_nothing(root, count):
     log = CutLog(root)
     put = log.put(20, b"old")
     run = StreamRun(root, **ALL, subscribe="TopicA", maxOffsetsPerTrigger=12)

@@ -408,8 +408,8 @@ class Dispatcher:
     def _announce(self, columns: RecordColumns, done: int) -> None:
         """Report the first rows to the listeners, for each queue in which one got its entry.
 
-        Who hears of a queue is asked once a batch: whoever listens to it from then on, and looks at
-        its end after that, finds what the batch entered.
+        Who hears of a queue is asked once a batch. A listener that comes later looks at the end of
+        its queue first, and finds there what the batch entered.
         """
         decisions, board, data = self._decisions, self.board, columns.buffer.data
         known: dict[tuple[bytes, int], tuple[QueueKey, list[ArrivalListener]]] = {}

@@ -129,8 +129,8 @@ class StoreWriter:
             self._close_plain()
         self.put_at_once: Callable[..., PutResult | None] = plain.put_message
         self.put_prepared_at_once: Callable[..., PutResult | None] = plain.put_prepared
-        self.put_single_at_once: Callable[..., PutResult | None] = plain.put_single
         self.put_encoded_at_once: Callable[..., PutResult | None] = plain.put_encoded
+        self.put_client_batch_at_once: Callable[..., PutResult | None] = plain.put_client_batch
 
     def _plain_puts(self, counters: dict[tuple[str, int], QueueCounter]) -> PlainPuts:
         clock = self.clock
@@ -207,7 +207,7 @@ class StoreWriter:
         reconsume_times: int = 0, wait_flush: bool = True,
     ) -> PutResult:  # fmt: skip
         """Store a message as it came over the wire; a plain one without a `PreparedMessage`."""
-        result = self.put_single_at_once(
+        result = self.put_encoded_at_once(
             body, properties, topic, queue_id, wait_flush, born_host, flag, sys_flag,
             born_timestamp_ms, reconsume_times,
         )  # fmt: skip
@@ -301,14 +301,14 @@ class StoreWriter:
         self, batch: object, properties: Mapping[str, str] | bytes, topic: str, queue_id: int,
         born_host: str, *, wait_flush: bool, **fields: Any,
     ) -> PutResult:  # fmt: skip
-        """Store a batch that `put_encoded_at_once` left; see `MessageStore.put_client_batch`.
+        """Store a batch that `put_client_batch_at_once` left; see `MessageStore.put_client_batch`.
 
         `fields` are those of a `Record` that all messages have.
         """
         try:
             given, batch = batch, body_bytes(batch)
             if batch is not given:
-                result = self.put_encoded_at_once(
+                result = self.put_client_batch_at_once(
                     batch, properties, topic, queue_id, wait_flush, born_host, **fields
                 )
                 if result is not None:

@@ -378,7 +378,7 @@ def test_odd_calls_are_errors_of_python(store):
         for odd in (None, "x", 2**80, [], bytearray(b"x"), object()):
             if (name, odd) != ("born_timestamp_ms", None):
                 arguments = good | {name: odd}
-                assert plain.put_encoded(batch, b"", "orders", 0, **arguments) is None
+                assert plain.put_client_batch(batch, b"", "orders", 0, **arguments) is None
     for arguments in (
         (b"", b"", "orders", 0),
         (bytearray(batch), b"", "orders", 0),
@@ -387,7 +387,7 @@ def test_odd_calls_are_errors_of_python(store):
         (batch, b"", "orders", True),
         (batch * (1 << 19), b"", "orders", 0),
     ):
-        assert plain.put_encoded(*arguments, **good) is None
+        assert plain.put_client_batch(*arguments, **good) is None
 
 
 @needs_compiled

@@ -14,7 +14,7 @@ from support.configured_store import small_config
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(not kernels.is_compiled(), reason="interpreted, nobody knows")
+pytestmark = pytest.mark.skipif(not kernels.is_compiled(), reason="interpreted code cannot ask")
 
 BODY = bytes(20_000)
 COUNT = 40
