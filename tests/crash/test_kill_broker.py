@@ -21,7 +21,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
 from support.model_clients import TOPIC, Journal, ModelConsumer, ModelProducer
 from support.networked_work import free_port
-from support.patience import PATIENCE_S, START_S
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -70,7 +70,7 @@ class Life:
         )
         assert process.stderr is not None
         try:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(PATIENCE_S):
                 said = b""
                 while said != b"ready\n":
                     before, said = said, await process.stderr.readline()

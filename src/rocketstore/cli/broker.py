@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +12,7 @@ from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BROKER_KEYS, BrokerSettings
 from rocketstore.cli.options import StoreArgument, StoreSettings
 from rocketstore.cli.serve import stop_on_signal, with_retention
-from rocketstore.cli.wording import complain
+from rocketstore.cli.wording import complain, print_on_stderr
 from rocketstore.config import sources
 from rocketstore.config.sources import load_broker_conf
 from rocketstore.errors import ConfigError
@@ -59,7 +58,7 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
             f"broker {own.broker_name} at {service.address}, name server {service.name_server}",
             flush=True,
         )
-        print("ready", file=sys.stderr, flush=True)
+        print_on_stderr("ready")
         stop.wait()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 
+from rocketstore.cli.wording import print_on_stderr
 from rocketstore.format.metadata_json import decode_body
 from rocketstore.nameserver.bodies import SavedValues
 from rocketstore.nameserver.key_values import KeyValues
@@ -59,7 +59,7 @@ async def _serve(host: str, port: int, values: KeyValues, *, order_messages: boo
     ) as server:
         host, port = server.address
         print(f"name server at {host}:{port}", flush=True)
-        print("ready", file=sys.stderr, flush=True)
+        print_on_stderr("ready")
         await told.wait()
 
 

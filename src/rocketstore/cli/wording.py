@@ -26,7 +26,13 @@ _ERROR_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 
 def complain(text: str) -> None:
     """Print a sentence on stderr, in the one form that all have."""
-    print(f"rocketstore: {_ERROR_NUMBER.sub('', text)}", file=sys.stderr)
+    print_on_stderr(f"rocketstore: {_ERROR_NUMBER.sub('', text)}")
+
+
+def print_on_stderr(text: str) -> None:
+    """Print a line with one write: other threads log there, and `print` writes its end apart."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def program_name() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from rocketstore.cli.options import (
@@ -14,6 +13,7 @@ from rocketstore.cli.options import (
     StoreSettings,
 )
 from rocketstore.cli.output import print_object
+from rocketstore.cli.wording import complain
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -51,10 +51,9 @@ def archive(
 def _print_result(result: ArchiveResult, target: str, output: str) -> None:
     if result.gap is not None:
         first, stop = result.gap
-        print(
-            f"rocketstore: {stop - first} bytes of the log, from physical offset {first} to {stop},"
-            " were deleted before they were archived",
-            file=sys.stderr,
+        complain(
+            f"{stop - first} bytes of the log, from physical offset {first} to {stop},"
+            " were deleted before they were archived"
         )
     if output != "table":
         print_object(result._asdict(), "json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from rocketstore.cli.findings import EXIT_FINE, print_verification
@@ -15,6 +14,7 @@ from rocketstore.cli.options import (
     StoreSettings,
 )
 from rocketstore.cli.output import print_object
+from rocketstore.cli.wording import print_on_stderr
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -76,13 +76,12 @@ def _print_report(report: RebuildReport, output: Output) -> None:
     if report.refused_count:
         print(f"{report.refused_count:,} records have no entry: their place is taken or impossible")
     for queue, count in report.kept_places.items():
-        print(
+        print_on_stderr(
             f"{queue}: {count:,} places at its end are kept: their records are lost, and their "
-            "numbers are not given again",
-            file=sys.stderr,
+            "numbers are not given again"
         )
     for queue in report.gone_queues:
-        print(f"No record of {queue} is left: the queue was removed", file=sys.stderr)
+        print_on_stderr(f"No record of {queue} is left: the queue was removed")
     _print_damage(report.damage)
 
 
@@ -98,6 +97,4 @@ def _print_proof(report: AuditReport, output: Output) -> int:
 
 def _print_damage(damage: Sequence[Damaged]) -> None:
     for one in damage:
-        print(
-            f"Damage from {one.start} to {one.stop}: {one.reason}: {one.evidence}", file=sys.stderr
-        )
+        print_on_stderr(f"Damage from {one.start} to {one.stop}: {one.reason}: {one.evidence}")

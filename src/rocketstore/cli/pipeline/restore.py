@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -17,6 +16,7 @@ from rocketstore.cli.options import (
     must_exist,
 )
 from rocketstore.cli.output import print_object
+from rocketstore.cli.wording import print_on_stderr
 
 
 def restore(
@@ -76,10 +76,9 @@ def restore(
         print_object(result._asdict(), "json")
         return
     if result.missing_bytes:
-        print(
+        print_on_stderr(
             f"{result.missing_bytes:,} bytes in {result.missing_stretches:,} stretches of the log "
-            "are gone from the archive: they are zeros, or files that were omitted",
-            file=sys.stderr,
+            "are gone from the archive: they are zeros, or files that were omitted"
         )
     whole = "as they were archived" if not result.missing_bytes else "with gaps"
     what = whole if not topic and begin is None and end is None else "a new log of the selection"

@@ -1,0 +1,52 @@
+"""What commands say on stderr, where other threads log at the same time."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketstore.cli.wording import complain, print_on_stderr
+from support.repository import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Writes(io.StringIO):
+    """A stream that keeps each write apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.all.append(text)
+        return len(text)
+
+
+@pytest.mark.parametrize(
+    ("say", "line"), [(print_on_stderr, "ready\n"), (complain, "rocketstore: ready\n")]
+)
+def test_a_line_is_one_write(
+    monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None], line: str
+) -> None:
+    stream = Writes()
+    monkeypatch.setattr(sys, "stderr", stream)
+    say("ready")
+    assert stream.all == [line]
+
+
+def test_no_command_prints_on_stderr_by_print() -> None:
+    """`print` writes a line and its end apart: a script that waits for "ready" waits forever."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted((ROOT / "src/rocketstore").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id == "print" and any(word.arg == "file" for word in node.keywords)
+    ]
+    assert found == []
