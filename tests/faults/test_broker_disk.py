@@ -12,11 +12,11 @@ from rocketstore import FlushDiskType, FlushFailedError
 from rocketstore.broker.loop import Loop
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import Command
-from rocketstore.remoting.server import RemotingServer
 from rocketstore.storage.running_flags import RunningFlag
 from support.broker_desk import SEND, Desk
 from support.configured_store import small_config
 from support.faulty_disk import FaultyDisk, nth
+from support.wire import opened
 from unit.broker.test_pulling import PULL
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(
             tmp_path, config, disk=disk, loop=lambda store: Loop(store.attached["async_puts"]),
             broker_fast_failure_enable=False,  # it has the test's clock, and the server its own
         )  # fmt: skip
-        server = await RemotingServer.open(desk.table)
+        server = await opened(desk.table)
         address = "{}:{}".format(*server.address)
         async with server, RemotingClient() as client:
             send = lambda: client.ask(address, Command(310, fields=fields, body=BODY))  # noqa: E731

@@ -12,9 +12,8 @@ from rocketstore.remoting.codes import RequestCode
 from rocketstore.remoting.command import ONEWAY, Command, HeaderKind, reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import LATER, RequestTable, Row
-from rocketstore.remoting.server import RemotingServer
 from support.leaks import assert_keeps_nothing
-from support.wire import frame, framed
+from support.wire import frame, framed, opened
 
 ECHO, HOLD = RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_KV_CONFIG
 ROUNDS = 1000
@@ -79,11 +78,11 @@ def test_a_thousand_hostile_clients_leave_nothing_behind(caplog):
     holder = Holder()
     # Of one loop, which is kept; a client of each round, and then what it left.
     with asyncio.Runner() as runner:
-        server = runner.run(RemotingServer.open(holder))
+        server = runner.run(opened(holder))
 
         async def one_round():
             await asyncio.gather(*(one_client(server.address, chance) for _ in range(4)))
-            while server.connection_count:  # noqa: ASYNC110 - their ends are on their way
+            while len(server._turns.channels):  # noqa: ASYNC110 - their ends are on their way
                 await asyncio.sleep(0)
             assert server.totals.held_bytes == 0
             assert holder.held == []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rocketstore.errors import FormatError
 from rocketstore.remoting import binary_header, json_header
 from rocketstore.remoting.command import RESPONSE, Command, HeaderKind
-from rocketstore.remoting.connection import Connection, RequestReceived, State
+from rocketstore.remoting.connection import Connection, State
 from rocketstore.remoting.frame import FrameReader
 from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
 from support.fuzzing import check_mutations, fuzz_with_atheris
@@ -22,13 +22,11 @@ GOLDEN = (*map(frame, HEADERS), *BINARY, frame(HEADERS[0], b"body") + BINARY[0])
 
 def check(data: bytes) -> None:
     """Feed the bytes whole and in pieces, and read them as a header of each kind."""
-    frames, error = FrameReader().feed(data)
+    frames, fault = FrameReader().feed(data)
     for command, size in frames:
         assert 8 <= size <= len(data)
         check_written_again(command)
-    if error is not None:
-        str(error)
-    check_connection(data, [command for command, _ in frames], error)
+    check_connection(data, [command for command, _ in frames], fault)
     for kind, codec in enumerate((json_header, binary_header)):
         try:
             command = codec.decode(data)
@@ -51,15 +49,15 @@ def check_written_again(command: Command) -> None:
     assert language is command.language or command.language is None
 
 
-def check_connection(data: bytes, commands: list[Command], error: object) -> None:
+def check_connection(data: bytes, commands: list[Command], fault: object) -> None:
     """A connection that gets the bytes in two pieces ends alike, and holds nothing afterwards."""
     totals = Totals()
     connection = Connection(DEFAULT_LIMITS, totals, 0)
     at = len(data) // 3
-    events = [*connection.receive(data[:at], 0), *connection.receive(data[at:], 0)]
-    requests = [event.command for event in events if isinstance(event, RequestReceived)]
+    parts = connection.receive(data[:at], 0), connection.receive(data[at:], 0)
+    requests = [command for part in parts for command, _ in part.requests]
     assert requests == [command for command in commands if not command.flag & RESPONSE]
-    assert (connection.state is State.CLOSED) == (error is not None)
+    assert (connection.state is State.CLOSED) == (fault is not None)
     assert totals.requests + totals.replies == len(commands)
     assert totals.unmatched == totals.replies
     assert 0 <= totals.held_bytes <= len(data)

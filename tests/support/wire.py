@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.frame import encode_frame
+from rocketstore.remoting.server import RemotingServer
 from support.vectors import VECTOR_ROOT
 
 if TYPE_CHECKING:
     from rocketstore.remoting.command import Command
+    from rocketstore.remoting.requests import RequestTable
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
@@ -37,3 +40,10 @@ def frame(header: bytes, body: bytes = b"", *, kind: int = 0, header_size: int |
 def framed(command: Command) -> bytes:
     """Return the bytes of a command."""
     return b"".join(encode_frame(command))
+
+
+async def opened(table: RequestTable, *, port: int = 0, **settings: Any) -> RemotingServer:
+    """Return a server that listens; `settings` are those of its `Turns`."""
+    server = RemotingServer(Turns(table, **settings))
+    await server.listen(port=port)
+    return server

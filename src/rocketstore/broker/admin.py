@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rocketstore.broker.bodies import decode_body, encode_body, encode_queues
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.counts import DayTotals
 from rocketstore.broker.topics import count_fault, name_fault
-from rocketstore.format.metadata_json import SubscriptionGroup
+from rocketstore.format.metadata_json import SubscriptionGroup, decode_body, dumps, encode_body
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import Call, Later, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rocketstore.broker.clients import Clients
     from rocketstore.broker.counts import GivenCounts
@@ -107,16 +106,14 @@ class Admin:
     def all_topics(self, _header: Header) -> Command:
         """Return every topic."""
         known = self._topics.table
-        topics = {name: msgspec.to_builtins(one) for name, one in known.all().items()}
-        body = {"dataVersion": msgspec.to_builtins(known.version), "topicConfigTable": topics}
+        body = {"dataVersion": known.version, "topicConfigTable": known.all()}
         return reply(fields={}, body=encode_body(body))
 
     def all_groups(self, _header: Header) -> Command:
         """Return every consumer group."""
         known = self._topics.all_groups()
-        groups = {name: msgspec.to_builtins(one) for name, one in known.items()}
-        version = msgspec.to_builtins(self._topics.group_version)
-        return reply(body=encode_body({"dataVersion": version, "subscriptionGroupTable": groups}))
+        body = {"dataVersion": self._topics.group_version, "subscriptionGroupTable": known}
+        return reply(body=encode_body(body))
 
     def settle_group(self, _header: Header, call: Call) -> Command:
         """Make a consumer group, or change it."""
@@ -157,7 +154,7 @@ class Admin:
                 "minOffset": max(store.min_offset(topic.topic_name, queue_id), 0),
             }
             rows.append((self._queue(topic.topic_name, queue_id), row))
-        return reply(body=encode_queues(rows, ""))
+        return reply(body=_queues(rows, ""))
 
     def consume_stats(self, header: ConsumeStatsHeader) -> Command:
         """Return how far a group is in each queue of its topics."""
@@ -173,7 +170,7 @@ class Admin:
                     "lastTimestamp": self._stored_ms(name, queue_id, (offset or 0) - 1),
                 }
                 rows.append((self._queue(name, queue_id), row))
-        return reply(body=encode_queues(rows, f'"consumeTps":{per_second},'))
+        return reply(body=_queues(rows, f'"consumeTps":{per_second},'))
 
     def _topics_of(self, header: ConsumeStatsHeader) -> Iterator[TopicConfig]:
         names = [header.topic] if header.topic else self._consumed_by(header.consumer_group)
@@ -194,6 +191,16 @@ class Admin:
 
     def _queue(self, topic: str, queue_id: int) -> dict[str, object]:
         return {"brokerName": self._settings.broker_name, "queueId": queue_id, "topic": topic}
+
+
+def _queues(rows: Iterable[tuple[dict[str, Any], dict[str, Any]]], more: str) -> bytes:
+    """Return a table of queues, each of which is a key; `more` are members before it.
+
+    The keys are bare, as 4.9 has them: no strict JSON, but every client's own reader takes it
+    (broker specification, section 3).
+    """
+    pairs = (":".join(dumps(one, in_lines=False) for one in row) for row in rows)
+    return f'{{{more}"offsetTable":{{{",".join(pairs)}}}}}'.encode()
 
 
 def _setting(value: object) -> str:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from rocketstore.broker.bodies import decode_body, encode_body
 from rocketstore.broker.clients import Client, ConsumerGroup, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.consuming import others
 from rocketstore.events import get_logger
+from rocketstore.format.metadata_json import decode_body, encode_body
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
@@ -217,7 +217,7 @@ class ClientManage:
             "connectionSet": [_connection(client) for client in group.clients.values()],
             "consumeFromWhere": group.consume_from, "consumeType": group.consume_type,
             "messageModel": group.message_model,
-            "subscriptionTable": msgspec.to_builtins(group.subscriptions),
+            "subscriptionTable": group.subscriptions,
         }  # fmt: skip
         return reply(body=encode_body(body))
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from rocketstore.broker.bodies import encode_body
 from rocketstore.broker.clients import Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
@@ -26,6 +25,7 @@ from rocketstore.config import BrokerRole
 from rocketstore.errors import InvalidFilterError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.java_hash import string_hash
+from rocketstore.format.metadata_json import encode_body
 from rocketstore.format.properties import DELAY
 from rocketstore.message import Message
 from rocketstore.remoting.codes import ResponseCode

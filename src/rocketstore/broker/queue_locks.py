@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from rocketstore.broker.bodies import decode_body, encode_body
 from rocketstore.broker.codes import BrokerRequest
+from rocketstore.format.metadata_json import decode_body, encode_body
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import Call, Row
@@ -70,7 +70,7 @@ class QueueLocks:
             is_free = held is None or now_ms - held.since_ms > LOCK_LIFE_MS
             if is_free or (held is not None and held.client_id == wanted.client_id):
                 locks[queue] = _Lock(wanted.client_id, now_ms)
-                given.append(msgspec.to_builtins(queue))
+                given.append(queue)
         return reply(body=encode_body({"lockOKMQSet": given}))
 
     def unlock(self, _header: Header, call: Call) -> Command:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rocketstore.broker.bodies import encode_body
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
+from rocketstore.format.metadata_json import encode_body
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command
 

@@ -22,6 +22,7 @@ from rocketstore.broker.topics import READ_WRITE, Topics, first_topics
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
 from rocketstore.nameserver.service import serving
+from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import reply_header, request
@@ -206,8 +207,9 @@ class BrokerService(Service):
     async def _listen(self, stack: contextlib.AsyncExitStack, table: BrokerTable) -> None:
         """Listen for clients, and two ports below for those with a VIP channel if it is free."""
         host, port = self.settings.broker_ip1, self.settings.listen_port
-        server = await RemotingServer.open(table, host=host, port=port)
-        self._kept.append(await stack.enter_async_context(server))
+        server = await stack.enter_async_context(RemotingServer(Turns(table)))
+        self._kept.append(server)
+        await server.listen(host, port)
         try:
             await server.listen(host, port - VIP_DISTANCE)
         except RemotingError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from rocketstore.broker.refused import SEE
 from rocketstore.errors import InvalidNameError
 from rocketstore.format.metadata_json import DataVersion, SubscriptionGroup, TopicConfig
 from rocketstore.format.queue_entry import DELAY_TOPIC
@@ -101,10 +102,7 @@ def count_fault(*counts: int) -> str | None:
 
 def not_there(topic: str, blank: str = "") -> str:
     """Return the remark of code 17; that of a pull has a blank more."""
-    return (
-        f"topic[{topic}] not exist, apply first please!{blank}\n"
-        "See http://rocketmq.apache.org/docs/faq/ for further details."
-    )
+    return f"topic[{topic}] not exist, apply first please!{blank}{SEE}"
 
 
 def first_topics(settings: BrokerSettings) -> list[TopicConfig]:

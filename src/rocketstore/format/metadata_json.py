@@ -242,21 +242,29 @@ def decode_table(text: str | bytes, table: type[Table]) -> Table:
 
 
 def decode_body(data: bytes, kind: type[Body]) -> Body:
-    """Return the body of a request or reply; numbers as keys may be bare or in quotes.
+    """Return the body of a request or reply, read as leniently as fastjson reads it.
 
-    Raises `FormatError` where it is no JSON, `FieldRangeError` where it is of another kind.
+    Numbers as keys may be bare or in quotes, values may be texts; a null stands for what is not
+    there. Raises `FormatError` where it is no JSON, `FieldRangeError` where it is of another kind.
     """
     try:
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return msgspec.convert(loads(data), kind, str_keys=True)
+            found = _without_nulls(loads(data))
+            return msgspec.convert(found, kind, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"{kind}: {error}") from error
 
 
-def encode_body(body: msgspec.Struct) -> bytes:
-    """Return the JSON of a body, on one line."""
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def encode_body(body: Any) -> bytes:
+    """Return the JSON of a body, on one line: of a struct, or of a plain value with structs."""
     return dumps(msgspec.to_builtins(body), in_lines=False).encode()
 
 

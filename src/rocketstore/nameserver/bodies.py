@@ -9,6 +9,7 @@ section 3).
 
 from __future__ import annotations
 
+import io
 import zlib
 from typing import Final
 
@@ -95,15 +96,13 @@ def unpack_registration(data: bytes) -> RegisterBrokerBody:
         raise FormatError(f"registration: {error}") from error
     if not inflater.eof:
         raise FormatError(f"registration: no end within {LARGEST_REGISTRATION} inflated bytes")
-    position = 0
+    stream = io.BytesIO(packed)
 
     def take(size: int) -> bytes:
-        nonlocal position
-        start, left = position, len(packed) - position
-        if size > left:
+        start, found = stream.tell(), stream.read(size)
+        if (left := len(found)) < size:
             raise FormatError("registration", offset=start, expected=f"{size} bytes", found=left)
-        position += size
-        return packed[start:position]
+        return found
 
     def number() -> int:
         return int.from_bytes(take(4), "big")

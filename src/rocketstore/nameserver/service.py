@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
 from rocketstore.nameserver.requests import NameServer
+from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.limits import DEFAULT_LIMITS
 from rocketstore.remoting.server import RemotingServer
 from rocketstore.units import monotonic_ms
@@ -38,8 +39,8 @@ async def serving(
     """Listen for the length of an ``async with`` block; `RemotingError` where that cannot be."""
     settings = {"serverChannelMaxIdleTimeSeconds": str(DEFAULT_LIMITS.idle_ms // 1000)}
     name_server = NameServer(values, settings, order_messages=order_messages, clock=clock)
-    server = await RemotingServer.open(name_server.requests, host=host, port=port, clock=clock)
-    async with server:
+    async with RemotingServer(Turns(name_server.requests, clock=clock)) as server:
+        await server.listen(host, port)
         settings["listenPort"] = str(server.address[1])
         scanner = asyncio.create_task(_scan(name_server, clock))
         try:

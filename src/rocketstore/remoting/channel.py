@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
-from rocketstore.remoting.connection import CloseReason, Connection, ReplyReceived
-from rocketstore.remoting.limits import Totals
+from rocketstore.remoting.connection import CloseReason, Connection
+from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
 from rocketstore.remoting.requests import Call
 from rocketstore.units import monotonic_ms
 
@@ -66,12 +66,12 @@ class Channel(asyncio.Protocol):
         """Take bytes; the requests in them are handled with all others of this pass."""
         turns = self._turns
         now_ms = turns.clock()
-        for event in self.connection.receive(data, now_ms):
-            if isinstance(event, ReplyReceived):
-                if not event.token.done():
-                    event.token.set_result(event.command)
-            else:
-                turns.add(Call(event.command, event.size, self, now_ms))
+        requests, replies = self.connection.receive(data, now_ms)
+        for reply, future in replies:
+            if not future.done():
+                future.set_result(reply)
+        for command, size in requests:
+            turns.add(Call(command, size, self, now_ms))
         turns.relieve(now_ms)
         self.settle()
 
@@ -171,8 +171,9 @@ class Turns:
     """What the channels of one server or client share: their limits, their totals, their turn."""
 
     def __init__(
-        self, processor: RequestTable, limits: Limits, clock: Callable[[], int] = monotonic_ms
-    ) -> None:
+        self, processor: RequestTable, limits: Limits = DEFAULT_LIMITS,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> None:  # fmt: skip
         self.limits = limits
         self.totals = Totals()
         self.clock = clock

@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING, Final, Self
 from rocketstore.errors import RemotingError
 from rocketstore.remoting.channel import Channel, Turns
 from rocketstore.remoting.connection import CloseReason
-from rocketstore.remoting.limits import DEFAULT_LIMITS
 from rocketstore.remoting.requests import RequestTable
-from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.remoting.command import Command
-    from rocketstore.remoting.limits import Limits
 
 CONNECT_MS: Final = 3000
 REQUEST_MS: Final = 3000
@@ -33,14 +28,8 @@ class RemotingClient:
     What servers ask is answered by `processor`, without one by code 3.
     """
 
-    def __init__(
-        self,
-        processor: RequestTable | None = None,
-        *,
-        limits: Limits = DEFAULT_LIMITS,
-        clock: Callable[[], int] = monotonic_ms,
-    ) -> None:
-        self._turns = Turns(processor or RequestTable(()), limits, clock)
+    def __init__(self, processor: RequestTable | None = None) -> None:
+        self._turns = Turns(processor or RequestTable(()))
         self.totals = self._turns.totals
         self._channels: dict[str, asyncio.Task[Channel]] = {}
 

@@ -1,6 +1,6 @@
-"""A connection without a socket: bytes in, events out; commands in, bytes out.
+"""A connection without a socket: bytes in, requests and replies out; commands in, bytes out.
 
-Theory of operation: the shell that has the socket feeds `receive` and acts on the events, sends
+Theory of operation: the shell that has the socket feeds `receive` and acts on what it says, sends
 what `take_output` gives, says with `note_unsent` what the socket has not taken yet, and calls
 `check` now and then. It reads from the socket while `is_reading`, and closes it once `state` is
 `State.CLOSED`; `reason` says why.
@@ -16,12 +16,10 @@ sections 1 and 4).
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.remoting.command import ONEWAY, RESPONSE, Command
-from rocketstore.remoting.frame import FrameFault, FrameReader, encode_frame, no_shortcut
+from rocketstore.remoting.frame import FrameFault, FrameReader, encode_frame
 
 if TYPE_CHECKING:
     from rocketstore.remoting.frame import Shortcut
@@ -37,27 +35,13 @@ class State(enum.Enum):
     CLOSED = "neither takes nor gives"
 
 
-class Cause(enum.Enum):
-    """What changes the state."""
-
-    FILLED = "it holds as much as it may"
-    DRAINED = "it holds less again"
-    FINISH = "this side wants to end"
-    SETTLED = "nothing is owed any more"
-    CLOSE = "it is over"
-
-
 TRANSITIONS: Final = {
-    (State.OPEN, Cause.FILLED): State.FULL,
-    (State.FULL, Cause.DRAINED): State.OPEN,
-    (State.OPEN, Cause.FINISH): State.ENDING,
-    (State.FULL, Cause.FINISH): State.ENDING,
-    (State.ENDING, Cause.SETTLED): State.CLOSED,
-    (State.OPEN, Cause.CLOSE): State.CLOSED,
-    (State.FULL, Cause.CLOSE): State.CLOSED,
-    (State.ENDING, Cause.CLOSE): State.CLOSED,
+    State.OPEN: {State.FULL, State.ENDING, State.CLOSED},
+    State.FULL: {State.OPEN, State.ENDING, State.CLOSED},
+    State.ENDING: {State.CLOSED},
+    State.CLOSED: set[State](),
 }
-"""What is not here changes nothing."""
+"""To which states each may change; any other change is none."""
 
 
 class CloseReason(enum.Enum):
@@ -74,21 +58,12 @@ class CloseReason(enum.Enum):
     TIMED_OUT = "a request on it was not answered in time"
 
 
-class RequestReceived(msgspec.Struct):
-    """The other side asks; `size` bytes are held until it is answered or dropped."""
+class Received(NamedTuple):
+    """What bytes said: what the other side asks, and what it answers."""
 
-    command: Command
-    size: int
+    requests: list[tuple[Command, int]]  # with the bytes held until it is answered or dropped
+    replies: list[tuple[Command, Any]]  # with the token of the request
 
-
-class ReplyReceived(msgspec.Struct):
-    """The other side answers what was asked with `token`."""
-
-    command: Command
-    token: Any
-
-
-Event = RequestReceived | ReplyReceived
 
 _LAST_OPAQUE: Final = 2**31 - 1
 
@@ -110,14 +85,14 @@ class Connection:
     )  # fmt: skip
 
     def __init__(
-        self, limits: Limits, totals: Totals, now_ms: int, shortcut: Shortcut = no_shortcut
+        self, limits: Limits, totals: Totals, now_ms: int, shortcut: Shortcut | None = None
     ) -> None:
         self.state = State.OPEN
         self.reason: CloseReason | FrameFault | None = None
         self.held_bytes = 0
         self._limits = limits
         self._totals = totals
-        self._reader = FrameReader(limits.frame_bytes, shortcut)
+        self._reader = FrameReader(shortcut)
         self._awaited: dict[int, Any] = {}
         self._opaque = 0
         self._output: list[bytes] = []
@@ -129,8 +104,9 @@ class Connection:
 
     # --- the state ------------------------------------------------------------------------------
 
-    def _move(self, cause: Cause) -> None:
-        self.state = TRANSITIONS.get((self.state, cause), self.state)
+    def _move(self, state: State) -> None:
+        if state in TRANSITIONS[self.state]:
+            self.state = state
 
     def _weigh(self) -> None:
         """Count what is held, and see whether that is too much, or little again."""
@@ -142,19 +118,17 @@ class Connection:
         self.held_bytes = own + partial
         is_full_for_all = totals.held_bytes >= limits.total_bytes and not partial
         if own >= limits.connection_bytes or is_full_for_all:
-            self._move(Cause.FILLED)
+            self._move(_FULL)
         elif self.state is _FULL and own <= limits.connection_bytes // 2:
-            self._move(Cause.DRAINED)
+            self._move(State.OPEN)
         if not own and not self._awaited and self.state is _ENDING:
-            self.close(cause=Cause.SETTLED)
+            self.close()
 
-    def close(
-        self, reason: CloseReason | FrameFault = CloseReason.LOCAL, cause: Cause = Cause.CLOSE
-    ) -> None:
+    def close(self, reason: CloseReason | FrameFault = CloseReason.LOCAL) -> None:
         """End it at once; what was not sent is not sent."""
         if self.is_closed:
             return
-        self._move(cause)
+        self._move(_CLOSED)
         self.reason = reason
         self._totals.closed[reason] += 1
         self._totals.held_bytes -= self.held_bytes
@@ -164,7 +138,7 @@ class Connection:
 
     def finish(self) -> None:
         """End it once every request that came is answered and every reply that went is taken."""
-        self._move(Cause.FINISH)
+        self._move(_ENDING)
         self._weigh()
 
     @property
@@ -189,20 +163,20 @@ class Connection:
 
     # --- what comes -----------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now_ms: int) -> list[Event]:
+    def receive(self, data: bytes, now_ms: int) -> Received:
         """Take bytes; return what they say.
 
         Bytes that are no frame close the connection; what came before them is returned, and its
         answers go nowhere, as with 4.9.
         """
+        received = Received([], [])
         if self.is_closed:
-            return []
+            return received
         self._moved_ms = now_ms
         had_part = self._reader.kept_bytes > 0
-        frames, error = self._reader.feed(data)
+        frames, fault = self._reader.feed(data)
         if frames or not had_part:
             self._frame_since_ms = now_ms
-        events: list[Event] = []
         for command, size in frames:
             if command.flag & RESPONSE:
                 self._totals.replies += 1
@@ -210,15 +184,15 @@ class Connection:
                 if token is None:
                     self._totals.unmatched += 1
                 else:
-                    events.append(ReplyReceived(command, token))
+                    received.replies.append((command, token))
             elif self.state is not _ENDING:
                 self._totals.requests += 1
                 self._owed += size
-                events.append(RequestReceived(command, size))
-        if error is not None:
-            self.close(error.fault)
+                received.requests.append((command, size))
+        if fault is not None:
+            self.close(fault)
         self._weigh()
-        return events
+        return received
 
     # --- what goes ------------------------------------------------------------------------------
 

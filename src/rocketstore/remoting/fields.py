@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import re
 from itertools import repeat
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from rocketstore.errors import FieldRangeError
 from rocketstore.remoting.json_header import Int32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["Header", "Int32", "Int64", "decode_fields", "encode_fields", "field_rows"]
 
@@ -46,25 +46,29 @@ class FieldRow(NamedTuple):
     name: str
     type: str
     is_required: bool
-    read: Callable[[str], Any]
+
+    def value(self, text: str | None) -> int | str | None:
+        """Return what a text means, or raise `FieldRangeError` where it is needed or no number."""
+        if text is None:
+            if self.is_required:
+                raise FieldRangeError(f"the custom field <{self.name}> is null", field=self.name)
+            return None
+        if self.type == "boolean":
+            # Compatible: anything else is false, "1" too (Boolean.parseBoolean).
+            return text.lower() == "true"
+        if self.type == "string":
+            return text
+        if not _INTEGER.fullmatch(text):
+            said = f"the custom field <{self.name}> is no number: {text[:80]!r}"
+            raise FieldRangeError(said, field=self.name)
+        return int(text)
 
 
-def _integer(text: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(f"no number: {text[:80]!r}")
-    return int(text)
-
-
-def _boolean(text: str) -> bool:
-    # Compatible: anything else is false, "1" too (Boolean.parseBoolean).
-    return text.lower() == "true"
-
-
-_TYPES: Final[dict[Any, tuple[str, Callable[[str], Any]]]] = {
-    (msgspec.inspect.IntType, 2**31 - 1): ("int", _integer),
-    (msgspec.inspect.IntType, 2**63 - 1): ("long", _integer),
-    (msgspec.inspect.BoolType, None): ("boolean", _boolean),
-    (msgspec.inspect.StrType, None): ("string", str),
+_TYPES: Final[dict[tuple[type, int | None], str]] = {
+    (msgspec.inspect.IntType, 2**31 - 1): "int",
+    (msgspec.inspect.IntType, 2**63 - 1): "long",
+    (msgspec.inspect.BoolType, None): "boolean",
+    (msgspec.inspect.StrType, None): "string",
 }
 """By what msgspec says of a field."""
 
@@ -77,16 +81,16 @@ def field_rows(header: type[Header]) -> tuple[FieldRow, ...]:
         kind = field.type
         if isinstance(kind, msgspec.inspect.UnionType):
             [kind] = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
-        name, read = _TYPES[type(kind), getattr(kind, "le", None)]
-        rows.append(FieldRow(field.encode_name, name, field.required, read))
+        name = _TYPES[type(kind), getattr(kind, "le", None)]
+        rows.append(FieldRow(field.encode_name, name, field.required))
     return tuple(rows)
 
 
 @functools.cache
 def _numbers_and_booleans(header: type[Header]) -> tuple[list[str], list[str]]:
     rows = field_rows(header)
-    numbers = [row.name for row in rows if row.read is _integer]
-    return numbers, [row.name for row in rows if row.read is _boolean]
+    numbers = [row.name for row in rows if row.type in ("int", "long")]
+    return numbers, [row.name for row in rows if row.type == "boolean"]
 
 
 def _is_usual(found: Mapping[str, str], header: type[Header]) -> bool:
@@ -111,18 +115,8 @@ def decode_fields(fields: Mapping[str, str] | None, header: type[AnyHeader]) -> 
             return msgspec.convert(found, header, strict=False)
         except msgspec.ValidationError:
             pass  # said below, with the name of the field
-    values = {}
-    for row in field_rows(header):
-        text = found.get(row.name)
-        if text is not None:
-            try:
-                values[row.name] = row.read(text)
-            except ValueError as error:
-                raise FieldRangeError(
-                    f"the custom field <{row.name}> is {error}", field=row.name
-                ) from error
-        elif row.is_required:
-            raise FieldRangeError(f"the custom field <{row.name}> is null", field=row.name)
+    read = ((row.name, row.value(found.get(row.name))) for row in field_rows(header))
+    values = {name: value for name, value in read if value is not None}
     try:
         return msgspec.convert(values, header)
     except msgspec.ValidationError as error:
@@ -131,9 +125,8 @@ def decode_fields(fields: Mapping[str, str] | None, header: type[AnyHeader]) -> 
 
 def encode_fields(header: Header) -> dict[str, str]:
     """Return the texts of a custom header; what is None is left out."""
-    values = zip(header.__struct_encode_fields__, msgspec.structs.astuple(header), strict=True)
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in values
+        for name, value in msgspec.to_builtins(header).items()
         if value is not None
     }

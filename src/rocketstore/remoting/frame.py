@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LONGEST_FRAME: Final = 16 * MiB - 4
 """The largest ``length`` that is taken: netty's limit of 16 MiB counts the length's own bytes."""
 
-LONGEST_HEADER: Final = 0xFFFFFF
-"""What three bytes can say."""
+_HEADER_LENGTH: Final = 0xFFFFFF
+"""The bits of a word that has the kind of a header in front of its length."""
 
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">II")
@@ -52,30 +52,17 @@ class FrameFault(enum.Enum):
     BAD_HEADER = "a header cannot be decoded"
 
 
-class FrameError(FormatError):
-    """A frame that cannot be taken; `fault` says why."""
-
-    def __init__(self, fault: FrameFault, *, expected: object = None, found: object = None) -> None:
-        super().__init__(fault.value, expected=expected, found=found)
-        self.fault = fault
-
-
 Shortcut: TypeAlias = "Callable[[bytes, int, int, int], Command | None]"
 """Reads a frame of usual form in another way, or not (None); it is given the bytes that it is in,
 and where its JSON header begins and ends and its body ends."""
 
 
-def no_shortcut(_frames: bytes, _start: int, _header_stop: int, _stop: int) -> None:
-    """Read no frame."""
-
-
 class FrameReader:
     """Cuts a stream into frames, whatever pieces it comes in."""
 
-    __slots__ = ("_limit", "_part", "_shortcut", "_wanted")
+    __slots__ = ("_part", "_shortcut", "_wanted")
 
-    def __init__(self, limit: int = LONGEST_FRAME, shortcut: Shortcut = no_shortcut) -> None:
-        self._limit = limit
+    def __init__(self, shortcut: Shortcut | None = None) -> None:
         self._shortcut = shortcut
         self._part = bytearray()
         self._wanted = 0  # bytes of the whole frame that `_part` begins; 0 unknown
@@ -85,10 +72,10 @@ class FrameReader:
         """Bytes of the frame that is not whole yet."""
         return len(self._part)
 
-    def feed(self, data: bytes) -> tuple[list[tuple[Command, int]], FrameError | None]:
+    def feed(self, data: bytes) -> tuple[list[tuple[Command, int]], FrameFault | None]:
         """Take what came; return the commands that are whole now, with the sizes of their frames.
 
-        Where a frame cannot be taken, those before it are returned with the error, and nothing may
+        Where a frame cannot be taken, those before it are returned with its fault, and nothing may
         be fed any more.
         """
         if self._part:
@@ -99,52 +86,49 @@ class FrameReader:
         frames: list[tuple[Command, int]] = []
         self._wanted = 0
         position, size = 0, len(data)
-        try:
-            while size - position >= _LENGTH.size:
-                [length] = _LENGTH.unpack_from(data, position)
-                if not _WORD.size <= length <= self._limit:
-                    raise self._refused(length)
-                end = position + _LENGTH.size + length
-                if end > size:
-                    self._wanted = end - position
-                    break
-                command = _decode(data, position + _LENGTH.size, end, self._shortcut)
-                frames.append((command, end - position))
-                position = end
-        except FrameError as error:
-            return frames, error
+        while size - position >= _LENGTH.size:
+            [length] = _LENGTH.unpack_from(data, position)
+            if not _WORD.size <= length <= LONGEST_FRAME:
+                return frames, _fault_of(length)
+            end = position + _LENGTH.size + length
+            if end > size:
+                self._wanted = end - position
+                break
+            found = _decode(data, position + _LENGTH.size, end, self._shortcut)
+            if isinstance(found, FrameFault):
+                return frames, found
+            frames.append((found, end - position))
+            position = end
         if position < size:
             self._part += memoryview(data)[position:]
         return frames, None
 
-    def _refused(self, length: int) -> FrameError:
-        if length >> 16 == _TLS_HANDSHAKE:
-            return FrameError(FrameFault.TLS, found=f"{length:#010x}")
-        if length > self._limit:
-            return FrameError(FrameFault.TOO_LONG, expected=f"at most {self._limit}", found=length)
-        if length < 0:
-            return FrameError(FrameFault.NEGATIVE_LENGTH, found=length)
-        return FrameError(FrameFault.TOO_SHORT, expected=f"at least {_WORD.size}", found=length)
+
+def _fault_of(length: int) -> FrameFault:
+    if length >> 16 == _TLS_HANDSHAKE:
+        return FrameFault.TLS
+    if length > LONGEST_FRAME:
+        return FrameFault.TOO_LONG
+    return FrameFault.NEGATIVE_LENGTH if length < 0 else FrameFault.TOO_SHORT
 
 
-def _decode(data: bytes, start: int, end: int, shortcut: Shortcut) -> Command:
-    """Return the command of a frame whose length was taken off."""
+def _decode(data: bytes, start: int, end: int, shortcut: Shortcut | None) -> Command | FrameFault:
+    """Return the command of a frame whose length was taken off, or what is wrong with it."""
     [word] = _WORD.unpack_from(data, start)
     kind, start = word >> 24, start + _WORD.size
-    header_end = start + (word & LONGEST_HEADER)
+    header_end = start + (word & _HEADER_LENGTH)
     if kind >= len(_DECODERS):
-        raise FrameError(FrameFault.UNKNOWN_KIND, expected="0 or 1", found=kind)
+        return FrameFault.UNKNOWN_KIND
     if header_end > end:
-        raise FrameError(
-            FrameFault.HEADER_PAST_FRAME, expected=f"at most {end - start}",
-            found=header_end - start,
-        )  # fmt: skip
-    if not kind and (known := shortcut(data, start, header_end, end)) is not None:
-        return known
+        return FrameFault.HEADER_PAST_FRAME
+    if shortcut is not None and not kind:
+        known = shortcut(data, start, header_end, end)
+        if known is not None:
+            return known
     try:
         command = _DECODERS[kind](data[start:header_end])
-    except FormatError as error:
-        raise FrameError(FrameFault.BAD_HEADER, found=str(error)) from error
+    except FormatError:
+        return FrameFault.BAD_HEADER
     if header_end < end:
         command.body = data[header_end:end]
     return command
@@ -157,7 +141,7 @@ def encode_frame(command: Command) -> tuple[bytes, bytes]:
     """
     header = _ENCODERS[command.kind](command)
     length = _WORD.size + len(header) + len(command.body)
-    if length > LONGEST_FRAME or len(header) > LONGEST_HEADER:
+    if length > LONGEST_FRAME:
         raise FieldRangeError(
             f"frame of command {command.code}", expected=f"at most {LONGEST_FRAME}", found=length
         )

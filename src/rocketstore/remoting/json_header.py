@@ -43,21 +43,11 @@ class _Header(msgspec.Struct, Generic[Value], rename="camel"):
     language: str | int | None = "JAVA"
     opaque: Int32 = 0
     remark: str | None = None
+    serialize_type: Any = msgspec.field(default="JSON", name="serializeTypeCurrentRPC")
     version: Int32 = 0
 
 
-class _Written(msgspec.Struct, rename="camel", gc=False):
-    """A header as it is written."""
-
-    code: int
-    ext_fields: dict[str, str] | msgspec.UnsetType
-    flag: int
-    language: str
-    opaque: int
-    remark: str | msgspec.UnsetType
-    serialize_type: str = msgspec.field(name="serializeTypeCurrentRPC")
-    version: int
-
+_NOT_WRITTEN: Final[Any] = msgspec.UNSET
 
 _Decode = Callable[[bytes], _Header[Any]]
 _read: Final[_Decode] = msgspec.json.Decoder(_Header[str]).decode
@@ -105,9 +95,9 @@ def encode(command: Command) -> bytes:
     """Return the JSON header of a command."""
     fields, language, remark = command.fields, command.language, command.remark
     return _write(
-        _Written(
-            command.code, msgspec.UNSET if fields is None else fields, command.flag,
+        _Header(
+            command.code, _NOT_WRITTEN if fields is None else fields, command.flag,
             "OTHER" if language is None else _NAMES[language], command.opaque,
-            msgspec.UNSET if remark is None else remark, "JSON", command.version,
+            _NOT_WRITTEN if remark is None else remark, "JSON", command.version,
         )
     )  # fmt: skip

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.remoting.frame import LONGEST_FRAME
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 class Limits(NamedTuple):
     """Limits of each connection, and of all."""
 
-    frame_bytes: int = LONGEST_FRAME  # com.rocketmq.remoting.frameMaxLength
     connection_bytes: int = 32 * MiB  # that one holds before it is not read; a frame fits
     total_bytes: int = 256 * MiB  # that all hold before only frames that began are read
     full_ms: int = 5_000  # for which all may hold so much, or never twice as much

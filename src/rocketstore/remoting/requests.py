@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from rocketstore.errors import FieldRangeError, FormatError, ResponseError, RocketStoreError
+from rocketstore.errors import FormatError, ResponseError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, decode_fields, encode_fields
-from rocketstore.remoting.frame import no_shortcut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,9 +33,8 @@ _log: Final = get_logger(__name__)
 class Peer(Protocol):
     """The other side of a connection, as processors see it; one object as long as it lasts."""
 
-    @property
-    def address(self) -> str:
-        """Where it is, ``host:port``."""
+    address: str
+    """Where it is, ``host:port``."""
 
     def answer(self, request: Command, size: int, reply: Command | None) -> None:
         """See `connection.Connection.answer`."""
@@ -109,7 +107,7 @@ class RequestTable:
         unknown: Callable[[Call], Command | None] = not_supported,
         failed: Callable[[BaseException, Call], Command] = failure,
         disconnected: Sequence[Callable[[Peer], None]] = (),
-        shortcut: Shortcut = no_shortcut,
+        shortcut: Shortcut | None = None,
     ) -> None:
         self.rows: dict[int, Row] = {}
         for row in rows:
@@ -127,37 +125,27 @@ class RequestTable:
             self.handle(call, totals)
 
     def handle(self, call: Call, totals: Totals) -> None:
-        """Let the row of a call handle it."""
-        answer = self._handled(call, totals)
-        if not isinstance(answer, Later):
-            _answer(call, answer, totals)
-
-    def _handled(self, call: Call, totals: Totals) -> Command | Later | None:
+        """Let the row of a call handle it; a reply longer than a frame is a failure too."""
         row = self.rows.get(call.command.code)
         if row is None:
             totals.note_refused(call.command.code)
-            return self._unknown(call)
+            call.answer(self._unknown(call))
+            return
         try:
             header = call.command.header
             if header is None:
                 header = decode_fields(call.command.fields, row.header)
-            return row.handle(header, call)
+            answer = row.handle(header, call)
+            if not isinstance(answer, Later):
+                call.answer(answer)
         except Exception as error:  # noqa: BLE001 - it fails one request, and not the server
             totals.failed[row.code] += 1
-            return self._failed(error, call)
+            call.answer(self._failed(error, call))
 
     def disconnected(self, peer: Peer) -> None:
         """Tell each owner of something that belongs to a connection."""
         for tell in self._disconnected:
             tell(peer)
-
-
-def _answer(call: Call, answer: Command | None, totals: Totals) -> None:
-    try:
-        call.answer(answer)
-    except FieldRangeError as error:  # longer than a frame
-        totals.failed[call.command.code] += 1
-        call.answer(reply(ResponseCode.SYSTEM_ERROR, str(error)))
 
 
 def request(code: int, header: Header | None = None, body: bytes = b"") -> Command:

@@ -10,15 +10,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
 from rocketstore.errors import RemotingError
-from rocketstore.remoting.channel import Channel, Turns, let_go
-from rocketstore.remoting.limits import DEFAULT_LIMITS
-from rocketstore.units import monotonic_ms
+from rocketstore.remoting.channel import Channel, let_go
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocketstore.remoting.limits import Limits
-    from rocketstore.remoting.requests import RequestTable
+    from rocketstore.remoting.channel import Turns
 
 BACKLOG: Final = 1024
 """As serverSocketBacklog of 4.9."""
@@ -28,9 +23,9 @@ DRAIN_MS: Final = 1000
 
 
 class RemotingServer:
-    """Listens at `address` while it is open: ``async with await RemotingServer.open(…)``.
+    """Listens, after `listen`, until ``async with RemotingServer(Turns(…)) as server`` ends.
 
-    Its limits and totals are those of all connections, of whatever address.
+    Its limits and totals are those of all connections, of whatever address; `address` is the first.
     """
 
     address: tuple[str, int]
@@ -40,44 +35,23 @@ class RemotingServer:
         self._listeners: list[asyncio.Server] = []
         self.totals = turns.totals
 
-    @classmethod
-    async def open(
-        cls,
-        processor: RequestTable,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        limits: Limits = DEFAULT_LIMITS,
-        clock: Callable[[], int] = monotonic_ms,
-    ) -> Self:
-        """Listen at an address; see `listen`."""
-        server = cls(Turns(processor, limits, clock))
-        try:
-            server.address = await server.listen(host, port)
-        except BaseException:
-            await server.close(0)
-            raise
-        return server
-
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Listen at another address; `RemotingError` where it is in use, or not of this machine."""
+    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen at an address; `RemotingError` where it is in use, or not of this machine."""
         loop = asyncio.get_running_loop()
         try:
             listener = await loop.create_server(
                 lambda: Channel(self._turns), host, port, backlog=BACKLOG, reuse_address=True
             )
-            self._listeners.append(listener)
-            return _address_of(listener)
+            if not listener.sockets:  # asyncio takes a refusal for an address of another kind
+                raise OSError("the system gave no socket")  # noqa: TRY301 - said like the others
         except (OSError, OverflowError) as error:
             raise RemotingError(
                 f"cannot listen at {host}:{port}: {error}",
                 hint="choose another port or host; port 0 takes any free one",
             ) from error
-
-    @property
-    def connection_count(self) -> int:
-        """How many connections there are."""
-        return len(self._turns.channels)
+        if not self._listeners:
+            self.address = listener.sockets[0].getsockname()[:2]
+        self._listeners.append(listener)
 
     def forget(self) -> None:
         """Free the port and let go of all connections in a forked child, which answers nothing."""
@@ -97,13 +71,6 @@ class RemotingServer:
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
-
-
-def _address_of(listener: asyncio.Server) -> tuple[str, int]:
-    if not listener.sockets:  # asyncio takes a refusal for an address of another kind
-        raise OSError("the system gave no socket")
-    host, port = listener.sockets[0].getsockname()[:2]
-    return host, port
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

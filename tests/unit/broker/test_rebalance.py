@@ -15,10 +15,10 @@ import pytest
 
 from rocketstore.broker.loop import Loop
 from rocketstore.broker.queue_locks import LOCK_LIFE_MS
-from rocketstore.remoting.server import RemotingServer
 from support.broker_desk import Desk
 from support.model_clients import TOPIC, Journal, ModelConsumer, ModelProducer
 from support.patience import PATIENCE_S
+from support.wire import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +130,7 @@ async def live(path: Path, seed: int) -> list[Group]:
         path, loop=lambda store: Loop(store.attached["async_puts"]),
         broker_fast_failure_enable=False,  # it has the test's clock, and the server has its own
     )  # fmt: skip
-    server = await RemotingServer.open(desk.table)
+    server = await opened(desk.table)
     life = Life(desk, "{}:{}".format(*server.address))
     await asyncio.gather(*(life.producer.send(queue, QUEUES) for queue in range(QUEUES)))
     for _ in range(ROUNDS):

@@ -3,15 +3,7 @@
 import pytest
 
 from rocketstore.remoting.command import ONEWAY, RESPONSE, Command, HeaderKind, reply
-from rocketstore.remoting.connection import (
-    TRANSITIONS,
-    Cause,
-    CloseReason,
-    Connection,
-    ReplyReceived,
-    RequestReceived,
-    State,
-)
+from rocketstore.remoting.connection import TRANSITIONS, CloseReason, Connection, State
 from rocketstore.remoting.frame import FrameFault, FrameReader
 from rocketstore.remoting.limits import Limits, Totals
 from support.wire import frame, framed
@@ -37,20 +29,19 @@ def sent(connection, now_ms=0, unsent=0):
 
 
 def test_the_table_of_states_is_whole():
-    assert {state for state, _cause in TRANSITIONS} == set(State) - {State.CLOSED}
-    assert {cause for _state, cause in TRANSITIONS} == set(Cause)
-    assert set(TRANSITIONS.values()) == set(State)
-    for state in set(State) - {State.CLOSED}:
-        assert TRANSITIONS[state, Cause.CLOSE] is State.CLOSED
+    assert set(TRANSITIONS) == set(State)
+    for state, others in TRANSITIONS.items():
+        assert state not in others
+        assert (State.CLOSED in others) == (state is not State.CLOSED)
+    assert TRANSITIONS[State.ENDING] == {State.CLOSED}
 
 
 @pytest.mark.parametrize("kind", HeaderKind)
 def test_a_reply_has_the_number_and_the_kind_of_its_request(kind):
     connection = opened()
     data = framed(Command(105, -5, kind=kind, body=b"b"))
-    [event] = connection.receive(data, 0)
-    assert isinstance(event, RequestReceived)
-    connection.answer(event.command, event.size, reply(17, "none", fields={"a": "b"}))
+    [request] = connection.receive(data, 0).requests
+    connection.answer(*request, reply(17, "none", fields={"a": "b"}))
     [answer] = sent(connection)
     assert (answer.code, answer.opaque, answer.kind, answer.flag) == (17, -5, kind, RESPONSE)
     assert (answer.remark, answer.fields) == ("none", {"a": "b"})
@@ -60,8 +51,8 @@ def test_a_reply_has_the_number_and_the_kind_of_its_request(kind):
 @pytest.mark.parametrize("answer", [None, reply()])
 def test_a_request_that_wants_no_reply_gets_none(answer):
     connection = opened()
-    [event] = connection.receive(framed(Command(34, 1, flag=ONEWAY)), 0)
-    connection.answer(event.command, event.size, answer)
+    [request] = connection.receive(framed(Command(34, 1, flag=ONEWAY)), 0).requests
+    connection.answer(*request, answer)
     assert sent(connection) == []
     assert connection.held_bytes == 0
 
@@ -71,13 +62,13 @@ def test_replies_find_what_was_asked_in_any_order():
     one, two = opened(), opened(totals)
     numbers = [two.ask(Command(code), token=f"token {code}") for code in (11, 12, 13)]
     assert numbers == [0, 1, 2]
-    asked = [event for data in [b"".join(two.take_output(0))] for event in one.receive(data, 0)]
-    for event in reversed(asked):
-        one.answer(event.command, event.size, reply(remark=str(event.command.code)))
+    asked = one.receive(b"".join(two.take_output(0)), 0)
+    for command, size in reversed(asked.requests):
+        one.answer(command, size, reply(remark=str(command.code)))
     two.forget(numbers[1])
-    events = two.receive(b"".join(one.take_output(0)), 0)
-    assert all(isinstance(event, ReplyReceived) for event in events)
-    found = [(event.token, event.command.remark) for event in events]
+    received = two.receive(b"".join(one.take_output(0)), 0)
+    assert asked.replies == received.requests == []
+    found = [(token, command.remark) for command, token in received.replies]
     assert found == [("token 13", "13"), ("token 11", "11")]
     assert (totals.replies, totals.unmatched) == (3, 1)
     assert two.take_awaited() == []
@@ -100,12 +91,12 @@ def test_what_is_told_waits_for_nothing():
 def test_a_bad_frame_ends_the_connection_and_is_counted_by_name():
     totals = Totals()
     connection = opened(totals)
-    [event] = connection.receive(FRAME + frame(b"{", b""), 0)
-    assert event.command == REQUEST
+    [(command, size)] = connection.receive(FRAME + frame(b"{", b""), 0).requests
+    assert command == REQUEST
     assert (connection.state, connection.reason) == (State.CLOSED, FrameFault.BAD_HEADER)
-    connection.answer(event.command, event.size, reply())
+    connection.answer(command, size, reply())
     assert connection.take_output(0) == []
-    assert connection.receive(FRAME, 0) == []
+    assert connection.receive(FRAME, 0) == ([], [])
     connection.close(CloseReason.LOCAL)
     assert totals.closed == {FrameFault.BAD_HEADER: 1}
     assert totals.held_bytes == 0
@@ -114,22 +105,21 @@ def test_a_bad_frame_ends_the_connection_and_is_counted_by_name():
 def test_what_is_not_answered_is_held_and_too_much_of_it_is_not_read_on():
     totals = Totals()
     connection = opened(totals)
-    events = []
+    held = []
     while connection.is_reading:
-        events += connection.receive(FRAME, 0)
+        held += connection.receive(FRAME, 0).requests
     assert connection.state is State.FULL
-    assert totals.held_bytes == connection.held_bytes == len(events) * len(FRAME) >= 1000
+    assert totals.held_bytes == connection.held_bytes == len(held) * len(FRAME) >= 1000
     while connection.state is State.FULL:
-        event = events.pop()
-        connection.answer(event.command, event.size, None)
+        connection.answer(*held.pop(), None)
         connection.note_unsent(0, 0)
-    assert connection.held_bytes == len(events) * len(FRAME) <= 500
+    assert connection.held_bytes == len(held) * len(FRAME) <= 500
 
 
 def test_replies_that_nobody_takes_are_held():
     connection = opened()
-    [event] = connection.receive(FRAME, 0)
-    connection.answer(event.command, event.size, reply(body=bytes(2000)))
+    [request] = connection.receive(FRAME, 0).requests
+    connection.answer(*request, reply(body=bytes(2000)))
     size = sum(map(len, connection.take_output(0)))
     connection.note_unsent(size, 0)
     assert (connection.state, connection.held_bytes) == (State.FULL, size)
@@ -189,15 +179,15 @@ def test_whole_frames_among_parts_are_progress():
     data = FRAME * 100
     for second, at in enumerate(range(0, len(data), 61)):
         connection.check(second * 1000)
-        for event in connection.receive(data[at : at + 61], second * 1000):
-            connection.answer(event.command, event.size, None)
+        for request in connection.receive(data[at : at + 61], second * 1000).requests:
+            connection.answer(*request, None)
     assert connection.state is State.OPEN
 
 
 def test_a_client_that_never_reads_is_given_up_after_half_a_minute():
     connection = opened()
-    [event] = connection.receive(FRAME, 10_000)
-    connection.answer(event.command, event.size, reply())
+    [request] = connection.receive(FRAME, 10_000).requests
+    connection.answer(*request, reply())
     sent(connection, 100_000, unsent=10)
     connection.check(129_999)
     assert connection.state is State.OPEN
@@ -209,8 +199,8 @@ def test_a_client_that_never_reads_is_given_up_after_half_a_minute():
 
 def test_a_client_that_reads_slowly_is_not_given_up():
     connection = opened()
-    [event] = connection.receive(FRAME, 0)
-    connection.answer(event.command, event.size, reply(body=bytes(400)))
+    [request] = connection.receive(FRAME, 0).requests
+    connection.answer(*request, reply(body=bytes(400)))
     sent(connection, 0, unsent=400)
     for turn in range(1, 10):
         connection.note_unsent(400 - turn, turn * 29_000)
@@ -220,11 +210,11 @@ def test_a_client_that_reads_slowly_is_not_given_up():
 
 def test_an_end_waits_for_what_is_owed_and_takes_no_request_meanwhile():
     connection = opened()
-    [event] = connection.receive(FRAME, 0)
+    [request] = connection.receive(FRAME, 0).requests
     connection.finish()
     assert connection.state is State.ENDING
-    assert connection.receive(FRAME, 0) == []
-    connection.answer(event.command, event.size, reply())
+    assert connection.receive(FRAME, 0) == ([], [])
+    connection.answer(*request, reply())
     [answer] = sent(connection, unsent=5)
     assert answer.opaque == 7
     assert connection.state is State.ENDING

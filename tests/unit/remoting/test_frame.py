@@ -53,8 +53,8 @@ def test_a_frame_of_the_limit_is_taken_and_one_more_byte_is_not():
     assert data.startswith((16_777_212).to_bytes(4, "big"))
     [(command, size)], error = reader.feed(data)
     assert (size, len(command.body), error) == (16_777_216, LONGEST_FRAME - 6, None)
-    frames, error = reader.feed((16_777_213).to_bytes(4, "big"))
-    assert (frames, error.fault) == ([], FrameFault.TOO_LONG)
+    frames, fault = reader.feed((16_777_213).to_bytes(4, "big"))
+    assert (frames, fault) == ([], FrameFault.TOO_LONG)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,14 @@ def test_a_frame_of_the_limit_is_taken_and_one_more_byte_is_not():
 def test_a_bad_frame_is_named_and_what_came_before_it_is_kept(data, fault, is_in_pieces):
     reader = FrameReader()
     stream = STREAM + data
-    found, error = [], None
+    found, named = [], None
     for piece in [stream[at : at + 1] for at in range(len(stream))] if is_in_pieces else [stream]:
-        frames, error = reader.feed(piece)
+        frames, named = reader.feed(piece)
         found += [command for command, _ in frames]
-        if error is not None:
+        if named is not None:
             break
     assert found == COMMANDS
-    assert error.fault is fault
-    assert fault.value in str(error)
+    assert named is fault
 
 
 def test_a_length_alone_takes_no_memory():

@@ -15,9 +15,9 @@ from rocketstore.remoting.fields import Header
 from rocketstore.remoting.frame import FrameFault, FrameReader
 from rocketstore.remoting.limits import Limits
 from rocketstore.remoting.requests import LATER, RequestTable, Row
-from rocketstore.remoting.server import RemotingServer, new_event_loop
+from rocketstore.remoting.server import new_event_loop
 from support.patience import PATIENCE_S
-from support.wire import frame, framed
+from support.wire import frame, framed, opened
 
 ECHO, HOLD, BACK = (
     RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_KV_CONFIG, RequestCode.PUT_KV_CONFIG,
@@ -106,7 +106,7 @@ async def assert_closed(client):
 @pytest.mark.parametrize("kind", HeaderKind)
 def test_a_client_asks_and_is_answered(run, kind):
     async def main():
-        async with await RemotingServer.open(Echo()) as server, RemotingClient() as client:
+        async with await opened(Echo()) as server, RemotingClient() as client:
             host, port = server.address
             assert host == "127.0.0.1"
             bodies = [b"", b"x", b"y" * 3_000_000]
@@ -116,7 +116,7 @@ def test_a_client_asks_and_is_answered(run, kind):
             assert [(one.code, one.kind, one.body) for one in found] == [
                 (0, kind, body) for body in bodies
             ]
-            assert server.connection_count == 1
+            assert len(server._turns.channels) == 1
             await client.tell(f"{host}:{port}", Command(ECHO))
             await until(lambda: server.totals.requests == 4)
         assert client.totals.replies == 3
@@ -127,9 +127,9 @@ def test_a_client_asks_and_is_answered(run, kind):
 def test_what_is_ready_in_a_turn_is_handled_together(run):
     async def main():
         echo = Echo()
-        async with await RemotingServer.open(echo) as server:
+        async with await opened(echo) as server:
             clients = [connected(server) for _ in range(5)]
-            await until(lambda: server.connection_count == 5)
+            await until(lambda: len(server._turns.channels) == 5)
             for number, client in enumerate(clients):
                 client.sendall(framed(Command(ECHO, number, body=b"b")) * 16)
             for number, client in enumerate(clients):
@@ -145,7 +145,7 @@ def test_what_is_ready_in_a_turn_is_handled_together(run):
 def test_held_requests_are_rows_and_no_tasks_and_later_ones_pass_them(run):
     async def main():
         echo = Echo()
-        async with await RemotingServer.open(echo) as server:
+        async with await opened(echo) as server:
             tasks = len(asyncio.all_tasks())
             client = connected(server, b"".join(framed(Command(HOLD, n)) for n in range(1000)))
             client.sendall(framed(Command(ECHO, -1)))
@@ -167,7 +167,7 @@ def test_held_requests_are_rows_and_no_tasks_and_later_ones_pass_them(run):
 def test_a_server_asks_back_on_the_connection_of_its_client(run):
     async def main():
         asked = Echo()
-        async with await RemotingServer.open(Echo()) as server, RemotingClient(asked) as client:
+        async with await opened(Echo()) as server, RemotingClient(asked) as client:
             address = "{}:{}".format(*server.address)
             assert (await client.ask(address, Command(BACK))).code == 0
             await until(lambda: asked.turns == [1])
@@ -194,7 +194,7 @@ def test_a_server_asks_back_on_the_connection_of_its_client(run):
 def test_bad_bytes_close_their_connection_without_a_word(run, caplog, data, reason):
     async def main():
         echo = Echo()
-        async with await RemotingServer.open(echo) as server:
+        async with await opened(echo) as server:
             other = connected(server, framed(Command(ECHO, 1)))
             await assert_closed(connected(server, data))
             assert server.totals.closed == {reason: 1}
@@ -208,7 +208,7 @@ def test_bad_bytes_close_their_connection_without_a_word(run, caplog, data, reas
 
 def test_a_frame_of_the_limit_is_answered(run):
     async def main():
-        async with await RemotingServer.open(Echo()) as server:
+        async with await opened(Echo()) as server:
             client = connected(server)
             header = b'{"code":%d,"opaque":5,"flag":0}' % HOLD.GET_ROUTEINFO_BY_TOPIC
             data = frame(header, bytes(16_777_212 - 4 - len(header)))
@@ -229,14 +229,13 @@ def test_a_client_that_never_reads_is_not_read_and_in_the_end_given_up(run):
     async def main():
         limits = Limits(connection_bytes=2_000_000)
         echo = Echo()
-        opened = await RemotingServer.open(echo, limits=limits, clock=lambda: now[0])
-        async with opened as server:
+        async with await opened(echo, limits=limits, clock=lambda: now[0]) as server:
             deaf = connected(server)
             request = framed(Command(ECHO, 1, body=bytes(100_000)))
             sent = asyncio.create_task(
                 asyncio.get_running_loop().sock_sendall(deaf, request * 1000)
             )
-            await until(lambda: server.connection_count == 1)
+            await until(lambda: len(server._turns.channels) == 1)
             [channel] = server._turns.channels
             await until(lambda: channel.connection.state is State.FULL)
             other = connected(server, framed(Command(ECHO, 2)))
@@ -259,9 +258,9 @@ def test_slow_and_silent_clients_are_closed_in_their_time(run):
     now = [0]
 
     async def main():
-        async with await RemotingServer.open(Echo(), clock=lambda: now[0]) as server:
+        async with await opened(Echo(), clock=lambda: now[0]) as server:
             clients = [connected(server, framed(Command(ECHO))[:7]), connected(server)]
-            await until(lambda: server.totals.held_bytes == 7 and server.connection_count == 2)
+            await until(lambda: server.totals.held_bytes == 7 and len(server._turns.channels) == 2)
             for now[0] in range(0, 121_000, 1000):
                 server._turns._sweep()
             assert server.totals.closed == {
@@ -279,8 +278,7 @@ def test_of_clients_that_hold_too_much_the_one_that_holds_most_has_to_go(run):
     async def main():
         limits = Limits(total_bytes=500_000)
         echo = Echo()
-        opened = await RemotingServer.open(echo, limits=limits, clock=lambda: now[0])
-        async with opened as server:
+        async with await opened(echo, limits=limits, clock=lambda: now[0]) as server:
             small = connected(server, framed(Command(HOLD, 1, body=bytes(200_000))))
             await until(lambda: len(echo.held) == 1)
             large = connected(server, framed(Command(HOLD, 2, body=bytes(400_000))))
@@ -305,14 +303,14 @@ def test_of_clients_that_hold_too_much_the_one_that_holds_most_has_to_go(run):
 def test_more_connections_than_the_limit_are_closed_as_they_come(run):
     async def main():
         limits = Limits(most_connections=2)
-        async with await RemotingServer.open(Echo(), limits=limits) as server:
+        async with await opened(Echo(), limits=limits) as server:
             clients = [connected(server, framed(Command(ECHO))) for _ in range(2)]
             for client in clients:
                 await read_commands(client, 1)
             await assert_closed(connected(server))
             assert server.totals.closed == {CloseReason.TOO_MANY: 1}
             clients.pop().close()
-            await until(lambda: server.connection_count == 1)
+            await until(lambda: len(server._turns.channels) == 1)
             last = connected(server, framed(Command(ECHO)))
             await read_commands(last, 1)
             for client in (*clients, last):
@@ -323,8 +321,9 @@ def test_more_connections_than_the_limit_are_closed_as_they_come(run):
 
 def test_limits_and_totals_are_those_of_all_addresses_of_a_server(run):
     async def main():
-        async with await RemotingServer.open(Echo(), limits=Limits(most_connections=1)) as server:
-            second = await server.listen("127.0.0.1", 0)
+        async with await opened(Echo(), limits=Limits(most_connections=1)) as server:
+            await server.listen("127.0.0.1", 0)
+            second = server._listeners[1].sockets[0].getsockname()
             first = connected(server, framed(Command(ECHO)))
             await read_commands(first, 1)
             other = socket.create_connection(second)
@@ -341,7 +340,7 @@ def test_limits_and_totals_are_those_of_all_addresses_of_a_server(run):
 def test_a_server_that_ends_answers_what_it_owes(run):
     async def main():
         echo = Echo()
-        server = await RemotingServer.open(echo)
+        server = await opened(echo)
         client = connected(server, framed(Command(HOLD, 3)), framed(Command(ECHO, 4)))
         await read_commands(client, 1)
         ending = asyncio.create_task(server.close(drain_ms=100_000))
@@ -359,7 +358,7 @@ def test_a_server_that_ends_answers_what_it_owes(run):
 
 def test_a_server_does_not_wait_for_ever_for_those_who_keep_it(run):
     async def main():
-        server = await RemotingServer.open(Echo())
+        server = await opened(Echo())
         client = connected(server, framed(Command(HOLD)), framed(Command(ECHO)))
         await read_commands(client, 1)
         began = time.monotonic()
@@ -372,9 +371,9 @@ def test_a_server_does_not_wait_for_ever_for_those_who_keep_it(run):
 
 def test_an_address_that_is_taken_is_an_error_with_a_hint(run):
     async def main():
-        async with await RemotingServer.open(Echo()) as server:
+        async with await opened(Echo()) as server:
             with pytest.raises(RemotingError, match=r"cannot listen at 127\.0\.0\.1.*another port"):
-                await RemotingServer.open(Echo(), port=server.address[1])
+                await opened(Echo(), port=server.address[1])
 
     run(main)
 
@@ -382,7 +381,7 @@ def test_an_address_that_is_taken_is_an_error_with_a_hint(run):
 def test_a_client_that_gets_no_answer_says_so_and_connects_anew(run):
     async def main():
         echo = Echo()
-        async with await RemotingServer.open(echo) as server, RemotingClient() as client:
+        async with await opened(echo) as server, RemotingClient() as client:
             address = "{}:{}".format(*server.address)
             with pytest.raises(RemotingError, match="did not answer request 101 within 20 ms"):
                 await client.ask(address, Command(HOLD), timeout_ms=20)
@@ -397,7 +396,7 @@ def test_a_client_that_gets_no_answer_says_so_and_connects_anew(run):
 
 def test_who_waits_hears_that_the_connection_ended(run):
     async def main():
-        server = await RemotingServer.open(Echo())
+        server = await opened(Echo())
         address = "{}:{}".format(*server.address)
         async with RemotingClient() as client:
             waits = asyncio.create_task(client.ask(address, Command(HOLD)))
@@ -407,7 +406,7 @@ def test_who_waits_hears_that_the_connection_ended(run):
                 await waits
             with pytest.raises(RemotingError, match=f"cannot connect to {address}.*host:port"):
                 await client.ask(address, Command(ECHO))
-            async with await RemotingServer.open(Echo(), port=int(address.split(":")[1])):
+            async with await opened(Echo(), port=int(address.split(":")[1])):
                 assert (await client.ask(address, Command(ECHO))).code == 0
 
     run(main)
@@ -426,7 +425,7 @@ def test_what_is_no_address_is_an_error_with_a_hint(run, address):
 def test_a_oneway_flood_is_handled_and_answered_to_nobody(run):
     async def main():
         echo = Echo()
-        async with await RemotingServer.open(echo) as server:
+        async with await opened(echo) as server:
             flood = framed(Command(9999, flag=ONEWAY)) * 5000 + framed(Command(ECHO, 77))
             client = connected(server)
             sent = asyncio.create_task(asyncio.get_running_loop().sock_sendall(client, flood))
