@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import re
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = ("numpy", "Cython", "isal", "msgspec")
@@ -60,6 +65,22 @@ def commit() -> str:
     short = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
     changed = _output(["git", "-C", str(ROOT), "status", "--porcelain", "--", "src", "bench"])
     return f"{short}-dirty" if changed else short
+
+
+@contextlib.contextmanager
+def kept_awake(cores: Iterable[int]) -> Iterator[None]:
+    """Let no core halt: each has a process that runs only while nothing else wants to."""
+    spin = (
+        "import os, sys; os.sched_setaffinity(0, [int(sys.argv[1])]); "
+        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
+    )
+    running = [subprocess.Popen([sys.executable, "-S", "-c", spin, str(one)]) for one in cores]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def _output(command: list[str]) -> str:

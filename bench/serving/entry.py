@@ -41,7 +41,8 @@ def main() -> int:
         for scenario in ALL:
             print(f"{scenario.name:12} {scenario.claim}")
         return 0
-    os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
+    cores = [int(core) for core in options.cores.split(",")]
+    os.sched_setaffinity(0, cores)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a descriptor
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -49,10 +50,12 @@ def main() -> int:
     chosen = [one for one in ALL if one.name.startswith(tuple(names))]
     load_before = os.getloadavg()[0]
     run = Run(options)
-    outcomes = run.all(chosen)
+    with machine.kept_awake(cores if options.awake else ()):
+        outcomes = run.all(chosen)
     title = "smoke run: the figures mean nothing"
     if not options.smoke:
         title = f"genuine broker 4.9.7, client 4.9.8; {machine.cpu_model()}, cores {options.cores}"
+        title += ", kept awake" if options.awake else ""
     report.print_table(outcomes, title=title, with_java=run.with_java)
     if load_before > BUSY_LOAD and not options.smoke:
         print(f"the machine was busy (load {load_before:.1f}): measure again", file=sys.stderr)
@@ -61,6 +64,7 @@ def main() -> int:
             "date": report.today(), "commit": machine.commit(), "rounds": options.rounds,
             "machine": machine.describe(Path(options.directory)), "jvmOptions": list(JVM_OPTIONS),
             "versions": machine.versions(java_tool("java")), "seconds": options.seconds,
+            "coresAwake": options.awake,
         }  # fmt: skip
         path = RESULTS / report.default_name("broker").replace("-memory.json", ".json")
         report.save(outcomes, path, about=about)
@@ -235,6 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=5.0, help="of a round of sends")
     parser.add_argument("--warm-up", type=float, default=20.0, help="seconds for each side")
     parser.add_argument("--cores", default="0,1", help="on which brokers and client run")
+    parser.add_argument("--awake", action="store_true", help="keep idle cores from halting")
     parser.add_argument(
         "--directory", default=tempfile.gettempdir(), help="where the stores are made and removed"
     )
