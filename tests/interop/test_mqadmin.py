@@ -29,7 +29,8 @@ OF_ITS_OWN = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d{3})?"  # a time
     r"|V4_9_\d"
     r"|127\.0\.0\.1:\d+ *"  # of a client
-    r"| +-?\d+\.\d\d [01]\.\d{4}$",  # of clusterList: how old the log is, how full the disk
+    r"| +-?\d+\.\d\d [01]\.\d{4}$"  # of clusterList: how old the log is, how full the disk
+    r"| +\d+\.\d\d(?=\(\d+,\d+ms\))",  # and messages per second, of the last few
     re.MULTILINE,
 )
 IN_NO_ORDER = {"topicList", "consumerConnection"}
