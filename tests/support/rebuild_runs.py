@@ -48,12 +48,11 @@ class RowsHere:
     def facts(self):
         return [msgspec.msgpack.decode(one, type=ScanFacts) for one in self._facts]
 
-    def runs(self, ranges):
+    def runs(self, start, stop):
         rows = [
             row
             for row in self._blocks
-            if row["target"] != INDEX_TARGET
-            and any(start <= row["piece"] < stop for start, stop in ranges)
+            if row["target"] != INDEX_TARGET and start <= row["piece"] < stop
         ]
         return as_table(sorted(rows, key=in_order))
 

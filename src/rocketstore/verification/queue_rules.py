@@ -159,8 +159,16 @@ def added(part: QueuePart, more: QueuePart) -> QueuePart:
         tuple(map(sum, zip(part.explained, more.explained, strict=True))),
         runs.joined([part.backed, more.backed]),
         np.concatenate((part.missing, more.missing)),
-        np.concatenate((part.stated, more.stated)),
+        _followed(part.stated, more.stated),
     )
+
+
+def _followed(stated: Runs, more: Runs) -> Runs:
+    """Return runs in log order and those after them; two that meet are one."""
+    if len(stated) and len(more) and stated[-1, 1] == more[0, 0]:
+        stated, more = stated.copy(), more.copy()
+        more[0, 0], stated = stated[-1, 0], stated[:-1]
+    return np.concatenate((stated, more))
 
 
 def entries_at(offsets: Int64Array, read: ReadEntries) -> EntryArray:

@@ -20,11 +20,13 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline import files as pipeline_files
+from rocketstore.pipeline import log_read
 from rocketstore.pipeline.files import ArrowFiles
-from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
+from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work, log_verdict
 from rocketstore.storage.files import lock
 from rocketstore.units import MiB
 from rocketstore.verification import index_rules
+from support.arrow_frames import Frame
 from support.audit_runs import audited, keys, kinds
 from support.clock import Clock
 from support.golden_stores import STORES, golden_store
@@ -351,10 +353,103 @@ def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkey
         row for task in tasks for batch in audit_work.read_task(task) for row in batch.to_pylist()
     ]
     assert listed == []
-    assert {row["kind"] for row in rows} == {"stretch", "index", "part", "backed"}
-    parts = [audit_work.FactRow(**row).part for row in rows if row["kind"] == "part"]
+    assert {row["kind"] for row in rows} == {"stretch", "index", "parts", "backed"}
+    parts = [
+        part for row in rows if row["kind"] == "parts" for part in audit_work.FactRow(**row).parts
+    ]
     assert sum(part.record_count for part in parts) == 240
     assert all(len(part.backed) == 1 and not len(part.missing) for part in parts)
+
+
+def rows_of_parts(root, block_records, monkeypatch):
+    """Return what tasks say of queues of a log that is compared so many records at a time."""
+    scanned = functools.partial(log_read.scanned, batch_records=block_records)
+    monkeypatch.setattr(audit_plan.log_read, "scanned", scanned)
+    monkeypatch.setattr(audit_work, "BLOCK_RECORDS", block_records)
+    places = audit_plan.find_places(str(root), StoreConfig())
+    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 256 * MiB, 0)
+    rows = audit_work.rows_of(batch for task in tasks for batch in audit_work.read_task(task))
+    return [row for row in rows if row.kind == "parts"]
+
+
+def test_a_task_sends_a_row_for_a_queue_however_often_it_compares(store, monkeypatch):
+    root, offsets = store
+    files = 5
+    assert [len([*row.parts]) for row in rows_of_parts(root, 7, monkeypatch)] == [files, files]
+    overwrite(root, offsets[20] + 100, b"\0\0")  # in the middle of a stretch of agreement
+    rows = rows_of_parts(root, 7, monkeypatch)
+    assert rows == rows_of_parts(root, 10**6, monkeypatch)
+    parts = [part for row in rows for part in row.parts]
+    assert len(parts) == 2 * (files + 1)
+    assert {part.start for part in parts} >= {offsets[0], offsets[21]}
+    assert all(len(part.stated) == 1 for part in parts)
+
+
+def test_a_queue_whose_entries_jump_keeps_its_runs_apart(store, monkeypatch):
+    root, offsets = store
+    for number in (30, 34):
+        overwrite(root, offsets[number] + 20, struct.pack(">q", 1_000 + number))
+    rows = rows_of_parts(root, 7, monkeypatch)
+    assert rows == rows_of_parts(root, 10**6, monkeypatch)
+    assert keys(audited(root).findings) == keys(verify_store(root).findings)
+    assert max(len(part.stated) for row in rows for part in row.parts) == 5
+
+
+def test_a_task_of_many_queues_sends_parts_before_its_end(store, monkeypatch):
+    root, offsets = store
+    flip_body(root, offsets)
+    expected = audited(root)
+    monkeypatch.setattr(audit_work, "MOST_PARTS", 1)
+    assert len(rows_of_parts(root, 7, monkeypatch)) > 20
+    assert audited(root) == expected
+
+
+def test_a_log_of_many_queues_is_cut_into_fewer_tasks(store, monkeypatch):
+    root, _ = store
+    places = audit_plan.find_places(str(root), StoreConfig())
+
+    def task_count():
+        _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 2_500, 0)
+        return sum(bool(task.cuts) for task in tasks)
+
+    many = task_count()
+    monkeypatch.setattr(audit_plan, "_LEAST_TASKS", 1)
+    monkeypatch.setattr(audit_plan, "_ROWS", 4)  # of two queues
+    assert task_count() == 3 < many
+
+
+def test_the_second_pass_has_tasks_by_its_rows(store, monkeypatch):
+    root, _ = store
+    asked = []
+    real = Frame.repartition
+    monkeypatch.setattr(
+        Frame, "repartition", lambda self, *how: asked.append(how[0]) or real(self, *how)
+    )
+    monkeypatch.setattr(audit_job, "_ROWS_PER_TASK", 4)
+    audited(root)
+    assert max(one for one in asked if isinstance(one, int)) > 3
+
+
+def test_evidence_of_many_breaks_is_held_a_window_at_a_time(store, monkeypatch):
+    root, offsets = store
+    for number in range(10, 230, 10):
+        overwrite(root, offsets[number] + 100, b"\0\0")
+    expected = keys(verify_store(root).findings)
+    asked = []
+    real = audit_job._Audit._stated
+
+    def stated(self, facts, start, stop):
+        asked.append(stop - start)
+        return real(self, facts, start, stop)
+
+    monkeypatch.setattr(audit_job._Audit, "_stated", stated)
+    assert keys(audited(root).findings) == expected
+    assert asked == [log_verdict.WINDOW_BYTES]
+    asked.clear()
+    monkeypatch.setattr(log_verdict, "WINDOW_BYTES", LOG_FILE_BYTES)
+    assert keys(audited(root).findings) == expected
+    assert len(asked) > 2
+    assert max(asked) == LOG_FILE_BYTES
 
 
 def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(store):

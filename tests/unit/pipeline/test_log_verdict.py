@@ -8,6 +8,7 @@ import pytest
 
 from rocketstore import verify_store
 from rocketstore.format.file_name import file_name
+from rocketstore.pipeline.jobs.audit import log_verdict
 from rocketstore.units import MiB
 from support.audit_runs import audited, keys
 from support.clock import START_MS, Clock
@@ -47,11 +48,12 @@ def overlaid(root, dice):
 
 
 @pytest.mark.parametrize("seed", [6, 7, 10, 13, 14, 15, 17, 19, 32, 34, 38, 43, 44, 47])
-def test_verify_audit_and_rebuild_give_one_verdict(tmp_path, seed):
+def test_verify_audit_and_rebuild_give_one_verdict(tmp_path, seed, monkeypatch):
     root = tmp_path / "store"
     overlaid(root, random.Random(seed))
     verified = verify_store(root, CONFIG)
-    for size in (2_500, MiB):
+    for size, window in ((2_500, 1), (MiB, log_verdict.WINDOW_BYTES)):
+        monkeypatch.setattr(log_verdict, "WINDOW_BYTES", window)
         report = audited(root, CONFIG, max_split_bytes=size)
         assert keys(report.findings) == keys(verified.findings)
         assert report.counts == verified.counts

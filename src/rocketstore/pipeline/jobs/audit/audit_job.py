@@ -40,8 +40,10 @@ from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, spark_place
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
+from rocketstore.pipeline.planning import MOST_TASKS
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
 from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
+from rocketstore.rules import runs
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings
 from rocketstore.rules.newer import newer_findings
@@ -72,8 +74,8 @@ REASONS: Final = EXPLAINED | {
 """Why entries and items may differ from what dispatch would write today, without a fault."""
 
 _PLACES_OF_LOST: Final = {"queue-hole", "queue-kept"}
-_QUEUES_PER_TASK: Final = 500
-_MOST_TASKS: Final = 200
+_ROWS_PER_TASK: Final = 50_000
+"""Of the second pass: some seconds each. Spark gives whole queues to a task."""
 
 
 @dataclass(frozen=True)
@@ -217,9 +219,7 @@ class _Audit(NamedTuple):
                 if frame is not None:
                     frame.unpersist()
 
-    def _shape(
-        self, facts: DataFrame, stretches: list[Stretch]
-    ) -> tuple[LogView, list[tuple[int, int]]]:
+    def _shape(self, facts: DataFrame, stretches: list[Stretch]) -> tuple[LogView, runs.Runs]:
         """Return the log, and the ranges of it that hold no messages."""
         places, size = self.places, self.places.sizes.commit_log_file_bytes
         gone = {one.base for one in stretches if one.is_gone}
@@ -230,40 +230,25 @@ class _Audit(NamedTuple):
             gone |= {file.base for file in places.log.files} - there
         view = judged_log(places, stretches, partial(self._stated, facts), self.now_ms, gone)
         excluded = [(one.start, one.stop) for one in view.leftovers]
-        return view, sorted(excluded + [(base, base + size) for base in gone])
+        return view, runs.joined([excluded, [(base, base + size) for base in gone]])
 
-    def _stated(self, facts: DataFrame, ranges: Sequence[tuple[int, int]]) -> pa.Table:
-        """Return runs of the queue offsets of records in some ranges, in the order of the log."""
-        inside = " OR ".join(f"place >= {start} AND place < {stop}" for start, stop in ranges)
-        parts = facts.filter(f"kind IN ('part', 'entries') AND ({inside or 'false'})")
+    def _stated(self, facts: DataFrame, start: int, stop: int) -> pa.Table:
+        """Return runs of the queue offsets of records in a range at least, in the log's order."""
+        inside = f"place < {stop} AND greatest(place, last) >= {start}"
+        parts = facts.filter(f"kind IN ('parts', 'entries') AND {inside}")
         found = map_batches(parts, audit_work.stated_runs, RUNS)
         return found.sort("piece", "ordinal").toArrow()
 
-    def _judged(
-        self, facts: DataFrame, view: LogView, excluded: Sequence[tuple[int, int]]
-    ) -> DataFrame:
+    def _judged(self, facts: DataFrame, view: LogView, excluded: runs.Runs) -> DataFrame:
         import pyarrow as pa  # noqa: PLC0415 - only where jobs run
 
         queues, batch_queues = self.places.queues, self.places.batch_queues
         topics = frozenset(key.topic for key in (*queues, *batch_queues))
-        known = [FactRow("index", "listed", -1)]  # so that there is a row at least
-        for kind, of_kind in (("queue", queues), ("batch", batch_queues)):
-            for key, row in of_kind.items():
-                listed = FactRow(audit_work.queue_target(key, kind), "listed", -1)
-                known.append(listed)
-                known += [
-                    listed._replace(place=base, size=size, file=path)
-                    for base, size, path in row.files
-                ]
-        for one in small_files.positions(self.small.get, self.changed):
-            kind = "batch" if one.topic in self.common.batch_topics else "queue"
-            target = audit_work.queue_target(QueueKey(one.topic, one.queue_id), kind)
-            known.append(FactRow(target, "position", -1, one.offset, file=one.file, who=one.who))
+        rows = audit_work.as_batches(map(FactRow._asdict, self._known()), FACTS)
+        known = pa.Table.from_batches(rows).combine_chunks()
         about = facts.filter("kind NOT IN ('stretch', 'index')")
-        rows = [one._asdict() for one in known]
-        table = pa.Table.from_pylist(rows, schema=arrow_schema(FACTS))
-        about = about.unionByName(self.spark.createDataFrame(table))
-        groups = min(_MOST_TASKS, 2 + len(queues) // _QUEUES_PER_TASK)
+        about = about.unionByName(self.spark.createDataFrame(known))
+        groups = min(MOST_TASKS, 2 + about.count() // _ROWS_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
         reached = self._dispatched_to(facts) if self._was_aborted else None
         writer = LastWriter(self.places.is_live, reached)
@@ -275,13 +260,29 @@ class _Audit(NamedTuple):
 
         return map_batches(together, judge, JUDGED)
 
+    def _known(self) -> Iterator[FactRow]:
+        """Yield what the driver knows of queues and consumers, a row at least."""
+        yield FactRow("index", "listed", -1)
+        of_kinds = {"queue": self.places.queues, "batch": self.places.batch_queues}
+        for kind, of_kind in of_kinds.items():
+            for key, row in of_kind.items():
+                listed = FactRow(audit_work.queue_target(key, kind), "listed", -1)
+                yield listed
+                for base, size, path in row.files:
+                    yield listed._replace(place=base, size=size, file=path)
+        for one in small_files.positions(self.small.get, self.changed):
+            kind = "batch" if one.topic in self.common.batch_topics else "queue"
+            target = audit_work.queue_target(QueueKey(one.topic, one.queue_id), kind)
+            position = FactRow(target, "position", -1, first=one.offset)
+            yield position._replace(file=one.file, who=one.who)
+
     @property
     def _was_aborted(self) -> bool:
         return not (self.places.was_closed or self.places.is_live)
 
     def _dispatched_to(self, facts: DataFrame) -> int:
         """Return the physical offset of the last record with an entry; -1 without one."""
-        furthest = facts.filter("kind = 'part'").groupBy("kind").agg({"reached": "max"})
+        furthest = facts.filter("kind = 'parts'").groupBy("kind").agg({"reached": "max"})
         return max((row["max(reached)"] for row in _rows(furthest)), default=-1)
 
     # --- the report ---------------------------------------------------------------------------

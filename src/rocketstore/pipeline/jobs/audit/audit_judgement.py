@@ -87,21 +87,20 @@ class JudgeContext(NamedTuple):
 
     task: AuditTask
     bounds: LogBounds
-    excluded: Sequence[tuple[int, int]]
+    excluded: runs.Runs
     topics: frozenset[str]
     writer: LastWriter
 
 
 def judge_targets(context: JudgeContext, rows: Iterable[FactRow]) -> Iterator[dict[str, Any]]:
     """Judge the rows of each target, as rows of `JUDGED`; `rows` are sorted by target."""
-    excluded = np.array(context.excluded, dtype=np.int64).reshape(-1, 2)
     for target, group in itertools.groupby(rows, key=lambda row: row.target):
         kept = [
             row
             for row in group
-            if row.kind not in {"part", "entries", "lacking", "backed"}
+            if row.kind not in {"entries", "lacking", "backed"}
             # Of records where these are messages; of `backed` items, those of which they are not.
-            or runs.holds(excluded, row.place) is (row.kind == "backed")
+            or runs.holds(context.excluded, row.place) is (row.kind == "backed")
         ]
         if target.startswith("queue/"):
             yield from _judge_queue(context, target, kept)
@@ -128,8 +127,8 @@ def _judge_items(bounds: LogBounds, target: str, rows: list[FactRow]) -> Iterato
     found = [np.array(columns, np.int64).reshape(-1, 3)]
     for row in rows:
         if row.kind == "stray":
-            pair = [row.numbers(name, 1) for name in ("stated", "backed")]
-            found.append(np.hstack((*pair, np.ones_like(pair[0]))))
+            pairs = np.frombuffer(row.facts, np.int64).reshape(2, -1)
+            found.append(np.stack((*pairs, np.ones_like(pairs[0])), axis=1))
     items = np.concatenate(found)
     items = items[items[:, 1] >= bounds.min]
     is_stale = items[:, 1] >= bounds.end
@@ -152,7 +151,13 @@ def _judge_queue(
     context: JudgeContext, target: str, rows: list[FactRow]
 ) -> Iterator[dict[str, Any]]:
     key, is_listed = _key_of(target), any(row.kind == "listed" for row in rows)
-    parts = [row.part for row in rows if row.kind == "part"]
+    parts = [
+        part
+        for row in rows
+        if row.kind == "parts"
+        for part in row.parts
+        if not runs.holds(context.excluded, part.start)
+    ]
     view = _view(context, key, _files_of(rows), parts)
     is_there, found = view.is_own or is_listed, list[Finding]()
     if is_there:
@@ -203,7 +208,7 @@ def _judge_batch_queue(
     found = queue_findings(
         key,
         stored,
-        stored_entries(b"".join(row.facts or b"" for row in entries)),
+        stored_entries(b"".join(row.facts for row in entries)),
         log_min,
         context.writer,
     )

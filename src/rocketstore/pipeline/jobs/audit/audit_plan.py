@@ -70,6 +70,10 @@ if TYPE_CHECKING:
     from rocketstore.scan.scanner import ScanBatch
 
 _LAST: Final = 2**63 - 1
+_LEAST_TASKS: Final = 1_000
+"""Of a log that is cut by its queues; beside 100 cores, ten for each."""
+_ROWS: Final = 1_000_000
+"""Of queues, by which a log is cut: each task sends one for each of its queues at least."""
 
 
 @contextlib.contextmanager
@@ -357,7 +361,9 @@ def plan_tasks(
         },
         batch_topics,
     )
-    tasks, ranges = [], log_cuts(places, max_split_bytes)
+    stored = sum(file.size for file in places.log.files)
+    fewest = max(_LEAST_TASKS, _ROWS // max(1, len(places.queues)))
+    tasks, ranges = [], log_cuts(places, max(max_split_bytes, stored // fewest))
     begins = [[one.segment.base + one.start for one in cuts] for cuts in ranges]
     begins[0][0] = places.log.files[0].base if places.log.files else 0
     for cuts, starts, (stop, *_) in zip(ranges, begins, [*begins[1:], (_LAST,)], strict=True):

@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     Int64Array = npt.NDArray[np.int64]
 
 FACTS: Final = (
-    "target STRING, kind STRING, place BIGINT, first BIGINT, last BIGINT, size BIGINT, "
-    "reached BIGINT, file STRING, who STRING, explained BINARY, backed BINARY, missing BINARY, "
-    "stated BINARY, facts BINARY"
+    "target STRING, kind STRING, place BIGINT, last BIGINT, first BIGINT, size BIGINT, "
+    "reached BIGINT, file STRING, who STRING, facts BINARY"
 )
 """Rows that tasks send: target, kind, physical offset; for the other columns see `FactRow`."""
 
@@ -61,53 +60,41 @@ RUNS: Final = "target STRING, piece BIGINT, ordinal BIGINT, first BIGINT, count 
 BLOCK_RECORDS: Final = 131_072
 """Records that are compared at once."""
 
+MOST_PARTS: Final = 65_536
+"""Parts that a task holds before it sends them: some 60 MB."""
+
 _BATCH_ROWS: Final = 256
-_SETS: Final = ("explained", "backed", "missing", "stated")
 
 
 class FactRow(NamedTuple):
     """A row of `FACTS`.
 
-    By `kind`: ``stretch`` and ``index`` are `facts` for the driver. Of a queue, a ``part`` has its
-    numbers and runs (`QueuePart`, dispatched as far as `reached`), and ``entries`` are those that a
-    batch queue is called for. Of the index there are `size` keys ``lacking``, items ``repeated``,
-    or ``backed``, the first of which has the number `first`; ``stray`` ones are numbers (`stated`)
-    and physical offsets (`backed`). The driver adds each `file` of `size` bytes that is ``listed``,
-    and each consumer's ``position``, which is `first`.
+    By `kind`: ``stretch`` and ``index`` are `facts` for the driver. Of a queue, ``parts`` are what
+    each chain of a task says (`QueuePart`), from `place` to `last`, dispatched as far as `reached`;
+    ``entries`` are those that a batch queue is called for. Of the index there are `size` keys
+    ``lacking``, items ``repeated``, or ``backed``, the first of which has the number `first`;
+    ``stray`` ones are numbers and physical offsets. The driver adds each `file` of `size` bytes
+    that is ``listed``, and each consumer's ``position``, which is `first`.
     """
 
     target: str
     kind: str
     place: int
-    first: int = 0
     last: int = -1
+    first: int = 0
     size: int = 0
     reached: int = -1
     file: str | None = None
     who: str | None = None
-    explained: bytes | None = None
-    backed: bytes | None = None
-    missing: bytes | None = None
-    stated: bytes | None = None
-    facts: bytes | None = None
-
-    def numbers(self, name: str, columns: int) -> Int64Array:
-        """Return one of the columns that are rows of numbers."""
-        return np.frombuffer(getattr(self, name), np.int64).reshape(-1, columns)
+    facts: bytes = b""
 
     @property
-    def part(self) -> QueuePart:
-        """Content of a row of the kind ``part``."""
-        return QueuePart(
-            self.place,
-            self.first,
-            self.last,
-            self.reached,
-            tuple(self.numbers("explained", 1)[:, 0].tolist()),
-            self.numbers("backed", 2),
-            self.numbers("missing", queue_rules.MISSING_COLUMNS),
-            self.numbers("stated", 2),
-        )
+    def parts(self) -> Iterator[QueuePart]:
+        """Content of a row of the kind ``parts``."""
+        for *numbers, explained, backed, missing, stated in msgspec.msgpack.decode(self.facts):
+            sets = zip((backed, missing, stated), (2, queue_rules.MISSING_COLUMNS, 2), strict=True)
+            arrays = (np.array(one, np.int64).reshape(-1, width) for one, width in sets)
+            yield QueuePart._make((*numbers, tuple(explained), *arrays))
 
 
 def as_batches(rows: Iterable[dict[str, Any]], schema: str) -> Iterator[pa.RecordBatch]:
@@ -131,19 +118,20 @@ def queue_target(key: QueueKey, kind: str = "queue") -> str:
 
 
 def stated_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the runs of queue offsets that the records of parts and entries state, as `RUNS`."""
+    """Yield the runs of queue offsets that records state, in rows of parts and entries."""
     return as_batches(itertools.chain.from_iterable(map(_runs_of, rows_of(batches))), RUNS)
 
 
 def _runs_of(row: FactRow) -> Iterator[dict[str, Any]]:
-    if row.kind == "part":
-        found = [(first, past - first) for first, past in row.numbers("stated", 2).tolist()]
+    if row.kind == "parts":
+        found = [(one.start, *run) for one in row.parts for run in one.stated.tolist()]
     else:
-        entries = map(BatchEntry._make, stored_entries(row.facts or b"").tolist())
-        found = [(one.base_offset, -one.message_count) for one in entries]
-    for number, (first, count) in enumerate(found):
-        of_row = {"target": row.target, "piece": row.place, "ordinal": number}
-        yield of_row | {"first": first, "count": count}
+        entries = map(BatchEntry._make, stored_entries(row.facts).tolist())
+        bases = ((one.base_offset, one.message_count) for one in entries)
+        found = [(row.place, base, base - count) for base, count in bases]
+    for number, (place, first, past) in enumerate(found):
+        of_row = {"target": row.target, "piece": place, "ordinal": number}
+        yield of_row | {"first": first, "count": past - first}
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -186,6 +174,7 @@ class _LogReader:
         self._entries: list[ExpectedEntries] = []
         self._keys: list[ExpectedItems] = []
         self._batches: defaultdict[QueueKey, bytearray] = defaultdict(bytearray)
+        self._parts: dict[tuple[int, int], QueuePart] = {}
 
     def rows(self) -> Iterator[FactRow]:
         task = self._task
@@ -216,13 +205,16 @@ class _LogReader:
             yield FactRow("stretch", "stretch", stretch.start, facts=facts)
             for found in self._items.until(end):
                 yield found.stray(np.arange(found.offsets.size))
+        yield from self._part_rows()
 
     def _compared(self, stretch: Stretch, stop: int) -> Iterator[FactRow]:
         """Compare the records read so far, up to a physical offset; no row is of two chains."""
         starts = np.array([chain.start for chain in stretch.chains], dtype=np.int64)
         if self._entries:
             columns = map(np.concatenate, zip(*self._entries, strict=True))
-            yield from self._compared_entries(ExpectedEntries._make(columns), starts)
+            self._compare_entries(ExpectedEntries._make(columns), starts)
+            if len(self._parts) >= MOST_PARTS:
+                yield from self._part_rows()
         if self._keys:
             columns = map(np.concatenate, zip(*self._keys, strict=True))
             yield from self._compared_keys(ExpectedItems._make(columns), starts, stop)
@@ -235,7 +227,8 @@ class _LogReader:
         self._entries, self._keys = [], []
         self._batches.clear()
 
-    def _compared_entries(self, entries: ExpectedEntries, starts: Int64Array) -> Iterator[FactRow]:
+    def _compare_entries(self, entries: ExpectedEntries, starts: Int64Array) -> None:
+        """Add what entries say to the parts of their chain and queue."""
         chains = starts.searchsorted(entries.entries["physical_offset"], side="right")
         for rows in expectation.groups(chains * len(self._numbers) + entries.queue_number):
             block = entries.rows(rows)
@@ -251,11 +244,22 @@ class _LogReader:
             part = queue_rules.compare(block, found, tags_codes)
             # Extra queues are written only where that is switched on.
             if len(part.backed) or not block.is_extra.all():
-                start, first, last, reached, *sets = part
-                columns: Any = {"first": first, "last": last, "reached": reached}
-                for name, one in zip(_SETS, sets, strict=True):
-                    columns[name] = np.array(one, np.int64).tobytes()
-                yield FactRow(queue_target(key), "part", start, **columns)
+                place = int(starts[chains[rows[0]] - 1]), int(block.queue_number[0])
+                known = self._parts.get(place)
+                self._parts[place] = part if known is None else queue_rules.added(known, part)
+
+    def _part_rows(self) -> Iterator[FactRow]:
+        """Yield a row for each queue, and forget the parts."""
+        of_queues: defaultdict[int, list[QueuePart]] = defaultdict(list)
+        for (_, number), part in self._parts.items():
+            of_queues[number].append(part)
+        for number, parts in of_queues.items():
+            target, places = queue_target(self._numbers.key(number)), [one.start for one in parts]
+            reached = max(one.dispatched_to for one in parts)
+            facts = msgspec.msgpack.encode(parts, enc_hook=np.ndarray.tolist)
+            row = FactRow(target, "parts", min(places), max(places), reached=reached)
+            yield row._replace(facts=facts)
+        self._parts.clear()
 
     def _compared_keys(
         self, keys: ExpectedItems, starts: Int64Array, stop: int
@@ -299,9 +303,9 @@ class _FoundItems(NamedTuple):
 
     def stray(self, rows: Int64Array) -> FactRow:
         """Return some of them, which no record calls for, as a row."""
-        numbers, offsets = (rows + self.first).tobytes(), self.offsets[rows]
-        row = FactRow(f"index/{self.name}", "stray", int(offsets[0]))
-        return row._replace(stated=numbers, backed=offsets.tobytes())
+        pairs = np.stack((rows + self.first, self.offsets[rows]))
+        row = FactRow(f"index/{self.name}", "stray", int(pairs[1, 0]))
+        return row._replace(facts=pairs.tobytes())
 
 
 class _Items:

@@ -8,12 +8,11 @@ and ``store verify`` say the same. Of the log itself only headers inside damage 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from rocketstore.pipeline.files import opened
-from rocketstore.rules import runs
 from rocketstore.rules.leftovers import Headers, KeyColumns, left_chains
 from rocketstore.rules.log_rules import log_view
 
@@ -25,19 +24,21 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
     from rocketstore.rules.log_rules import Chain, LogView, Stretch
 
-    Ranges = Sequence[tuple[int, int]]
+
+WINDOW_BYTES: Final = 2**34
+"""Of the log: so much evidence is held at a time, however many breaks there are."""
 
 
 def judged_log(
     places: StorePlaces,
     stretches: Iterable[Stretch],
-    ask: Callable[[Ranges], pa.Table],
+    ask: Callable[[int, int], pa.Table],
     now_ms: int,
     gone: Container[int] = (),
 ) -> LogView:
     """Combine what tasks found of a log; files that begin at `gone` no longer exist.
 
-    `ask` returns the queue offsets of the records in some ranges, as runs in the order of the log:
+    `ask` returns the queue offsets of the records in a range, as runs in the order of the log:
     target, piece (a physical offset in the records' chain), first, count; a negative one is how
     many messages a record of a batch topic has, which is a row by itself.
     """
@@ -50,23 +51,26 @@ def judged_log(
 class _Evidence:
     """Queue offsets of records, from the runs that tasks have found, and times of chains."""
 
-    def __init__(self, places: StorePlaces, ask: Callable[[Ranges], pa.Table]) -> None:
-        self._places, self._ask = places, ask
-        self._loaded: list[tuple[int, int]] = []
+    def __init__(self, places: StorePlaces, ask: Callable[[int, int], pa.Table]) -> None:
+        self._places, self._ask, self._window = places, ask, range(0)
         self._numbers: dict[object, int] = {}
         self._runs = np.empty((0, 4), np.int64)
 
-    def load(self, ranges: Ranges) -> None:
-        """Fetch the records that begin in some ranges of the log."""
-        wanted = runs.pairs(runs.joined([ranges]))
-        table = self._ask(wanted)
-        queues = [
+    def load(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Do nothing: what is asked for comes with what follows it."""
+
+    def _fetch(self, chain: Chain) -> None:
+        """Fetch the records of a chain and of those behind it, in place of others."""
+        self._window = range(chain.start, max(chain.stop, chain.start + WINDOW_BYTES))
+        table = self._ask(self._window.start, self._window.stop)
+        targets = table.column("target").combine_chunks().dictionary_encode()
+        known = [
             self._numbers.setdefault(target, len(self._numbers))
-            for target in table.column("target").to_pylist()
+            for target in targets.dictionary.to_pylist()
         ]
+        queues = np.array(known, np.int64)[targets.indices.to_numpy()]
         columns = [table.column(name).to_numpy() for name in ("piece", "first", "count")]
-        self._runs = np.concatenate((self._runs, np.array([queues, *columns], np.int64).T))
-        self._loaded += wanted
+        self._runs = np.array([queues, *columns], np.int64).T
 
     def whole(self, chain: Chain) -> KeyColumns:
         """Return all records of a chain, with the time of the last."""
@@ -95,8 +99,8 @@ class _Evidence:
 
         `times` are those of any records, which count where none has an entry, and of normal ones.
         """
-        if not any(start <= chain.start and chain.stop <= stop for start, stop in self._loaded):
-            self.load([(chain.start, chain.stop)])
+        if chain.start not in self._window or chain.stop > self._window.stop:
+            self._fetch(chain)
         inside = (self._runs[:, 1] >= chain.start) & (self._runs[:, 1] < chain.stop)
         queues, _, firsts, counts = self._runs[inside].T
         sizes = np.where(counts < 0, -counts, 1)

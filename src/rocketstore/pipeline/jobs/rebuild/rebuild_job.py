@@ -278,11 +278,11 @@ class LogRows:
             for one in _collected(rows).column("data")
         ]
 
-    def runs(self, ranges: Sequence[tuple[int, int]]) -> pa.Table:
-        """Return target, piece, first and count of entries of pieces that begin in `ranges`."""
-        inside = " OR ".join(f"piece >= {start} AND piece < {stop}" for start, stop in ranges)
-        rows = self._rows.where(f"startswith(target, X'{QUEUE_TARGET.hex()}')")
-        rows = rows.where(inside or "false").sort("piece", "ordinal")
+    def runs(self, start: int, stop: int) -> pa.Table:
+        """Return target, piece, first and count of entries of pieces that begin in a range."""
+        is_entry = f"startswith(target, X'{QUEUE_TARGET.hex()}')"
+        rows = self._rows.where(f"{is_entry} AND piece >= {start} AND piece < {stop}")
+        rows = rows.sort("piece", "ordinal")
         return _collected(rows.select("target", "piece", "first", "count"))
 
     def write(self, pieces: Sequence[Piece], old: Sequence[str], writing: FileWriting) -> pa.Table:
