@@ -60,9 +60,13 @@ RUNS: Final = "target STRING, piece BIGINT, ordinal BIGINT, first BIGINT, count 
 BLOCK_RECORDS: Final = 131_072
 """Records that are compared at once."""
 
+MOST_HELD: Final = 2**21
+"""Most entries that wait until there are `_PER_READ` of a queue: a read opens a file."""
+
 MOST_PARTS: Final = 65_536
 """Parts that a task holds before it sends them: some 60 MB."""
 
+_PER_READ: Final = 16
 _BATCH_ROWS: Final = 256
 
 
@@ -171,7 +175,9 @@ class _LogReader:
     def __init__(self, task: AuditTask) -> None:
         self._task, self._items = task, _Items(task)
         self._numbers = QueueNumbers(task.batch_topics)
+        self._stretches: list[Stretch] = []
         self._entries: list[ExpectedEntries] = []
+        self._held_count = 0
         self._keys: list[ExpectedItems] = []
         self._batches: defaultdict[QueueKey, bytearray] = defaultdict(bytearray)
         self._parts: dict[tuple[int, int], QueuePart] = {}
@@ -180,6 +186,7 @@ class _LogReader:
         task = self._task
         for cut, (begin, end) in zip(task.cuts, itertools.pairwise(task.edges), strict=True):
             stretch = Stretch(cut.segment.base, cut.segment.base + cut.start, is_gone=True)
+            self._stretches.append(stretch)
             reached, count = begin, 0
             with passing_over_deleted():
                 for batch in scanned(cut):
@@ -187,9 +194,9 @@ class _LogReader:
                     columns = batch.columns
                     if not len(columns):
                         continue
-                    self._entries.append(
-                        expectation.expected_entries(columns, self._numbers, task.delays_ms)
-                    )
+                    entries = expectation.expected_entries(columns, self._numbers, task.delays_ms)
+                    self._entries.append(entries)
+                    self._held_count += len(entries.entries)
                     for key, entry in entries_called_for(columns, self._numbers):
                         self._batches[key] += entry
                     if task.has_index:
@@ -197,24 +204,28 @@ class _LogReader:
                     count += len(columns)
                     reached = int(columns.physical_offset[-1]) + 1
                     if count >= BLOCK_RECORDS:
-                        yield from self._compared(stretch, reached)
+                        yield from self._compared(reached)
                         count = 0
                 stretch.is_gone = False
-            yield from self._compared(stretch, reached)
+            yield from self._compared(reached)
             facts = msgspec.msgpack.encode(stretch)
             yield FactRow("stretch", "stretch", stretch.start, facts=facts)
             for found in self._items.until(end):
                 yield found.stray(np.arange(found.offsets.size))
+        if self._entries:
+            yield from self._compared_entries(self._starts())
         yield from self._part_rows()
 
-    def _compared(self, stretch: Stretch, stop: int) -> Iterator[FactRow]:
-        """Compare the records read so far, up to a physical offset; no row is of two chains."""
-        starts = np.array([chain.start for chain in stretch.chains], dtype=np.int64)
-        if self._entries:
-            columns = map(np.concatenate, zip(*self._entries, strict=True))
-            self._compare_entries(ExpectedEntries._make(columns), starts)
-            if len(self._parts) >= MOST_PARTS:
-                yield from self._part_rows()
+    def _starts(self) -> Int64Array:
+        """Return where the chains of the task begin."""
+        chains = itertools.chain.from_iterable(one.chains for one in self._stretches)
+        return np.array([chain.start for chain in chains], dtype=np.int64)
+
+    def _compared(self, stop: int) -> Iterator[FactRow]:
+        """Compare the records read so far, up to a physical offset; no fact is of two chains."""
+        starts, queue_count = self._starts(), len(self._numbers)
+        if self._held_count >= max(BLOCK_RECORDS, min(MOST_HELD, _PER_READ * queue_count)):
+            yield from self._compared_entries(starts)
         if self._keys:
             columns = map(np.concatenate, zip(*self._keys, strict=True))
             yield from self._compared_keys(ExpectedItems._make(columns), starts, stop)
@@ -224,15 +235,15 @@ class _LogReader:
                 place = int(called["physical_offset"][rows[0]])
                 facts = called[rows].tobytes()
                 yield FactRow(queue_target(key, "batch"), "entries", place, facts=facts)
-        self._entries, self._keys = [], []
+        self._keys = []
         self._batches.clear()
 
-    def _compare_entries(self, entries: ExpectedEntries, starts: Int64Array) -> None:
-        """Add what entries say to the parts of their chain and queue."""
-        chains = starts.searchsorted(entries.entries["physical_offset"], side="right")
-        for rows in expectation.groups(chains * len(self._numbers) + entries.queue_number):
-            block = entries.rows(rows)
-            key = self._numbers.key(int(block.queue_number[0]))
+    def _compared_entries(self, starts: Int64Array) -> Iterator[FactRow]:
+        """Add what the entries held say to the parts of their chain and queue."""
+        columns = map(np.concatenate, zip(*self._entries, strict=True))
+        self._entries, self._held_count = [], 0
+        for number, block in ExpectedEntries._make(columns).by_queue():
+            key = self._numbers.key(number)
             irregular = self._task.irregular_queues.get(key)
             files = (
                 NamedFiles(self._task, key)
@@ -241,12 +252,17 @@ class _LogReader:
             )
             found = queue_rules.entries_at(block.queue_offset, partial(padded, files))
             tags_codes = QueueFiles(self._task.location, key).extension.tags_codes
-            part = queue_rules.compare(block, found, tags_codes)
-            # Extra queues are written only where that is switched on.
-            if len(part.backed) or not block.is_extra.all():
-                place = int(starts[chains[rows[0]] - 1]), int(block.queue_number[0])
-                known = self._parts.get(place)
-                self._parts[place] = part if known is None else queue_rules.added(known, part)
+            chains = starts.searchsorted(block.entries["physical_offset"], side="right")
+            for rows in expectation.groups(chains):
+                some = block.rows(rows)
+                part = queue_rules.compare(some, found.take(rows), tags_codes)
+                # Extra queues are written only where that is switched on.
+                if len(part.backed) or not some.is_extra.all():
+                    place = int(chains[rows[0]]), number
+                    known = self._parts.get(place)
+                    self._parts[place] = part if known is None else queue_rules.added(known, part)
+            if len(self._parts) >= MOST_PARTS:
+                yield from self._part_rows()
 
     def _part_rows(self) -> Iterator[FactRow]:
         """Yield a row for each queue, and forget the parts."""
