@@ -1,4 +1,4 @@
-"""What `import rocketstore` costs: no compiler, no columns, no cluster."""
+"""What imports cost: no compiler, no columns, no cluster; a broker loads what a broker needs."""
 
 from __future__ import annotations
 
@@ -38,3 +38,23 @@ def test_help_and_version_load_nothing_of_the_store(arguments):
     ours = ("numpy", "msgspec", "rich.markdown", "rocketstore.config",
             "rocketstore.format", "rocketstore.storage")  # fmt: skip
     assert loaded_after(code, HEAVY + ours) == []
+
+
+def test_a_broker_loads_nothing_that_only_others_need_before_it_is_ready():
+    """Of 0.25 s of CPU until it is ready, most are imports."""
+    others = ("importlib.metadata", "rocketstore.replication", "rocketstore.verification",
+              "rocketstore.audit", "rocketstore.metrics.exporter", "prometheus_client", "psutil",
+              "rich")  # fmt: skip
+    assert (
+        loaded_after("import rocketstore.cli.broker, rocketstore.cli.serve", HEAVY + others) == []
+    )
+
+
+def test_a_command_runs_with_the_collector_which_its_imports_went_without():
+    code = "import gc, rocketstore.cli.application as cli\n"
+    code += "cli.app.command(lambda: print(gc.isenabled()), name='looks')\n"
+    code += "cli.main(['looks'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
+    assert done.stdout == "True\n"

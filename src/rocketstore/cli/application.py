@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import io
 import logging
 import os
-import platform
 import sys
-import tempfile
 import threading
 import traceback
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -81,6 +79,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.unraisablehook = _interrupt_again
+    # Until the command begins: what is imported stays, and looking for garbage among it, again and
+    # again, would be a tenth of a broker's start.
+    gc.disable()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -134,11 +135,16 @@ def run(arguments: list[str]) -> int:
 def _outcome(arguments: list[str]) -> object:
     if sorted(arguments) == ["--verbose", "--version"]:
         return _show_parts()
-    return app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
+    gc.enable()
+    return command(*bound.args, **bound.kwargs)
 
 
 def _show_parts() -> int:
     """Print the version, and which parts run compiled here."""
+    import platform
+    from importlib.metadata import version
+
     from rocketstore.scan.kernels import compiled_parts
 
     print(f"rocketstore {version('rocketstore')}, Python {platform.python_version()}")
@@ -149,6 +155,8 @@ def _show_parts() -> int:
 
 def _kept_traceback(error: BaseException) -> str:
     """Write the traceback of an error, with workers' stacks, to a file, and return its name."""
+    import tempfile
+
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="rocketstore-", suffix=".log", delete=False
     ) as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -58,6 +59,7 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
             f"broker {own.broker_name} at {service.address}, name server {service.name_server}",
             flush=True,
         )
+        gc.freeze()  # what the start made stays, and is not looked through again
         print_on_stderr("ready")
         stop.wait()
 

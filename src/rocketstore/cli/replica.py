@@ -6,7 +6,7 @@ from cyclopts import App
 
 from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
 from rocketstore.cli.output import print_rows
-from rocketstore.cli.serve import MasterOption, with_master
+from rocketstore.cli.replication import MasterOption, with_master
 
 app = App(name="replica", help="How far behind a slave is.")
 

@@ -1,146 +1,35 @@
-"""``rocketstore serve``: run a store, or a name server, until the process is asked to end."""
+"""``rocketstore serve``: run a store, or a name server, until the process is asked to end.
+
+Each command is a module that is imported when it is used: a broker needs no replication to start.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from rocketstore.cli.options import StoreArgument, StoreSettings
-from rocketstore.cli.wording import complain
-from rocketstore.config import BrokerRole, StoreConfig
-from rocketstore.errors import ConfigError, RocketStoreError
-from rocketstore.message_store import MessageStore
-from rocketstore.replication.master import MasterService
-from rocketstore.replication.protocol import NEEDS_NEW_LOG, PeerError, Trouble
-from rocketstore.replication.renewal import set_log_aside
-from rocketstore.replication.slave import SlaveService, ask_master
-from rocketstore.storage.files.pread_files import PreadFiles
-from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.threads import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
 
 
 app = App(
     name="serve", help="Run a store that others follow, one that follows another, or a name server."
 )
+app.command("rocketstore.cli.replication:master", name="master")
+app.command("rocketstore.cli.replication:slave", name="slave")
 app.command("rocketstore.cli.name_server:namesrv", name="namesrv")
-
 app.command("rocketstore.cli.broker:broker", name="broker")
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-HA_PORT: Final = 10912
-"""4.9's port for slaves, taken where haListenPort is unset."""
-
-MasterOption = Annotated[
-    str | None,
-    Parameter(name=["--master", "-m"], help="The master, host:port; unset: haMasterAddress."),
-]
-
-
-@app.command
-def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) -> None:
-    """Run a store that slaves can follow; Ctrl-C or SIGTERM ends it.
-
-    It listens at haListenAddress, the loopback unless set, and haListenPort, 10912 unless set. Old
-    files are deleted by the rules of retention; --set retention=false keeps them.
-    """
-    config = _served(settings)
-    if config.ha_listen_port is None:
-        config = msgspec.structs.replace(config, ha_listen_port=HA_PORT)
-    if config.broker_role is BrokerRole.SLAVE:  # its broker.conf is from its time as a slave
-        config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
-    with stop_on_signal() as stop, MessageStore.open(store, config) as opened:
-        assert isinstance(opened.replication, MasterService)
-        host, port = opened.replication.address
-        print(f"slaves follow {store} at {host}:{port}", flush=True)
-        stop.wait()
-
-
-@app.command
-def slave(
-    store: StoreArgument,
-    /,
-    *,
-    master: MasterOption = None,
-    renew: bool = True,
-    settings: StoreSettings | None = None,
-) -> None:
-    """Run a store that follows a master; Ctrl-C or SIGTERM ends it.
-
-    Parameters
-    ----------
-    store
-        Directory of the store; it is made when there is none.
-    master
-        Address at which the master listens for slaves.
-    renew
-        If this log does not fit the master's (it is ahead, too old, or another one), set it aside
-        under names that end in .replaced, and begin again. --no-renew keeps trying.
-    """
-    config = _served(settings, broker_role=BrokerRole.SLAVE)
-    config = with_master(config, master)
-    with stop_on_signal() as stop:
-        while not stop.is_set:
-            end = _follow(store, config, stop, renew=renew)
-            if end is not None:
-                for path in set_log_aside(StoreLayout.of(store, config), end):
-                    complain(f"kept as {path}")
-
-
-def with_master(config: StoreConfig, master: str | None) -> StoreConfig:
-    """Return settings that name a master: the one given, or their own."""
-    if master is not None:
-        config = msgspec.structs.replace(config, ha_master_address=master)
-    if config.ha_master_address is None:
-        raise ConfigError("a slave needs a master", key="haMasterAddress", hint="give --master")
-    return config
-
-
-def _sized(store: Path, config: StoreConfig) -> StoreConfig:
-    """Return settings with the master's file size where it is not known otherwise (K-H8)."""
-    is_new = not PreadFiles(StoreLayout.of(store, config).log_directories).files
-    if is_new and config.mapped_file_size_commit_log is None:
-        # A master of 4.9 does not tell it; one that is away is asked by the slave later.
-        with contextlib.suppress(RocketStoreError, OSError):
-            size = ask_master(config).file_size
-            return msgspec.structs.replace(config, mapped_file_size_commit_log=size)
-    return config
-
-
-def _follow(store: Path, config: StoreConfig, stop: StopSignal, *, renew: bool) -> int | None:
-    """Follow until a signal asks for the end, or the master turns out to have other files.
-
-    With `renew`, following also ends when the logs do not fit: this log's end is returned then.
-    """
-    troubles: set[Trouble] = set()
-    sized = _sized(store, config)
-
-    def note(error: Exception) -> None:
-        if isinstance(error, PeerError):
-            troubles.add(error.trouble)
-            stop.bell.ring()
-
-    with MessageStore.open(store, sized) as opened:
-        assert isinstance(opened.replication, SlaveService)
-        opened.replication.trouble_listeners.append(note)
-        print(f"{store} follows {config.ha_master_address}", flush=True)
-        while not stop.is_set and not (renew and troubles & NEEDS_NEW_LOG):
-            stop.bell.wait()
-            if Trouble.FILE_SIZE in troubles:
-                troubles.remove(Trouble.FILE_SIZE)
-                if _sized(store, config) != sized:  # the master was away, or is another one
-                    return None
-        return None if stop.is_set else opened.replicated_log.end
 
 
 class StopSignal:
@@ -173,12 +62,6 @@ def stop_on_signal() -> Iterator[StopSignal]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _served(settings: StoreSettings | None, **ours: Any) -> StoreConfig:
-    """Return the settings of a store that is served."""
-    loaded = (settings or StoreSettings()).load_with_origins()
-    return msgspec.structs.replace(with_retention(loaded), **ours)
 
 
 def with_retention(loaded: LoadedConfig) -> StoreConfig:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
-import javaproperties
-
 from rocketstore.format.metadata_json import DataVersion, TopicTable, decode_body, encode_body
 from rocketstore.nameserver import bodies, headers
 from rocketstore.nameserver.key_values import ORDER_TOPICS, KeyValues
@@ -161,6 +159,8 @@ class NameServer:
         return reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
 
     def _update_config(self, _header: Header, call: Call) -> Command:
+        import javaproperties  # noqa: PLC0415 - see config.sources: few need it
+
         wanted = javaproperties.loads(call.command.body.decode("utf-8", "replace"))
         if fixed := ", ".join(sorted(wanted.keys() & self._settings.keys())):
             remark = f"Can not update config in black list: {fixed}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ class TransactionIds:
     def __init__(self, store_host: str, clock: Callable[[], int]) -> None:
         address = encode_host(store_host)[:-4]
         self._start = (address[:2] + address[-2:]).hex()
-        self._run = secrets.token_hex(4)
+        self._run = os.urandom(4).hex()
         self._clock = clock
         self._count = itertools.count()
 
