@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, RefusedMessageError, RocketStoreError
 from rocketstore.format.java_hash import string_hash
+from rocketstore.format.properties import encode_properties, split_keys
 from rocketstore.pipeline.sink.row_encoder import RowEncoder, check_columns
 from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch
 from rocketstore.pipeline.sink.sink_writer import (
     new_job,
     parse_sink_options,
 )
-from rocketstore.pipeline.sink.whole_columns import UnlikeError
 from rocketstore.scan import kernels
 from support.clock import Clock
 from support.sink_parts import CONFIG, sink_options, stage
@@ -198,51 +198,43 @@ SOME_ROWS = st.fixed_dictionaries(
         "uniqKey": st.none() | TEXTS,
     },
 )
-ODD_ROWS = {
-    "empty name": {"properties": [("", "b")]},
-    "blank in a key": {"keys": ["a b"]},
-    "twice": {"properties": [("a", "1"), ("a", "2")]},
-    "other tags": {"properties": [("TAGS", "1")], "tags": "2"},
-    "more blanks": {"properties": [("KEYS", "a  b")], "keys": ["a", "b"]},
-    "delay": {"properties": [("DELAY", "0")]},
-    "zero": {"properties": [("a", "b\0")]},
-}
+ODD_ROWS = (
+    {"properties": [("a", "1"), ("b", "2"), ("a", "3")]},
+    {"properties": [("TAGS", "1"), ("b", "2")], "tags": "2"},
+    {"properties": [("TAGS", "1"), ("UNIQ_KEY", "")], "tags": None, "uniqKey": "u"},
+    {"properties": [("KEYS", " a  b"), ("b", "2")], "keys": ["a", "b"]},
+    {"properties": [("KEYS", "a  b")], "keys": ["a", "c"]},
+    {"properties": [("DELAY", "0")]},
+    {"properties": [("a", "b\0")]},
+    {"tags": "b\0"},
+)
+
+
+def block_of(row):
+    """Return the properties that a row asks for, a column before an entry of the same name."""
+    pairs = dict(row.get("properties") or ())
+    keys = row.get("keys") or ()
+    is_split_like_this = split_keys(pairs.get("KEYS", "")) == [*keys]
+    columns = {"KEYS": "" if is_split_like_this else " ".join(keys)}
+    columns |= {"UNIQ_KEY": row.get("uniqKey"), "TAGS": row.get("tags")}
+    pairs |= {name: value for name, value in columns.items() if value}
+    return encode_properties(pairs), pairs.get("KEYS")
 
 
 @settings(max_examples=60)
-@given(st.lists(SOME_ROWS, min_size=1, max_size=6))
-def test_rows_are_the_same_whether_they_are_made_at_once_or_one_by_one(rows):
-    at_once, one_by_one = encoded_both_ways(rows)
-    assert at_once in (None, one_by_one)
-
-
-def test_rows_of_a_usual_batch_are_made_at_once_and_odd_ones_are_not():
-    rows = [row for row in ROWS if "DELAY" not in str(row)]
-    at_once, one_by_one = encoded_both_ways(rows)
-    assert at_once == one_by_one
-    for odd in ODD_ROWS.values():
-        with_it = [*rows, {"topic": "T", "body": b""} | odd]
-        with pytest.raises(UnlikeError):
-            made_of(with_it, "_at_once")
-
-
-def encoded_both_ways(rows):
-    one_by_one = made_of(rows, "_row_by_row")
-    try:
-        return made_of(rows, "_at_once"), one_by_one
-    except UnlikeError:
-        return None, one_by_one
-
-
-def made_of(rows, way):
-    options = parse_sink_options({"path": "/store", "chunkBytes": "1m"}, streaming=False)
-    encoder = RowEncoder(options, 16_384, 1)
-    made = getattr(encoder, way)(encoder.columns_of(batch_of(*rows)))
-    return {name: [as_python(value) for value in values] for name, values in made.items()}
-
-
-def as_python(value):
-    return value.as_py() if isinstance(value, pa.Scalar) else value
+@given(st.lists(SOME_ROWS | st.sampled_from(ODD_ROWS), min_size=1, max_size=6))
+def test_rows_made_by_whole_columns_are_what_each_row_asks_for(rows):
+    rows = [{"topic": "T", "body": b""} | row for row in rows]
+    turn = 1
+    for row, made in zip(rows, encode(*rows, partition_id=turn), strict=True):
+        block, keys = block_of(row)
+        queue = row.get("queueId")
+        if queue is None and keys:
+            queue = abs(string_hash(keys)) % 4
+        elif queue is None:
+            queue, turn = turn % 4, turn + 1
+        assert (made["properties"], made["queueId"], made["body"]) == (block, queue, row["body"])
+        assert made["size"] == 91 + len(row["topic"]) + len(row["body"]) + len(block)
 
 
 def test_a_row_without_a_queue_goes_by_its_keys_or_in_turn():

@@ -1,13 +1,13 @@
 """Rows of a DataFrame become messages as the commit takes them, after all checks.
 
-Law: what `whole_columns` makes of a batch at once is what is made of it row by row here, which says
-of each row that the store would refuse why it does.
+Rows are made and checked by whole columns. Where a batch has one that the store would refuse, the
+first such row is searched, and made by itself for the reason.
 """
 
 from __future__ import annotations
 
-import itertools
 import zlib
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,25 +15,17 @@ import pyarrow as pa
 
 from rocketstore import message
 from rocketstore.errors import ConfigError, InvalidNameError, RefusedMessageError
-from rocketstore.format import properties
 from rocketstore.format.host import encode_host
-from rocketstore.format.java_hash import string_hash
 from rocketstore.format.record import host_flags, record_size
 from rocketstore.format.refusals import (
     check_queue_id,
     check_topic,
     encoded_born_host,
-    refuse_special,
     refuse_transaction,
 )
 from rocketstore.pipeline.columns import HEADERS, TABLES
 from rocketstore.pipeline.sink.sink_writer import NOTHING
-from rocketstore.pipeline.sink.whole_columns import (
-    UnlikeError,
-    first_equal,
-    java_hashes,
-    property_blocks,
-)
+from rocketstore.pipeline.sink.whole_columns import first_equal, java_hashes, property_blocks
 from rocketstore.rules.limits import refused_length, refused_properties, refused_record
 
 if TYPE_CHECKING:
@@ -85,6 +77,7 @@ STAGED: Final = pa.schema(
 ABOUT: Final = tuple(STAGED.names[4:])
 """Those in which many rows are equal; the first one of its chunk that is is staged as `like`."""
 
+_REFUSALS: Final = (RefusedMessageError, InvalidNameError, UnicodeDecodeError)
 _NAMES: Final = {name.lower(): name for name in COLUMNS}
 _ASSIGNED: Final = {name.lower() for name in TABLES["messages"]} - set(_NAMES)
 
@@ -129,16 +122,16 @@ class RowEncoder:
         self._store_flags = host_flags(b"", encode_host(options.config.store_host))
         self._partition_id = self._turn = partition_id
         self._first = 0
-        self._head_sizes: dict[tuple[object, ...], int] = {}
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a batch in chunks of about `chunk_bytes`, with `STAGED` columns."""
-        count, columns = batch.num_rows, self.columns_of(batch)
-        self._head_sizes.clear()
+        count, columns = batch.num_rows, self._columns_of(batch)
+        if not count:
+            return
         try:
-            columns |= self._at_once(columns)
-        except (UnlikeError, RefusedMessageError, InvalidNameError, ValueError):
-            columns |= {name: pa.array(one) for name, one in self._row_by_row(columns).items()}
+            columns |= self._made(columns)
+        except _REFUSALS:
+            self._refuse(columns, count)
         arrays = [columns[field.name].cast(field.type) for field in STAGED]
         messages = pa.RecordBatch.from_arrays(arrays, schema=STAGED)
         self._first += count
@@ -146,7 +139,28 @@ class RowEncoder:
         for first in range(0, count, rows):
             yield with_first_equal(messages.slice(first, rows))
 
-    def columns_of(self, batch: pa.RecordBatch) -> dict[str, Any]:
+    def _refuse(self, columns: dict[str, Any], count: int) -> None:
+        """Raise the reason of the first row that the store would refuse."""
+
+        def refusal(start: int, stop: int) -> Exception | None:
+            try:
+                self._made({name: one[start:stop] for name, one in columns.items()})
+            except _REFUSALS as error:
+                return error
+            return None
+
+        row = bisect_left(range(count), 1, key=lambda row: refusal(0, row + 1) is not None)
+        error = refusal(row, row + 1)
+        topic = columns["topic"].cast(pa.binary())[row].as_py()
+        named = topic and topic.decode("utf-8", "backslashreplace")
+        what = getattr(error, "message", f"a text is not UTF-8: {error}")
+        raise RefusedMessageError(
+            f"row {self._first + row} of task {self._partition_id} (topic {named!r:.60}) "
+            f"cannot be stored: {what}",
+            hint=getattr(error, "hint", None) or f"correct or filter such rows; {NOTHING}",
+        ) from error
+
+    def _columns_of(self, batch: pa.RecordBatch) -> dict[str, Any]:
         """Return the columns of a batch as those of messages, with what is to stand for nulls."""
         given = zip(batch.schema.names, batch.columns, strict=True)
         names = _OF_KAFKA if self._options.has_kafka_names else _NAMES
@@ -167,20 +181,22 @@ class RowEncoder:
         columns["body"] = columns["body"].cast(pa.large_binary())
         return columns
 
-    def _at_once(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Return the same as `_row_by_row`; raises where a row has to be looked at by itself."""
+    def _made(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Return size, queue and properties of rows, after all checks."""
         import pyarrow.compute as pc  # noqa: PLC0415 - takes long, and plans and commits need none
 
         topics, bodies = columns["topic"], columns["body"]
         count = len(bodies)
-        if not count or bodies.null_count or topics.null_count:
-            raise UnlikeError
+        if bodies.null_count:
+            raise RefusedMessageError("its body is null, and an empty one is b''")
+        if topics.null_count:
+            check_topic(None)
         blocks, keys = property_blocks(columns, count)
         body_sizes = pc.binary_length(bodies).to_numpy()
         block_sizes = pc.binary_length(blocks).to_numpy()
         first = first_equal((topics, columns["bornHost"], columns["sysFlag"]), count)
         heads = np.zeros(count, dtype=np.int64)
-        for row in np.unique(first).tolist():
+        for row in np.flatnonzero(first == np.arange(count)).tolist():
             one = (columns[name][row].as_py() for name in ("topic", "bornHost", "sysFlag"))
             heads[row] = self._head_size(*one)
         sizes = heads[first] + body_sizes + block_sizes
@@ -203,60 +219,12 @@ class RowEncoder:
         self._turn += len(in_turn)
         return {"size": pa.array(sizes), "queueId": pa.array(queues), "properties": blocks}
 
-    def _row_by_row(self, columns: dict[str, pa.Array]) -> dict[str, list[Any]]:
-        """Return size, queue and properties of each row, after all checks."""
-        import pyarrow.compute as pc  # noqa: PLC0415 - takes long, and plans and commits need none
-
-        bodies = columns["body"]
-        found: dict[str, list[Any]] = {"size": [], "queueId": [], "properties": []}
-        add_size, add_queue, add_block = (values.append for values in found.values())
-        names = ("topic", "bornHost", "sysFlag", "queueId", "properties", "keys", "uniqKey", "tags")
-        row, topic = 0, None
-        try:
-            lists = [
-                columns[one].to_pylist() if one in columns else itertools.repeat(None)
-                for one in names
-            ]
-            sizes = pc.binary_length(bodies).fill_null(-1).to_pylist()
-            for row, (size, topic, host, sys_flag, queue_id, *parts) in enumerate(
-                zip(sizes, *lists, strict=False)
-            ):
-                if sys_flag & message.COMPRESSED_FLAG and size > 0:
-                    _check_compressed(sys_flag, bodies[row].as_buffer())
-                pairs = _pairs(*parts)
-                refuse_special(pairs)
-                block = properties.encode_properties(pairs) if pairs else b""
-                add_size(self._record_size(size, topic, host, sys_flag, block))
-                add_queue(self._queue_id(queue_id, pairs))
-                add_block(block)
-        except (RefusedMessageError, InvalidNameError, UnicodeDecodeError) as error:
-            what = getattr(error, "message", f"here or further on a text is not UTF-8: {error}")
-            raise RefusedMessageError(
-                f"row {self._first + row} of task {self._partition_id} (topic {topic!r:.60}) "
-                f"cannot be stored: {what}",
-                hint=getattr(error, "hint", None) or f"correct or filter such rows; {NOTHING}",
-            ) from error
-        return found
-
-    def _record_size(self, body: int, topic: str, host: str, sys_flag: int, block: bytes) -> int:
-        """Return the size of a record, given those of its parts, that the store would take."""
-        size = self._head_size(topic, host, sys_flag) + body + len(block)
-        if body < 0:
-            raise RefusedMessageError("its body is null, and an empty one is b''")
-        self._check_sizes(body, block, size)
-        return size
-
     def _head_size(self, topic: str, host: str, sys_flag: int) -> int:
         """Return the size of a record without body and properties."""
-        size = self._head_sizes.get((topic, host, sys_flag))
-        if size is None:
-            check_topic(topic)
-            refuse_transaction(sys_flag)
-            flags = self._store_flags | host_flags(encoded_born_host(host), b"")
-            size = self._head_sizes[topic, host, sys_flag] = record_size(
-                body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags
-            )
-        return size
+        check_topic(topic)
+        refuse_transaction(sys_flag)
+        flags = self._store_flags | host_flags(encoded_born_host(host), b"")
+        return record_size(body_size=0, topic_size=len(topic), properties_size=0, sys_flag=flags)
 
     def _check_sizes(self, body: int, block: bytes, size: int) -> None:
         refusal = (
@@ -267,49 +235,11 @@ class RowEncoder:
         if refusal is not None:
             raise RefusedMessageError(refusal.why)
 
-    def _queue_id(self, given: int | None, pairs: dict[str, str]) -> int:
-        """Return the queue given, else that of the keys, else the next in turn."""
-        if given is not None:
-            return check_queue_id(given)
-        count, keys = self._options.queue_count, pairs.get(properties.KEYS)
-        if keys:
-            # As SelectMessageQueueByHash of 4.9: Math.abs of the remainder that Java gives.
-            return abs(string_hash(keys)) % count
-        self._turn += 1
-        return (self._turn - 1) % count
-
 
 def with_first_equal(chunk: pa.RecordBatch) -> pa.RecordBatch:
     """Return a chunk with column `like`."""
     like = first_equal(map(chunk.column, ABOUT), chunk.num_rows)
     return chunk.append_column("like", pa.array(like, pa.int32()))
-
-
-def _pairs(given: Any, keys: Any, unique_key: str | None, tags: str | None) -> dict[str, str]:
-    """Return properties in stored order; a column wins over an entry of the same name."""
-    is_of_kafka = given and isinstance(given[0], dict)
-    pairs = _pairs_of_headers(given) if is_of_kafka else dict(given or ())
-    if keys and not isinstance(keys, str):
-        # What a reader split, with more blanks between, is not joined in another way.
-        stored = properties.split_keys(pairs.get(properties.KEYS) or "")
-        keys = None if stored == keys else properties.joined_keys(keys)
-    if keys:
-        pairs[properties.KEYS] = keys
-    if unique_key:
-        pairs[properties.UNIQ_KEY] = unique_key
-    if tags:
-        pairs[properties.TAGS] = tags
-    return pairs
-
-
-def _pairs_of_headers(headers: Any) -> dict[str, str]:
-    """Return Kafka's headers as properties, of which none has the name of another."""
-    pairs: dict[str, Any] = {}
-    for one in headers:
-        if one is None or one["key"] in pairs:
-            raise RefusedMessageError(f"a header is null, or there twice: {one!r:.100}")
-        pairs[one["key"]] = None if one["value"] is None else one["value"].decode()
-    return pairs
 
 
 def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:

@@ -1,7 +1,7 @@
 """Properties and queues of many rows at once, by whole columns.
 
-Law: what is made here is what `row_encoder` makes of each row alone; of rows that need a closer
-look, such as those that it refuses, nothing is made. Texts are in UTF-8, and checked to be.
+Law: nothing is made of rows of which the store would refuse one, and the error says why. Texts are
+in UTF-8, and checked to be.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
+from rocketstore.errors import RefusedMessageError
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import (
     DELAY,
@@ -19,7 +20,10 @@ from rocketstore.format.properties import (
     KEYS,
     TAGS,
     UNIQ_KEY,
+    encode_properties,
+    joined_keys,
 )
+from rocketstore.format.refusals import refuse_special
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,22 +33,24 @@ if TYPE_CHECKING:
     Numbers: TypeAlias = npt.NDArray[np.int64]
 
 pa: Any = pyarrow
+_PAIRS: Final = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
 _SPECIAL: Final = (DELAY, INNER_MULTI_DISPATCH)
+_MOST_CODES: Final = 2**31  # of rows that differ, times the values of one more column
 _COLUMNS: Final = (("keys", KEYS), ("uniqKey", UNIQ_KEY), ("tags", TAGS))  # in stored order
-
-
-class UnlikeError(Exception):
-    """A row needs a closer look."""
 
 
 def first_equal(columns: Iterable[pyarrow.Array], count: int) -> Numbers:
     """Return for each row the number of the first one that equals it in all of some columns."""
     code = np.zeros(count, dtype=np.int64)
+    size = 1
     for column in columns:
         found: Any = column.dictionary_encode()
         if len(found.dictionary) > 1:
+            size *= len(found.dictionary)
             code = code * len(found.dictionary) + found.indices.to_numpy()
-            _, code = np.unique(code, return_inverse=True)
+            if size > _MOST_CODES:
+                known, code = np.unique(code, return_inverse=True)
+                size = len(known)
     _, first, code = np.unique(code, return_index=True, return_inverse=True)
     return first[code]
 
@@ -65,107 +71,135 @@ def java_hashes(texts: pyarrow.Array) -> Numbers:
 
 
 def property_blocks(columns: Mapping[str, Any], count: int) -> tuple[Any, Any]:
-    """Return the encoded properties of rows, and their keys as they are stored; null for none."""
+    """Return the encoded properties of rows, and their keys as they are stored; null for none.
+
+    They are in stored order, and a column wins over a property of its name.
+    """
     import pyarrow.compute as pc  # noqa: PLC0415 - takes long, and plans and commits need none
 
-    entries = _Entries(columns["properties"], count) if "properties" in columns else None
-    pieces = [] if entries is None else [entries.blocks()]
-    keys = pa.nulls(count, pa.string())
+    entries = _entries_of(columns["properties"], count) if "properties" in columns else None
+    pieces, nothing = [], pa.nulls(count, pa.string())
+    keys = nothing
     for column, name in _COLUMNS:
-        stored = None if entries is None else entries.values_of(name)
-        text = _text(columns[column]) if column in columns else None
-        if text is not None:
-            given = text
-            if stored is not None:
-                if pc.any(pc.not_equal(stored, text)).as_py():
-                    raise UnlikeError
-                given = pc.if_else(pc.is_valid(stored), pa.scalar(None, pa.string()), text)
+        stored = nothing if entries is None else entries.values_of(name)
+        text = stored
+        if column in columns:
+            text = _text(columns[column], name, stored)
+            if entries is not None:
+                entries.replace(name, text)
+            given = pc.if_else(pc.is_valid(stored), pa.scalar(None, pa.string()), text)
             pieces.append(pc.binary_join_element_wise(f"\x02{name}\x01", given, ""))
         if name == KEYS:
-            known = [one for one in (text, stored) if one is not None]
-            keys = pc.coalesce(*known) if known else keys
+            keys = pc.coalesce(text, stored)
     keys = pc.if_else(pc.equal(keys, ""), pa.scalar(None, pa.string()), keys)
+    if entries is not None:
+        pieces.insert(0, entries.blocks())
     if not pieces:
         return pa.repeat(b"", count), keys
     # Each with a separator in front, of which the first one goes: a row may have none of them.
     joined = pc.binary_join_element_wise(*(piece.fill_null("") for piece in pieces), "")
-    return pc.utf8_slice_codeunits(joined, 1).cast(pa.binary()), keys
+    joined = pc.utf8_slice_codeunits(joined, 1)
+    # As `encode_properties`: without a separator after it, such a value would look cut off.
+    is_like_cut = pc.ends_with(joined, "\0")
+    ended = pc.binary_join_element_wise(joined, pc.if_else(is_like_cut, "\x02", ""), "")
+    return ended.cast(pa.binary()), keys
+
+
+def _entries_of(column: Any, count: int) -> _Entries:
+    """Return the properties of rows, of a map or of Kafka's headers."""
+    entries = _Entries(column, count)
+    if entries.is_repeating and pa.types.is_map(column.type):
+        # The later value wins at the earlier place, as in a `dict`.
+        rows = [one and list(dict(one).items()) for one in column.to_pylist()]
+        return _Entries(pa.array(rows, column.type), count)
+    if entries.is_repeating:
+        raise RefusedMessageError(f"a header is null, or there twice: {column.to_pylist()!r:.100}")
+    return entries
 
 
 class _Entries:
-    """The names and values of rows, all plain, of a map or of Kafka's headers."""
+    """The names and values of the properties of rows."""
 
     def __init__(self, column: Any, count: int) -> None:
         import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
-        offsets = column.offsets.to_numpy().astype(np.int64)
-        sizes = np.diff(offsets)
-        if column.null_count and sizes[column.is_null().to_numpy(zero_copy_only=False)].any():
-            raise UnlikeError
-        if pa.types.is_map(column.type):
-            names, values = column.keys, column.items
-        else:
-            if column.values.null_count:
-                raise UnlikeError
-            names, values = column.values.field(0), column.values.field(1)
-        some = slice(offsets[0], offsets[-1])
-        self.names, self.values = _plain(names[some]), _plain(values[some])
-        self.rows = np.repeat(np.arange(count), sizes)
-        self.offsets = (offsets - offsets[0]).astype(np.int32)
+        lists = column.cast(_PAIRS) if pa.types.is_map(column.type) else column
+        pairs = lists.flatten()
+        if pairs.null_count:
+            raise RefusedMessageError("a header is null, or there twice: None")
+        self.names, self.values = _texts(*pairs.flatten())
+        self._pc, self._sizes = pc, pc.list_value_length(lists).fill_null(0).to_numpy()
+        self._rows = np.repeat(np.arange(count), self._sizes)
         found = self.names.dictionary_encode()
-        places = self.rows * (len(found.dictionary) + 1) + found.indices.to_numpy()
-        listed = found.dictionary.to_pylist()
-        # Two of one name in a row are not side by side.
-        if "" in listed or not set(_SPECIAL).isdisjoint(listed):
-            raise UnlikeError
-        if len(np.unique(places)) < len(places):
-            raise UnlikeError
-        self._listed, self._pc = set(listed), pc
+        places = self._rows * (len(found.dictionary) + 1) + found.indices.to_numpy()
+        places.sort()
+        self.is_repeating = bool((np.diff(places) == 0).any())
+        self._listed = set(found.dictionary.to_pylist())
+        if "" in self._listed:
+            encode_properties({"": ""})
+        for name in self._listed.intersection(_SPECIAL):
+            for value in self.values.filter(pc.equal(self.names, name)).to_pylist():
+                refuse_special({name: value})
 
     def blocks(self) -> Any:
         """Return the encoded entries of each row, a separator in front; null for none."""
         joined = self._pc.binary_join_element_wise(self.names, self.values, "\x01")
-        lists = pa.ListArray.from_arrays(
-            self.offsets, joined, mask=pa.array(np.diff(self.offsets) == 0)
-        )
+        offsets = np.append(0, np.cumsum(self._sizes)).astype(np.int32)
+        lists = pa.ListArray.from_arrays(offsets, joined, mask=pa.array(self._sizes == 0))
         return self._pc.binary_join_element_wise("\x02", self._pc.binary_join(lists, "\x02"), "")
 
     def values_of(self, name: str) -> Any:
-        """Return the value that each row has of a name; None where no row has it."""
-        if name not in self._listed:
-            return None
-        at = np.flatnonzero(self._pc.equal(self.names, name).to_numpy(zero_copy_only=False))
-        places = np.full(len(self.offsets) - 1, -1)
-        places[self.rows[at]] = at
+        """Return the value that each row has of a name; null for none."""
+        places = np.full(len(self._sizes), -1)
+        if name in self._listed:
+            at = np.flatnonzero(self._pc.equal(self.names, name).to_numpy(zero_copy_only=False))
+            places[self._rows[at]] = at
         return self.values.take(pa.array(places, mask=places < 0))
 
+    def replace(self, name: str, texts: Any) -> None:
+        """Give the entries of a name the texts of their rows, where these are not null."""
+        if name not in self._listed:
+            return
+        own = texts.take(pa.array(self._rows))
+        is_own = self._pc.and_(self._pc.equal(self.names, name), self._pc.is_valid(own))
+        self.values = self._pc.if_else(is_own, own, self.values)
 
-def _text(column: Any) -> Any:
+
+def _text(column: Any, name: str, stored: Any) -> Any:
     """Return the text of each row, several keys joined, null instead of an empty one."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
     if pa.types.is_list(column.type):
-        each = _plain(column.flatten())
-        if pc.any(pc.match_substring(each, KEY_SEPARATOR)).as_py():
-            raise UnlikeError
+        each = column.flatten()
+        if each.null_count or pc.any(pc.match_substring(each, KEY_SEPARATOR)).as_py():
+            for keys in column.drop_null().to_pylist():
+                joined_keys(keys)
         column = pc.binary_join(column.cast(pa.list_(pa.string())), KEY_SEPARATOR)
-    text = _plain(column.filter(column.is_valid()))
-    if not len(text) or text.nbytes == 0:
-        return pa.nulls(len(column), pa.string())
+        if pc.any(pc.not_equal(stored, column)).as_py():
+            # What a reader split, with more blanks between, is not joined in another way.
+            split = pc.utf8_trim(pc.replace_substring_regex(stored, " +", " "), KEY_SEPARATOR)
+            is_split = pc.fill_null(pc.equal(split, column), fill_value=False)
+            column = pc.if_else(is_split, stored, column)
+    _texts(pa.repeat(name, len(column) - column.null_count), column.drop_null())
     text = column.cast(pa.string())
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
-def _plain(texts: Any) -> Any:
-    """Return texts, which are there, are UTF-8 and have no separator and no 0x00."""
-    if texts.null_count:
-        raise UnlikeError
-    texts = texts.cast(pa.string(), safe=False)
-    texts.validate(full=True)
-    _, data = _bytes_of(texts)
-    if len(data) and data.min() <= 2:
-        raise UnlikeError
-    return texts
+def _texts(names: Any, values: Any) -> list[Any]:
+    """Return names and values as texts; raise where properties cannot have one of them."""
+    found = [one.cast(pa.string(), safe=False) for one in (names, values)]
+    try:
+        for one in found:
+            one.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise RefusedMessageError(f"a text is not UTF-8: {error}") from error
+    is_usual = not (names.null_count or values.null_count)
+    for one in found if is_usual else ():
+        _, data = _bytes_of(one)
+        is_usual &= not len(data) or int(data.min()) > ord("\x02")
+    for pair in () if is_usual else zip(*(one.to_pylist() for one in found), strict=True):
+        encode_properties([pair])
+    return found
 
 
 def _bytes_of(texts: Any) -> tuple[Numbers, npt.NDArray[np.uint8]]:
