@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
+import functools
 import os
 import random
 import re
@@ -17,6 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import rocketstore
 from support.genuine_broker import genuine_class_path
 from support.java_program import OPEN
 from support.java_store import DISK_MAY_BE_FULL, CommandFailedError, java_tool
@@ -127,9 +130,10 @@ class Broker:
             raise
 
     def _started(self, name_port: int) -> Server:
+        _compile_modules()
         conf = self._conf("broker.conf", namesrvPort=name_port)
-        rocketstore = str(Path(sys.executable).with_name("rocketstore"))
-        return self._running([rocketstore, "serve", "broker", "-c", conf], "ready")
+        command = str(Path(sys.executable).with_name("rocketstore"))
+        return self._running([command, "serve", "broker", "-c", conf], "ready")
 
     def _running(self, command: Sequence[str], said: str, **environment: str) -> Server:
         server = Server(command, said, self.home, **environment)
@@ -171,6 +175,12 @@ class GenuineBroker(Broker):
         command += [f"-Duser.home={self.home}", "-cp", genuine_class_path()]
         command += [f"org.apache.rocketmq.{main}", "-c", conf]
         return self._running(command, "boot success", ROCKETMQ_HOME=str(self.home))
+
+
+@functools.cache
+def _compile_modules() -> None:
+    """Compile our modules as pip does when it installs them; a tree of sources may have none so."""
+    compileall.compile_dir(Path(rocketstore.__file__).parent, quiet=1)
 
 
 def _remove(home: Path) -> None:
