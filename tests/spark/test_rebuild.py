@@ -8,6 +8,7 @@ import pytest
 
 from rocketstore import StoreConfig, pipeline
 from rocketstore.cli.application import run
+from rocketstore.pipeline.jobs.rebuild import rebuild_job, rebuilt_files
 from support.clock import Clock
 from support.golden_stores import golden_store
 from support.rebuild_oracle import dispatched, tree
@@ -44,6 +45,23 @@ def test_after_damage_and_leftovers_spark_answers_as_the_table_of_other_tests(sp
     for field in ("record_count", "entry_count", "refused_count", "log_end"):
         assert getattr(report, field) == getattr(expected, field)
     assert [one.start for one in report.damage] == [one.start for one in expected.damage]
+
+
+def test_workers_share_a_long_queue_that_has_no_jump(spark, tmp_path, monkeypatch):
+    store = tmp_path / "store"
+    offsets = build_store(store, 500, Clock())
+    overwrite(store, offsets[101] + 20, (77).to_bytes(8))  # of Topic1, twice there now
+    expected = dispatched(store, tmp_path / "expected")
+    made = []
+    real = rebuilt_files.parts_of
+    monkeypatch.setattr(rebuilt_files, "parts_of", lambda *one: made.append(real(*one)) or made[-1])
+    monkeypatch.setattr(rebuild_job, "PART_ENTRIES", 100)
+    report = pipeline.rebuild(spark, store, max_split_bytes=9000)
+    assert queues_and_index(store) == expected
+    assert made[0].column("part").to_pylist() == [
+        b"qTopic0/0\0" + part for part in (b"0\0", b"1\0", b"2\0last")
+    ]
+    assert (report.entry_count, report.refused_count) == (499, 1)
 
 
 def test_an_empty_store_has_neither_queues_nor_index(spark, tmp_path):

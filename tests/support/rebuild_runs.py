@@ -6,7 +6,9 @@ is the product: planning, scanning, the verdict, writing, checking, the swap.
 
 from __future__ import annotations
 
+import itertools
 import os
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +24,11 @@ from rocketstore.pipeline.jobs.rebuild.log_blocks import (
     scan_log,
 )
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import EMPTY_BLOCK, numbered_pieces
-from rocketstore.pipeline.jobs.rebuild.rebuilt_files import WRITTEN_SCHEMA, items_per_file
+from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
+    WRITTEN_SCHEMA,
+    items_per_file,
+    parts_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,16 +63,23 @@ class RowsHere:
         return as_table(sorted(rows, key=in_order))
 
     def write(self, pieces, old, writing):
-        blocks = [
-            EMPTY_BLOCK | {"target": QUEUE_TARGET + os.fsencode(name), "data": b""} for name in old
-        ]
         size = items_per_file(writing.sizes)
         before = {row["piece"]: row["before"] for row in numbered_pieces(pieces).to_pylist()}
-        for row in self._blocks:
-            if row["piece"] not in before or row["count"] < 0:
-                continue
+        kept = [row for row in self._blocks if row["piece"] in before and row["count"] >= 0]
+        long = long_queues([row for row in kept if row["target"] != INDEX_TARGET], writing)
+        parts = parts_of(long, writing.part_entries).to_pylist()
+        whole = {QUEUE_TARGET + os.fsencode(name) for name in old} - {queue for queue, *_ in long}
+        blocks = [EMPTY_BLOCK | {"target": target, "data": b""} for target in whole]
+        for row in kept:
             if row["target"] != INDEX_TARGET:
-                blocks.append(row)
+                first, past = row["first"], row["first"] + row["count"]
+                blocks += [
+                    {**row, "target": part["part"]}
+                    for part in parts
+                    if part["queue"] == row["target"]
+                    and first < part["stop"]
+                    and part["start"] < past
+                ] or [row]
                 continue
             item, last = before[row["piece"]] + row["first"], row["count"] - 1
             blocks += [
@@ -84,6 +97,20 @@ class RowsHere:
         names = [column.split()[0] for column in WRITTEN_SCHEMA.split(", ")]
         empty = pa.table({name: pa.array([], pa.null()) for name in names})
         return pa.Table.from_batches(written) if written else empty
+
+
+def long_queues(blocks, writing):
+    """Return what `LogRows` finds to be queues of several parts."""
+    found = []
+    key = itemgetter("target")
+    for target, rows in itertools.groupby(
+        sorted(blocks, key=lambda row: (key(row), in_order(row))), key
+    ):
+        spans = [(row["first"], row["first"] + row["count"]) for row in rows]
+        goes_on = all(one[1] == after[0] for one, after in itertools.pairwise(spans))
+        if goes_on and spans[-1][1] - spans[0][0] > writing.part_entries:
+            found.append((target, spans[0][0], spans[-1][1]))
+    return found
 
 
 def in_order(row):

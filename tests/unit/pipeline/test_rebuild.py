@@ -12,10 +12,12 @@ from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, St
 from rocketstore.format.file_name import file_name
 from rocketstore.format.index_file import index_file_name
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
+from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from rocketstore.units import MiB
 from support.clock import START_MS, Clock
 from support.golden_stores import LOGS, golden_store
 from support.rebuild_oracle import dispatched, tree
+from support.rebuild_runs import RowsHere
 from support.rebuild_runs import rebuilt_here as rebuilt
 from support.small_store import (
     CONFIG,
@@ -143,6 +145,63 @@ def test_numbers_that_were_given_out_are_not_given_again(tmp_path):
         put_all(opened, messages(1, first=500), clock)
         assert max(bodies(opened, "Topic0")) == 250
     assert rebuilt(store).kept_places == {"Topic1/0": 2}
+
+
+class Seen(RowsHere):
+    """Rows whose targets are noted."""
+
+    targets: set[bytes]
+
+    def change(self, blocks):
+        type(self).targets = {row["target"] for row in blocks}
+        return blocks
+
+
+def remove_front(store, offsets):
+    for path in sorted((store / "commitlog").iterdir())[:3]:
+        path.unlink()
+
+
+def lose_end(store, offsets):
+    overwrite(store, offsets[-4], bytes(LOG_FILE_BYTES - offsets[-4] % LOG_FILE_BYTES))
+
+
+def state_other_number(store, offsets):
+    overwrite(store, offsets[101] + 20, (77).to_bytes(8))  # of Topic1
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (None, {b"Topic0": [0, 1, 2], b"Topic1": [0, 1, 2]}),
+        (remove_front, {b"Topic0": [0, 1, 2], b"Topic1": [0, 1, 2]}),
+        (lose_end, {b"Topic0": [0, 1, 2], b"Topic1": [0, 1, 2]}),
+        (state_other_number, {b"Topic0": [0, 1, 2], b"Topic1": []}),
+    ],
+)
+def test_several_tasks_write_a_long_queue(tmp_path, monkeypatch, s3, change, parts):
+    store = tmp_path / "store"
+    offsets = build_store(store, 500, Clock())
+    if change is not None:
+        change(store, offsets)
+    shutil.copytree(store, tmp_path / "other")
+    expected = rebuilt(tmp_path / "other", max_split_bytes=7000)
+    monkeypatch.setattr(rebuild_job, "PART_ENTRIES", 199)  # of files of 100
+    report = rebuilt(store, Seen, max_split_bytes=7000, target=tmp_path / "made")
+    assert queues_and_index(tmp_path / "made") == queues_and_index(tmp_path / "other")
+    for topic, numbers in parts.items():
+        names = [b"q%b/0\0%d\0" % (topic, number) for number in numbers]
+        names = [*names[:-1], names[-1] + b"last"] if names else [b"q%b/0" % topic]
+        assert {one for one in Seen.targets if one.startswith(b"q" + topic)} == {*names}
+    assert report._replace(target="", seconds=0, kept=None) == expected._replace(
+        target="", seconds=0, kept=None, store=report.store
+    )
+    rebuilt(store, max_split_bytes=7000, target=s3.uri("made"))
+    made = s3.tree("made")
+    assert {path: made[path] for path in made if path.startswith("consumequeue/")} == {
+        f"consumequeue/{path}": content
+        for path, content in queues_and_index(tmp_path / "made")[0].items()
+    }
 
 
 def test_a_queue_whose_records_have_all_expired_goes_on_with_its_numbers(tmp_path):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rocketstore import StoreConfig
 from rocketstore.format.file_name import file_name
+from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from support.rebuild_oracle import dispatched, tree
 from support.rebuild_runs import rebuilt_here
 from support.synthetic_log import SyntheticLog, record_bytes
@@ -86,13 +88,18 @@ FAR = PLAIN | {"first": 2**40, "step": 0}
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.lists(records(), min_size=1, max_size=60), st.sampled_from([400, 1100, 1 << 20]))
-@example(wanted=[FAR], split=400)
-@example(wanted=[FAR, PLAIN | {"first": 0, "step": 1}], split=400)
-@example(wanted=[FAR, PLAIN | {"first": 0, "step": -(2**40)}], split=1100)
-@example(wanted=[FAR, PLAIN | {"first": 0, "step": 2**61}], split=400)
-def test_every_place_is_the_one_that_dispatch_gives(wanted, split):
-    with tempfile.TemporaryDirectory() as name:
+@given(
+    st.lists(records(), min_size=1, max_size=60),
+    st.sampled_from([400, 1100, 1 << 20]),
+    st.sampled_from([5, 10, rebuild_job.PART_ENTRIES]),
+)
+@example(wanted=[FAR], split=400, part=5)
+@example(wanted=[FAR, PLAIN | {"first": 0, "step": 1}], split=400, part=5)
+@example(wanted=[FAR, PLAIN | {"first": 0, "step": -(2**40)}], split=1100, part=5)
+@example(wanted=[FAR, PLAIN | {"first": 0, "step": 2**61}], split=400, part=5)
+@example(wanted=[PLAIN | {"first": 3, "step": 1}] * 23, split=400, part=10)
+def test_every_place_is_the_one_that_dispatch_gives(wanted, split, part):
+    with tempfile.TemporaryDirectory() as name, patch.object(rebuild_job, "PART_ENTRIES", part):
         store, expected = Path(name) / "store", Path(name) / "expected"
         write_log(store, wanted)
         queues, index = dispatched(store, expected, config=CONFIG)

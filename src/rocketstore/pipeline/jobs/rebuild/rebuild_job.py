@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from rocketstore.rules.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
+PART_ENTRIES: Final = 1 << 24
+"""Of a queue that several writers make: 320 MiB. A shorter queue has one writer."""
+
 _PARTITIONS_MIN: Final = 8
 """Of the shuffle: how many writers there are, each with some of the targets."""
 
@@ -177,7 +181,14 @@ def _build(
         left = runs.joined([[(one.start, one.stop) for one in view.leftovers]])
         pieces = [one for _, found in facts for one in found if not runs.holds(left, one.start)]
         pieces.sort(key=lambda one: one.start)
-        writing = rebuilt_files.FileWriting(places.location, directory, places.sizes, view.bounds())
+        whole_files = max(1, PART_ENTRIES // places.sizes.entries_per_file)
+        writing = rebuilt_files.FileWriting(
+            places.location,
+            directory,
+            places.sizes,
+            view.bounds(),
+            whole_files * places.sizes.entries_per_file,
+        )
         if not is_remote(directory):
             made = [rebuilt_files.ATTEMPTS, CONSUME_QUEUE_DIRECTORY]
             for name in [*made, INDEX_DIRECTORY] if config.message_index_enable else made:
@@ -226,11 +237,11 @@ def _report(
     pieces: Sequence[Piece],
     view: LogView,
 ) -> RebuildReport:
-    queues = {
-        os.fsdecode(row["target"][1:]): row
-        for row in written
-        if row["target"].startswith(QUEUE_TARGET)
-    }
+    queues = defaultdict[str, Counter[str]](Counter)
+    for row in written:
+        if row["target"].startswith(QUEUE_TARGET):
+            sums = {name: row[name] for name in ("files", "count", "kept")}
+            queues[rebuilt_files.queue_of(row["target"])].update(sums)
     damage = [one for one in view.damage if one.start < view.end]
     for start, stop in view.holes:
         if start < view.end:
@@ -296,29 +307,58 @@ class LogRows:
         is_item = f"target = X'{INDEX_TARGET.hex()}'"
         size = rebuilt_files.items_per_file(writing.sizes)
         file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
+        kept = self._rows.where(f"target <> X'{FACTS_TARGET.hex()}' AND count >= 0")
+        kept = kept.join(f.broadcast(self._spark.createDataFrame(numbered_pieces(pieces))), "piece")
+        count = sum(one.entry_count + one.item_count for one in pieces)
+        long = self._long_queues(kept, writing.part_entries) if count > writing.part_entries else []
+        in_parts = {rebuilt_files.queue_of(target) for target, _, _ in long}
+        parts = self._spark.createDataFrame(rebuilt_files.parts_of(long, writing.part_entries))
+        is_inside = f.expr("target = queue AND first < stop AND first + count > start")
         blocks = (
-            self._rows.where(f"target <> X'{FACTS_TARGET.hex()}' AND count >= 0")
-            .join(f.broadcast(self._spark.createDataFrame(numbered_pieces(pieces))), "piece")
-            # A block of items at the edge of two files goes to both.
+            # A block at the edge of two parts, or of items at that of two files, goes to both.
+            kept.join(f.broadcast(parts), is_inside, "left")
             .withColumn(
                 "file", f.expr(f"explode(IF({is_item}, sequence({file}, {last_file}), array(0L)))")
             )
             .selectExpr(
-                f"IF({is_item}, concat(target, encode(string(file), 'UTF-8')), target) AS target",
+                f"IF({is_item}, concat(target, encode(string(file), 'UTF-8')), "
+                "coalesce(part, target)) AS target",
                 f"IF({is_item}, before + first, first) AS first",
                 *("piece", "ordinal", "count", "data", "crc"),
             )
         )
-        if old:
-            names = pa.array([QUEUE_TARGET + os.fsencode(name) for name in old], pa.binary())
+        if whole := [name for name in old if name not in in_parts]:
+            names = pa.array([QUEUE_TARGET + os.fsencode(name) for name in whole], pa.binary())
             empty = [f"{number}L AS {name}" for name, number in EMPTY_BLOCK.items()]
             first = self._spark.createDataFrame(pa.table({"target": names}))
             blocks = blocks.unionByName(first.selectExpr("target", *empty, "X'' AS data"))
-        count = sum(one.entry_count + one.item_count for one in pieces)
         partitions = max(_PARTITIONS_MIN, count * ENTRY_SIZE_BYTES // _PARTITION_BYTES)
         ordered = blocks.repartition(partitions, "target")
         ordered = ordered.sortWithinPartitions("target", "piece", "ordinal")
         return _collected(map_batches(ordered, writing.write, rebuilt_files.WRITTEN_SCHEMA))
+
+    def _long_queues(self, kept: DataFrame, part_entries: int) -> list[tuple[bytes, int, int]]:
+        """Return target, first number and one past the last of queues of more than one part.
+
+        Of these each record states one number more than the one before it.
+        """
+        from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
+
+        entries = kept.where(f"startswith(target, X'{QUEUE_TARGET.hex()}')")
+        sums = entries.groupBy("target").agg(f.sum("count").alias("sum"))
+        before = "lag(first + count) OVER (PARTITION BY target ORDER BY piece, ordinal)"
+        found = (
+            entries.join(f.broadcast(sums.where(f"sum > {part_entries}")), "target")
+            .selectExpr("target", "first", "count", f"coalesce({before}, first) = first AS goes_on")
+            .groupBy("target")
+            .agg(
+                f.expr("min(first)"),
+                f.expr("max(first + count)"),
+                f.expr("bool_and(goes_on) AS goes_on"),
+            )
+        )
+        rows = _collected(found.where("goes_on").drop("goes_on")).to_pydict().values()
+        return list(zip(*rows, strict=True))
 
 
 def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:

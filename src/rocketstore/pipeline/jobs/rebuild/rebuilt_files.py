@@ -1,8 +1,9 @@
 """Write queue files and index files from the blocks of a log: one task has all of a target.
 
 A queue is written whole by one task, because the place of an entry depends on every record of its
-queue before it. Each attempt works in a directory of its own: on a shared disk the driver takes
-over the attempt that Spark reports; to an object store an attempt sends whole objects.
+queue before it; a long one whose records state one number after the other is written in parts.
+Each attempt works in a directory of its own: on a shared disk the driver takes over the attempt
+that Spark reports; to an object store an attempt sends whole objects.
 
 Law: only final bytes are sent; doing it twice, or at the same time, does no harm.
 """
@@ -16,7 +17,7 @@ import shutil
 import tempfile
 import uuid
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,10 +29,16 @@ from rocketstore.format import queue_entry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, file_name
 from rocketstore.format.index_file import next_index_file_name
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
+from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.files import ObjectStore, is_remote, joined, sync_path
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
-from rocketstore.pipeline.jobs.rebuild.log_blocks import INDEX_TARGET, ITEM_DTYPE, unpacked
+from rocketstore.pipeline.jobs.rebuild.log_blocks import (
+    INDEX_TARGET,
+    ITEM_DTYPE,
+    QUEUE_TARGET,
+    unpacked,
+)
 from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.rules.queue_numbers import is_likely_beginning, may_follow
 from rocketstore.rules.unbacked import UnbackedKind, unbacked_runs
@@ -39,7 +46,7 @@ from rocketstore.scan import kernels
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -55,6 +62,8 @@ WRITTEN_SCHEMA: Final = (
 """Result for one target: `place` has its files, below the directory that all is made in;
 `count` are entries or items, `kept` places at a queue's end that stand for numbers that were given
 out, `first_ms` the store time of an index file's first item."""
+
+PARTS_SCHEMA: Final = "queue BINARY, start BIGINT, stop BIGINT, part BINARY"
 
 ATTEMPTS: Final = "attempts"
 """Directory beside the new ``consumequeue`` and ``index``, for directories of attempts."""
@@ -75,17 +84,25 @@ class Block(NamedTuple):
     first: int
     content: npt.NDArray[np.uint8]
 
+    def inside(self, numbers: range) -> Block:
+        """Return what has one of these numbers: a block at an edge of two targets goes to both."""
+        start, stop = (max(0, at - self.first) for at in (numbers.start, numbers.stop))
+        rows = self.content[start * ENTRY_SIZE_BYTES : stop * ENTRY_SIZE_BYTES]
+        return Block(self.target, self.first + start, rows)
+
 
 class FileWriting(NamedTuple):
     """Writes whole files below `directory`.
 
-    The old queues of `store` say which numbers were given out, judged by `log`.
+    The old queues of `store` say which numbers were given out, judged by `log`. A part of a queue
+    has `part_entries`.
     """
 
     store: str
     directory: str
     sizes: StoreSizes
     log: LogBounds
+    part_entries: int
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the files of all targets among ordered rows of blocks; yield `WRITTEN_SCHEMA`."""
@@ -96,7 +113,7 @@ class FileWriting(NamedTuple):
                     if target.startswith(INDEX_TARGET):
                         counts = self._write_index(attempt, int(target[1:]), blocks)
                     else:
-                        counts = self._write_queue(attempt, os.fsdecode(target[1:]), blocks)
+                        counts = self._write_queue(attempt, target, blocks)
                     files = list(Path(attempt).iterdir())
                     for path in (*files, Path(attempt)):
                         sync_path(path)
@@ -118,7 +135,7 @@ class FileWriting(NamedTuple):
         place = f"{ATTEMPTS}/{Path(attempt).name}"
         if is_remote(self.directory):
             if not target.startswith(INDEX_TARGET):
-                place = f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(target[1:])}"
+                place = f"{CONSUME_QUEUE_DIRECTORY}/{queue_of(target)}"
             objects = ObjectStore(self.directory)
             for path in files:
                 objects.upload(path, f"{place}/{path.name}")
@@ -135,9 +152,8 @@ class FileWriting(NamedTuple):
             mapping = mmap.mmap(descriptor, layout.size_bytes)
             array = np.frombuffer(mapping, np.uint8)
             for block in blocks:
-                # A block at the edge of two files is sent to both.
-                start = max(0, number * size - block.first)
-                items = block.content.view(ITEM_DTYPE)[start : (number + 1) * size - block.first]
+                own = block.inside(range(number * size, (number + 1) * size))
+                items = own.content.view(ITEM_DTYPE)
                 first_ms = first_ms if count else int(items["stored"][0])
                 # Kernels want each column in one piece.
                 columns = [items[name].astype(np.int64) for name in ("hash", "physical", "stored")]
@@ -150,9 +166,14 @@ class FileWriting(NamedTuple):
         return count, 0, 0, first_ms
 
     def _write_queue(
-        self, attempt: str, name: str, blocks: Iterator[Block]
+        self, attempt: str, target: bytes, blocks: Iterator[Block]
     ) -> tuple[int, int, int, int]:
-        """Write the files of one queue; return entries, refused records, kept places, 0."""
+        """Write a queue or a part of it; return entries, refused records, kept places, 0."""
+        _, *part = target.split(b"\0")
+        if part:
+            at, size = int(part[0]), self.part_entries
+            numbers = range(at * size, (at + 1) * size)
+            blocks = (block.inside(numbers) for block in blocks)
         files = QueueWriter(attempt, self.sizes.consume_queue_file_bytes)
         places, count = EntryPlaces(self.sizes.entries_per_file), 0
         blocks, ahead = itertools.tee(block for block in blocks if len(block.content))
@@ -166,7 +187,9 @@ class FileWriting(NamedTuple):
         for start, stop in places.holes:
             files.fill(start, stop, queue_entry.FILLER_BYTES)
         end = places.following if places.following >= 0 else None
-        return count, places.refused_count, self._keep_given(name, files, end), 0
+        is_end = part[1:] != [b""]
+        kept = self._keep_given(queue_of(target), files, end) if is_end else 0
+        return count, places.refused_count, kept, 0
 
     def _keep_given(self, name: str, files: QueueWriter, end: int | None) -> int:
         """Keep the places after a queue's `end` that the old queue has; return how many.
@@ -202,6 +225,28 @@ class FileWriting(NamedTuple):
                     files.fill(first, first + run.stop, queue_entry.KEPT_PLACE_BYTES)
                     return run.stop
         return 0
+
+
+def parts_of(queues: Iterable[tuple[bytes, int, int]], size: int) -> pa.Table:
+    """Return the parts of queues: of each its target and the numbers that it has.
+
+    Queues are given by their target, first number and one past the last. A part's target has its
+    number, and says whether it is the last; no topic has the separator.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
+
+    parts = []
+    for queue, first, past in queues:
+        for at in range(first // size, -(-past // size)):
+            start, stop = at * size, (at + 1) * size
+            part = b"%b\0%d\0%b" % (queue, at, b"last" * (past <= stop))
+            parts.append({"queue": queue, "start": start, "stop": stop, "part": part})
+    return pa.Table.from_pylist(parts, schema=arrow_schema(PARTS_SCHEMA))
+
+
+def queue_of(target: bytes) -> str:
+    """Return the directory of the queue that a target is, or is a part of."""
+    return os.fsdecode(target.partition(b"\0")[0].removeprefix(QUEUE_TARGET))
 
 
 def items_per_file(sizes: StoreSizes) -> int:
@@ -323,14 +368,16 @@ def whole_file(path: str, size: int) -> Iterator[int]:
 
 def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: StoreSizes) -> None:
     """Check the files of every target, give index files their names, and put all in its place."""
-    found = _sizes(directory)
+    found, counts = _sizes(directory), Counter[str]()
+    for row in written:
+        counts[row["place"]] += row["files"]
     for row in written:
         place, is_index = row["place"], row["target"].startswith(INDEX_TARGET)
         expected = sizes.index_layout.size_bytes if is_index else sizes.consume_queue_file_bytes
         wrong = [size for size in found[place] if size != expected]
-        if wrong or len(found[place]) != row["files"]:
+        if wrong or len(found[place]) != counts[place]:
             raise StoreError(
-                f"{joined(directory, place)}: expected {row['files']} files of {expected} bytes, "
+                f"{joined(directory, place)}: expected {counts[place]} files of {expected} bytes, "
                 f"found {len(found[place])} files, {len(wrong)} of another length {wrong[:1]}",
                 hint="a write was cut off, or another program writes there; nothing was replaced: "
                 "run the rebuild again",
@@ -351,13 +398,17 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
         objects.remove_tree(ATTEMPTS)
         return
     moves += [
-        (row["place"], f"{CONSUME_QUEUE_DIRECTORY}/{os.fsdecode(row['target'][1:])}")
+        (row["place"], f"{CONSUME_QUEUE_DIRECTORY}/{queue_of(row['target'])}")
         for row in written
         if row["files"] and not row["target"].startswith(INDEX_TARGET)
     ]
     for old, new in moves:
-        Path(directory, new).parent.mkdir(exist_ok=True)
-        Path(directory, old).rename(Path(directory, new))
+        made, place = Path(directory, old), Path(directory, new)
+        place.parent.mkdir(exist_ok=True)
+        for path in made.iterdir() if place.exists() else ():  # a further part
+            path.rename(place / path.name)
+        if not place.exists():
+            made.rename(place)
     shutil.rmtree(Path(directory, ATTEMPTS))
 
 
