@@ -301,7 +301,13 @@ def test_attempts_that_run_twice_or_end_late_change_nothing(store):
                 self.left = first
                 return writing.write(iter(batches))
 
-            return super().write(verdict, old, SimpleNamespace(write=twice, sizes=writing.sizes))
+            return super().write(
+                verdict,
+                old,
+                SimpleNamespace(
+                    write=twice, sizes=writing.sizes, part_entries=writing.part_entries
+                ),
+            )
 
     rebuilt(store, Twice, max_split_bytes=5000)
     assert parts_of(store) == parts_of(expected)
@@ -339,7 +345,11 @@ def test_two_attempts_of_a_writer_side_by_side_do_not_disturb_each_other(store, 
                 places.extend({row["place"][0].as_py() for row in rows} for rows in both)
                 return both[believed]
 
-            return super().write(pieces, old, SimpleNamespace(write=race, sizes=writing.sizes))
+            return super().write(
+                pieces,
+                old,
+                SimpleNamespace(write=race, sizes=writing.sizes, part_entries=writing.part_entries),
+            )
 
     rebuilt(store, Racing, max_split_bytes=5000)
     assert len(places) == 4  # two tasks, two attempts of each
