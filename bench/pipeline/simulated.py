@@ -1,33 +1,67 @@
-"""Logs of 4 TB and of 20 TB that hold hardly anything: what planning and a driver bear.
+"""Logs of terabytes that hold hardly anything: what planning, a driver and Spark bear.
 
-Every file of 1 GiB has three records and a BLANK to its end, so that all that counts is how many
-files there are. The store that is given is left alone: ``--log-gib 0.01 --repeats 0`` will do.
+Every file of 1 GiB has some records and a BLANK to its end, so what counts is how many files,
+queues and topics there are. A queue file is a hole but for the entries that lead to a record. The
+store that is given is left alone: ``--log-gib 0.01 --repeats 0`` will do. SIMULATED=NAME in the
+environment chooses one size, of `SIZES` or "triggers".
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 
+from bench.pipeline._child import spent_cpu_s, tree_times
 from rocketstore.pipeline import archive, audit, report
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.planning import plan_log
+from rocketstore.pipeline.planning import MOST_TASKS, plan_log
 from rocketstore.units import GiB, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SIZES: Final = {"4 TB": 4096, "20 TB": 20_480}
-"""In files of 1 GiB."""
+
+class Size(NamedTuple):
+    """A log: files of 1 GiB, its topics of one queue, and how many messages a queue shows."""
+
+    file_count: int
+    topic_count: int = 3
+    records_per_file: int = 3
+    messages: int = 0
+
+
+SIZES: Final = {
+    "4 TB": Size(4096),
+    "20 TB": Size(20_480),
+    "10 TB, 10,000 queues": Size(10_240, 10_000),
+    "10 TB, 100,000 topics": Size(10_240, 100_000, 10),
+    "10 TB, one queue of 10^9": Size(10_240, 1, 3, 10**9),
+}
+TRIGGERS: Final = 10_000
+TRIGGER_TOPICS: Final = 100_000
+MOST_PYTHON_MIB: Final = 1024
+MOST_HEAP_MIB: Final = 1024
+MOST_PLANNING_S: Final = 60
+
+CORES: Final = 100
+CPU_S_PER_GB: Final = {"count": 0.8, "audit": 1.1, "report": 0.9, "archive": 2.0}
+"""What a job costs for each GB of a log that is full (docs/guide/benchmarks.md). The estimate of a
+real log assumes that this cost is divided among so many cores, that its storage keeps up with them,
+and that what was measured here stays with the driver, whatever the cores, and comes on top."""
+
+FROM_PYTHON: Final = "data returned from Python workers"
+"""A step of Spark that counts this has its rows from Python."""
 
 
 class _Watch:
-    """The most memory that this process and the JVM have had at a time."""
+    """The most memory that this process and the JVM, which is executor as well, have had."""
 
     def __init__(self) -> None:
         own = psutil.Process()
@@ -49,45 +83,142 @@ class _Watch:
         return self._most
 
 
+class _SparkCounts:
+    """What Spark did since the last look: tasks, bytes of shuffles, and rows from Python."""
+
+    def __init__(self, spark: Any) -> None:
+        session = spark._jsparkSession  # noqa: SLF001 - only Java tells this
+        self._context = session.sparkContext()
+        self._queries = session.sharedState().statusStore()
+        self._before = self._now()
+
+    def since(self) -> dict[str, int]:
+        """Return what came since the last call."""
+        before, self._before = self._before, self._now()
+        return {name: value - before[name] for name, value in self._before.items()}
+
+    def _now(self) -> dict[str, int]:
+        self._context.listenerBus().waitUntilEmpty()
+        (one,) = _listed(self._context.statusStore().executorList(True))  # noqa: FBT003 - Java's
+        return {
+            "tasks": one.totalTasks(),
+            "shuffle bytes": one.totalShuffleWrite(),
+            "rows from Python": sum(
+                map(self._python_rows, _listed(self._queries.executionsList()))
+            ),
+        }
+
+    def _python_rows(self, execution: Any) -> int:
+        rows, number = 0, execution.executionId()
+        values = self._queries.executionMetrics(number)
+        for node in _listed(self._queries.planGraph(number).allNodes()):
+            metrics = {one.name(): one.accumulatorId() for one in _listed(node.metrics())}
+            found = values.get(metrics.get("number of output rows", -1))
+            if FROM_PYTHON in metrics and found.isDefined():
+                rows += int(found.get().partition("\n")[0].replace(",", "") or 0)
+        return rows
+
+
+def _listed(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.size())]
+
+
 def prepare(spark: Any, store: Path, scratch: Path) -> Callable[[], object]:
     """Return a job that plans, queries, audits, reports and archives each log."""
     del store
+    chosen = os.environ.get("SIMULATED")
 
-    def job() -> dict[str, float]:
-        figures: dict[str, float] = {}
-        for name, file_count in SIZES.items():
-            figures |= {f"{name} {key}": value for key, value in _run(file_count).items()}
-        return figures
-
-    def _run(file_count: int) -> dict[str, float]:
-        from support.sparse_log import make_sparse_log  # noqa: PLC0415 - of the tests
-
-        log = scratch / "log"
-        make_sparse_log(log, file_count)
-        records = 3 * file_count
-        seconds: dict[str, float] = {}
-
-        def timed(name: str, work: Callable[[], Any]) -> Any:
-            began = time.perf_counter()
-            found = work()
-            seconds[f"{name} s"] = round(time.perf_counter() - began, 1)
-            return found
-
-        watch = _Watch()
-        try:
-            tasks = timed("planning", lambda: plan_log(parse_options({"path": str(log)})))
-            frame = spark.read.format("rocketstore").option("table", "commitlog").load(str(log))
-            assert timed("count", frame.count) == records
-            checked = timed("audit", lambda: audit(spark, str(log)))
-            assert checked.exit_code == 0, checked
-            timed("report", lambda: report(spark, str(log), scratch / "report"))
-            kept = timed("archive", lambda: archive(spark, str(log), scratch / "archive"))
-            assert (kept.records, kept.end) == (records, file_count * GiB)
-        finally:
-            memory = watch.stop()
-        for directory in ("log", "report", "archive"):
-            shutil.rmtree(scratch / directory)
-        splits = sum(map(len, tasks))
-        return {"splits": splits, "tasks": len(tasks)} | seconds | memory
+    def job() -> dict[str, Any]:
+        figures: dict[str, Any] = {}
+        for name, size in SIZES.items():
+            if chosen in (None, name):
+                found = _run(spark, size, scratch)
+                figures |= {f"{name}: {key}": value for key, value in found.items()}
+        return figures | _triggers(scratch) if chosen in (None, "triggers") else figures
 
     return job
+
+
+def _run(spark: Any, size: Size, scratch: Path) -> dict[str, Any]:
+    from support.sparse_log import far_apart, make_sparse_log  # noqa: PLC0415 - of the tests
+
+    log = scratch / "log"
+    topics = tuple(f"Topic{number:06}" for number in range(size.topic_count))
+    options: dict[str, Any] = {"topics": topics, "records_per_file": size.records_per_file}
+    if size.messages:
+        options["number_of"] = far_apart(size.messages, size.records_per_file * size.file_count)
+    make_sparse_log(log, size.file_count, **options)
+    records = size.records_per_file * size.file_count
+    gigabytes = size.file_count * GiB / 1e9
+    figures: dict[str, Any] = {}
+    counts = _SparkCounts(spark)
+
+    def planned(name: str, **given: str) -> int:
+        began = time.process_time()
+        tasks = plan_log(parse_options({"path": str(log), **given}))
+        figures[f"{name}, CPU s"] = round(time.process_time() - began, 2)
+        assert figures[f"{name}, CPU s"] < MOST_PLANNING_S, figures
+        assert len(tasks) <= MOST_TASKS, len(tasks)
+        return len(tasks)
+
+    def measured(name: str, work: Callable[[], Any]) -> Any:
+        before, began = tree_times(), time.perf_counter()
+        found = work()
+        took = time.perf_counter() - began
+        figures[f"{name}, CPU s"] = round(spent_cpu_s(before, tree_times()), 1)
+        figures.update({f"{name}, {key}": of for key, of in counts.since().items()})
+        whole = took + CPU_S_PER_GB[name] * gigabytes / CORES
+        figures[f"{name}, a full log on {CORES} cores, estimated s"] = round(whole)
+        return found
+
+    watch = _Watch()
+    try:
+        figures["tasks of a plan"] = planned("planning")
+        planned("planning a topic", subscribe=topics[-1])
+        frame = spark.read.format("rocketstore").option("table", "commitlog").load(str(log))
+        assert measured("count", frame.count) == records
+        checked = measured("audit", lambda: audit(spark, str(log)))
+        # Where queue offsets are apart entries are missing, which is what an audit finds.
+        assert checked.exit_code == 0 or size.messages, checked
+        measured("report", lambda: report(spark, str(log), scratch / "report"))
+        kept = measured("archive", lambda: archive(spark, str(log), scratch / "archive"))
+        assert (kept.records, kept.end) == (records, size.file_count * GiB)
+    finally:
+        memory = watch.stop()
+    for directory in ("log", "report", "archive"):
+        shutil.rmtree(scratch / directory)
+    heap = spark._jvm.java.lang.Runtime.getRuntime().maxMemory() // MiB  # noqa: SLF001 - as above
+    assert heap <= MOST_HEAP_MIB, "a driver with a larger heap shows nothing"
+    assert memory["Python MiB"] < MOST_PYTHON_MIB, memory
+    return figures | memory | {"JVM heap at most, MiB": heap}
+
+
+def _triggers(scratch: Path) -> dict[str, Any]:
+    """Ask a stream for its next offset so many times, with nothing new, as Spark does."""
+    from rocketstore.pipeline.source import row_type  # noqa: PLC0415 - needs PySpark
+    from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader  # noqa: PLC0415 - as above
+    from support.sparse_log import make_sparse_log  # noqa: PLC0415 - of the tests
+
+    log = scratch / "log"
+    make_sparse_log(log, 100, topics=tuple(f"Topic{at}" for at in range(TRIGGER_TOPICS)))
+    given = {"path": str(log), "subscribePattern": ".*", "startingOffsets": "earliest"}
+    reader = StoreStreamReader(given, row_type(parse_options({"path": str(log)})))
+    limit = reader.getDefaultReadLimit()
+    own, memory = psutil.Process(), []
+    began = time.process_time()
+    offset = reader.latestOffset(reader.initialOffset(), limit)
+    first_s, began = time.process_time() - began, time.process_time()
+    for number in range(TRIGGERS):
+        offset = reader.latestOffset(offset, limit)
+        if number in (TRIGGERS // 10, TRIGGERS - 1):
+            memory.append(own.memory_info().rss // MiB)
+    each_s = (time.process_time() - began) / TRIGGERS
+    shutil.rmtree(log)
+    name = f"{TRIGGERS} triggers with {TRIGGER_TOPICS} topics"
+    return {
+        f"{name}: CPU s of the first": round(first_s, 2),
+        f"{name}: CPU ms of each": round(each_s * 1000, 2),
+        f"{name}: bytes of an offset": len(json.dumps(offset)),
+        f"{name}: Python MiB after a tenth": memory[0],
+        f"{name}: Python MiB after all": memory[1],
+    }

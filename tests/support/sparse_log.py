@@ -15,6 +15,7 @@ from support.oracle.codecs import encode_entry
 from support.record_encoder import encode_record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 GIB = 1 << 30
@@ -34,48 +35,73 @@ def make_sparse_log(
     topics: tuple[str, ...] = ("TopicA", "TopicB", "TopicC"),
     body: bytes = b"body",
     queues: bool = True,
+    number_of: Callable[[int], int] = int,
 ) -> list[int]:
     """Make a store that was closed in order, and return where its records are.
 
     20,480 files of 1 GiB take some seconds and 0.2 GB. Record n is of topic ``n % len(topics)``,
-    queue 0; `queues` says whether there are entries for them.
+    queue 0; `queues` says whether there are entries for them. The nth record of a topic has the
+    queue offset `number_of` n: where these are apart, the queue's files are holes in between.
     """
     log = root / "commitlog"
     log.mkdir(parents=True)
     offsets = []
-    entries: dict[str, list[bytes]] = defaultdict(list)
-    for number in range(file_count):
-        base = at = number * file_size
+    entries: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+    for file_number in range(file_count):
+        base = at = file_number * file_size
         data = b""
         for place in range(records_per_file):
             topic = topics[len(offsets) % len(topics)]
+            number = number_of(len(entries[topic]))
             record = encode_record(
                 topic=topic.encode(),
                 body=body,
                 properties=b"",
                 queue_id=0,
-                queue_offset=len(entries[topic]),
+                queue_offset=number,
                 physical_offset=at,
                 born_timestamp_ms=1,
                 born_host=HOST,
-                store_timestamp_ms=BEGIN_MS + number * FILE_MS + place,
+                store_timestamp_ms=BEGIN_MS + file_number * FILE_MS + place,
                 store_host=HOST,
             )
-            entries[topic].append(encode_entry(at, len(record), 0))
+            entries[topic].append((number, encode_entry(at, len(record), 0)))
             offsets.append(at)
             data += record
             at += len(record)
         blank = encode_blank(file_size - (at - base))
         write_sparse(log / file_name(base), file_size, data + blank)
     for topic in topics if queues else ():
-        written = b"".join(entries[topic])
         directory = root / "consumequeue" / QueueKey(topic, 0).topic / "0"
         directory.mkdir(parents=True)
-        assert QUEUE_FILE_SIZE % ENTRY_SIZE_BYTES == 0
-        for base in range(0, len(written), QUEUE_FILE_SIZE):
-            piece = written[base : base + QUEUE_FILE_SIZE]
-            write_sparse(directory / file_name(base), QUEUE_FILE_SIZE, piece)
+        _write_queue(directory, entries[topic])
     return offsets
+
+
+def far_apart(messages: int, records: int) -> Callable[[int], int]:
+    """Return the queue offsets of some records of a queue that shows about so many messages.
+
+    Its last file, in which readers look for its end, has entries without a hole.
+    """
+    stride = messages // records
+    per_file = QUEUE_FILE_SIZE // ENTRY_SIZE_BYTES
+    base = messages // per_file * per_file
+    first = min(records - 1, -(-base // stride))
+    return lambda number: number * stride if number < first else base + number - first
+
+
+def _write_queue(directory: Path, entries: list[tuple[int, bytes]]) -> None:
+    pieces: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    for number, entry in entries:
+        base, at = divmod(number * ENTRY_SIZE_BYTES, QUEUE_FILE_SIZE)
+        pieces[base].append((at, entry))
+    for base in range(max(pieces, default=-1) + 1):
+        path = directory / file_name(base * QUEUE_FILE_SIZE)
+        write_sparse(path, QUEUE_FILE_SIZE, b"")
+        with path.open("r+b") as file:
+            for at, entry in pieces[base]:
+                file.seek(at)
+                file.write(entry)
 
 
 def write_sparse(path: Path, size: int, data: bytes) -> None:

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import FormatError, StoreDamagedError
 from rocketstore.events import get_logger
-from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
+from rocketstore.format.file_name import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+)
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline import queues
@@ -25,6 +28,7 @@ from rocketstore.pipeline.files import opened, read_part, side_by_side, stored_s
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles, ScanNeeded
 from rocketstore.pipeline.stores import (
     Segment,
+    SegmentState,
     StorePlace,
     list_segments,
     segment_at,
@@ -164,26 +168,24 @@ def _within_queues(
     Raises `ScanNeeded` where the queues are wrong.
     """
     ranges = dict(files[0].queue_ranges)
-    listed = queues.list_queues(store.location)
-    chosen = [key for key in listed if queues.is_chosen(options, store, key)]
+    chosen = queues.chosen_queues(store, options, CONSUME_QUEUE_DIRECTORY)
     for key in queues.chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY):
         raise ScanNeeded(f"{key} is a batch queue, in which a read looks for nothing")
     try:
-        lost = queues.lost_queues(store, options, listed, or_maybe=True)
+        lost = queues.lost_queues(store, options, chosen, or_maybe=True)
     except (FormatError, StoreDamagedError) as error:
         raise ScanNeeded(error.message) from error
     if lost:
         raise ScanNeeded(f"there is no queue {lost:.200}, which the store had, or may have had")
     log = _Log(store, segments)
-    with side_by_side(store.location, len(listed)) as mapped:
-        # First: a writer that goes on must not get further in another queue than in these.
-        tail, dispatched = [], log.end
-        wanted = {key: ranges.get(key, ALL_OFFSETS) for key in chosen}
-        is_to_end = not wanted or any(one.stop == ALL_OFFSETS.stop for one in wanted.values())
-        if is_to_end or not options.fail_on_data_loss:
-            ends = mapped(log.last_record, listed)
-            dispatched = max((end for end in ends if end is not None), default=log.start)
-            tail = [ByteRange(dispatched, log.end)]
+    # First: a writer that goes on must not get further in another queue than in these.
+    tail, dispatched = [], log.end
+    wanted = {key: ranges.get(key, ALL_OFFSETS) for key in chosen}
+    is_to_end = not wanted or any(one.stop == ALL_OFFSETS.stop for one in wanted.values())
+    if is_to_end or not options.fail_on_data_loss:
+        dispatched = log.dispatched()
+        tail = [ByteRange(dispatched, log.end)]
+    with side_by_side(store.location, len(wanted)) as mapped:
         spans = [one for one in mapped(log.span, wanted, wanted.values()) if one is not None]
     # With fewer entries than records, or with many queues, a task has to scan.
     is_scanned = len(chosen) > MOST_QUEUES or any(span.start < log.start for span in spans)
@@ -223,7 +225,21 @@ class _Log:
         self.store, self.segments = store, segments
         self.start, self.end = segments[0].base, segments[-1].base + segments[-1].size
 
-    def last_record(self, key: QueueKey) -> int | None:
+    def dispatched(self) -> int:
+        """Return a place before which every record has its entry.
+
+        One of the last records tells; without one each queue is asked how far it has come.
+        """
+        written = [one for one in self.segments if one.state is not SegmentState.UNWRITTEN]
+        for one in written[-1:]:
+            if (found := last_dispatched(self.store, one, self.end)) is not None:
+                return found
+        listed = queues.list_queues(self.store.location)
+        with side_by_side(self.store.location, len(listed)) as mapped:
+            ends = mapped(self._last_record, listed)
+            return max((end for end in ends if end is not None), default=self.start)
+
+    def _last_record(self, key: QueueKey) -> int | None:
         """Return where the record of a queue's last entry starts; None where none does."""
         queue = QueueFiles(self.store.location, key)
         return self._record_start(queue, queue.max_offset - 1)
@@ -286,6 +302,30 @@ class _Log:
             return None
         stated = (found.topic, found.queue_id, found.queue_offset)
         return at if stated == (*queue.key, number) else None
+
+
+def last_dispatched(store: StorePlace, segment: Segment, stop: int) -> int | None:
+    """Return where a record ends that has its entry, of a file's last ones before a place.
+
+    Entries are made in the log's order, so one that has it vouches for all before it. Looked at are
+    the last one, and ever fewer of those before it.
+    """
+    from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - as below
+
+    with opened(store.location, segment.path) as file:
+        end = file.data_stop(min(stop - segment.base, segment.size))
+        begin = max(0, end - MiB)
+        data = file.read(begin, end - begin)
+    place: Any = {"base": segment.base + begin, "file_size": segment.file_size - begin}
+    found = [one.columns for one in scan_window(data, **place)]
+    rows = [(columns, row) for columns in found for row in range(len(columns))]
+    for columns, row in (rows[-(1 << power)] for power in range(len(rows).bit_length())):
+        at, number = int(columns.physical_offset[row]), int(columns.queue_offset[row])
+        key = QueueKey(columns.topic(row), int(columns.queue_id[row]))
+        entry = QueueFiles(store.location, key).entry(number)
+        if entry is not None and entry.physical_offset == at:
+            return at + int(columns.size[row])
+    return None
 
 
 # --- time ---------------------------------------------------------------------------------------

@@ -25,14 +25,14 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
-from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, check_whole
+from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, check_whole, last_dispatched
 from rocketstore.pipeline.projection import wanted_records
 from rocketstore.pipeline.queues import QueueFiles, ScanNeeded, chosen_queues, lost_queues
 from rocketstore.pipeline.stores import segment_at, store_timestamp_ms
 from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, LiveLog
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.rules.extra_queues import offset_in
-from rocketstore.units import ByteRange, GiB, MiB, QueueKey
+from rocketstore.units import ByteRange, GiB, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -218,20 +218,11 @@ class LiveQueues(LiveLog):
     # --- by entries -----------------------------------------------------------------------------
 
     def _dispatched(self, start: int, stop: int) -> int:
-        """Return a place before which every record has its entry: they are made in the log's order.
-
-        One record that has it vouches for all before it, the last one or the first of a file.
-        """
-        for at in (stop, *(one.base for one in reversed(self.over(start, stop)))):
-            if at <= start:
-                break
-            last = max(self.records(max(start, at - MiB), at), default=None)
-            found = None if last is None else self.record(last)[0]
+        """Return a place before which every record has its entry."""
+        for one in reversed(self.over(start, stop)):
+            found = None if one.is_missing else last_dispatched(self.store, one, stop)
             if found is not None:
-                key = QueueKey(found.topic, found.queue_id)
-                entry = QueueFiles(self.store.location, key).entry(found.queue_offset)
-                if entry is not None and entry.physical_offset == last:
-                    return at
+                return max(start, found)
         return start
 
     @cached_property
