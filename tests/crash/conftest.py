@@ -1,20 +1,6 @@
 """Fixtures of simulated accidents; the kills of `test_kill` happen to stores on a disk."""
 
-from __future__ import annotations
+from support.memory import root, tmp_path
 
-from typing import TYPE_CHECKING
-
-import pytest
-
-from support.memory import memory_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """Return a directory in memory."""
-    with memory_directory() as root:
-        yield root
+__all__ = ["root", "tmp_path"]
+"""A directory in memory."""

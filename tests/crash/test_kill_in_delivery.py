@@ -7,27 +7,17 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from rocketstore import MessageStore
 from support.delay_writer import TOPIC, DelayWriter, delay_config, is_all_delivered
 from support.fault_settings import base_seed, kill_count
-from support.memory import memory_directory
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 LIVES = max(30, kill_count() // 4)
 STEPS_MAX = 30
 """About as many as a life has that nobody ends."""
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory / "store"
 
 
 def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None:

@@ -6,13 +6,10 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from rocketstore import EndStatus, MessageStore
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.fault_settings import base_seed, kill_count
-from support.memory import memory_directory
 from support.transaction_stores import all_of
 from support.transaction_writer import (
     ENDS,
@@ -24,18 +21,11 @@ from support.transaction_writer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 LIVES = max(30, kill_count() // 2)
 STEPS_MAX = 70
 """About as many as a life has that nobody ends."""
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory / "store"
 
 
 def test_each_transaction_ends_once_over_kill_after_kill(root: Path) -> None:

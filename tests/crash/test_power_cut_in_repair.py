@@ -23,6 +23,7 @@ from support.fault_workload import (
 )
 from support.power_cut import PowerCutError, abandon
 from support.shadow_disk import ShadowDisk, Survival
+from support.store_files import overwrite_file
 from support.store_oracle import check_agreement, read_log
 
 if TYPE_CHECKING:
@@ -73,13 +74,7 @@ def flip_in_log(root: Path) -> None:
 
 def overwrite_log(root: Path, physical_offset: int, content: bytes) -> None:
     base = physical_offset // LOG_FILE_BYTES * LOG_FILE_BYTES
-    overwrite(root / "commitlog" / file_name(base), physical_offset - base, content)
-
-
-def overwrite(path: Path, position: int, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(content)
+    overwrite_file(root / "commitlog" / file_name(base), physical_offset - base, content)
 
 
 def garbage_tail(root: Path) -> None:
@@ -89,8 +84,8 @@ def garbage_tail(root: Path) -> None:
 
 def wrong_queue_entries(root: Path) -> None:
     for path in sorted((root / "consumequeue").glob("*/*/*"))[::2]:
-        overwrite(path, 5 * 20, NOWHERE.to_bytes(8, "big") + b"\x01" * 12)
-        overwrite(path, 9 * 20, bytes(40))
+        overwrite_file(path, 5 * 20, NOWHERE.to_bytes(8, "big") + b"\x01" * 12)
+        overwrite_file(path, 9 * 20, bytes(40))
 
 
 def no_queue(root: Path) -> None:
@@ -99,7 +94,7 @@ def no_queue(root: Path) -> None:
 
 def broken_index(root: Path) -> None:
     path = min((root / "index").iterdir())
-    overwrite(path, 300, b"\xff" * 2000)
+    overwrite_file(path, 300, b"\xff" * 2000)
 
 
 def no_index(root: Path) -> None:

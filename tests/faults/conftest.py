@@ -4,7 +4,7 @@ So these stores wait for no disk, which took two thirds of their time; a disk th
 of its own (`test_full_disk`).
 """
 
-from support.memory import tmp_path
+from support.interrupts import watchdog
+from support.memory import root, tmp_path
 
-__all__ = ["tmp_path"]
-"""A directory in memory."""
+__all__ = ["root", "tmp_path", "watchdog"]

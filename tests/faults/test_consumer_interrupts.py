@@ -6,7 +6,6 @@ nothing.
 
 from __future__ import annotations
 
-import faulthandler
 import itertools
 from typing import TYPE_CHECKING
 
@@ -22,16 +21,10 @@ if TYPE_CHECKING:
 
     from rocketstore import Consumer
 
+pytestmark = [pytest.mark.usefixtures("watchdog")]
+
 COUNT = 6
 QUEUES = 2
-
-
-@pytest.fixture(autouse=True)
-def _watchdog() -> Iterator[None]:
-    """Say where the process hangs, if it does."""
-    faulthandler.dump_traceback_later(60, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ several rolls), and it closes. The oracle reads the files without the store's co
 from __future__ import annotations
 
 import errno
-import faulthandler
 import functools
 import itertools
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,12 @@ from support.interrupts import InterruptAt
 from support.patience import PATIENCE_S
 from support.store_oracle import LogContent, check_queues, read_log, read_queues
 
+pytestmark = [pytest.mark.usefixtures("watchdog")]
+
 LOG_FILE_BYTES = 4096
 QUEUE_FILE_BYTES = 800
 QUEUES = 3
 _PAGE = 32
-
-
-@pytest.fixture(autouse=True)
-def _watchdog() -> Iterator[None]:
-    """Say where the process hangs, if it does: a lock that stays held is waited for in C."""
-    faulthandler.dump_traceback_later(60, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
 
 
 def small_config(flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> StoreConfig:

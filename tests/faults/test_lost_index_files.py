@@ -6,7 +6,6 @@ The losses are tried after a clean stop and after a crash, under both policies; 
 
 from __future__ import annotations
 
-import random
 import shutil
 import struct
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
 from support.clock import Clock
+from support.store_files import cut, garble, zero
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,18 +90,6 @@ def check_found(store: MessageStore, count: int) -> None:
 
 def delete(path: Path) -> None:
     path.unlink()
-
-
-def zero(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def garble(path: Path) -> None:
-    path.write_bytes(random.Random(path.name).randbytes(path.stat().st_size))
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
 
 
 @pytest.mark.parametrize(("clean", "policy"), HOW)

@@ -7,7 +7,6 @@ last writer remembered (``known-ends``) and, where the files alone can tell, wit
 
 from __future__ import annotations
 
-import random
 import shutil
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
 from support.clock import Clock
 from support.small_store import bodies
+from support.store_files import cut, garble, zero
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,18 +74,6 @@ def queue_file(root: Path, topic: str, number: int) -> Path:
 
 def delete(path: Path) -> None:
     path.unlink()
-
-
-def zero(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def garble(path: Path) -> None:
-    path.write_bytes(random.Random(path.name).randbytes(path.stat().st_size))
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
 
 
 def check_whole(root: Path, clock: Clock, policy: RecoveryPolicy) -> None:

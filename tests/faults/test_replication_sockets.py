@@ -19,7 +19,6 @@ import pytest
 
 from rocketstore import Message, MessageStore, PutMessageStatus
 from support.descriptors import open_sockets
-from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.replicas import (
     address_of,
@@ -33,12 +32,6 @@ from support.replicas import (
 
 SEEDS = 6
 CUTS = 12
-
-
-@pytest.fixture
-def root():
-    with memory_directory() as directory:
-        yield directory
 
 
 class CuttingProxy:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import socket
 import threading
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.threads import ServiceThread
 from support.clock import Clock
 from support.configured_store import open_small
+from support.networked_work import free_port
 from support.patience import PATIENCE_S
 
 """Nothing waits so long unless it waits for ever."""
@@ -252,12 +252,6 @@ THREADS = (
     "rocketstore-delay", "rocketstore-transaction-check", "rocketstore-put-async",
     "rocketstore-master", "rocketstore-metrics", "rocketstore-commit",
 )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("name", THREADS)

@@ -18,11 +18,10 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.native.log_end import Record
 from support.clock import START_MS
 from support.forked import files_of, in_child
-from support.memory import memory_directory
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -100,12 +99,6 @@ READS = {
     "replicated_log": "read ring_at_progress set_replica wait_flushed",
 }
 """What reads, waits, or is how a store starts and stops its services."""
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory
 
 
 def open_all(root: Path) -> MessageStore:

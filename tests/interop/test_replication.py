@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pytest
 from rocketstore import Message, MessageStore, PutMessageStatus
 from support.both_sides import put_java, sample_messages
 from support.java_store import JavaStore, require_java
+from support.networked_work import free_port
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -40,12 +40,6 @@ STORED = ("PUT_OK", "SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT")
 @pytest.fixture(autouse=True)
 def _java() -> None:
     require_java()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def java_slave(root: Path, master: str) -> JavaStore:

@@ -25,6 +25,7 @@ import pytest
 from rocketstore import MessageStore, verify_store
 from support.golden import golden_case
 from support.patience import START_S
+from support.rebuild_oracle import tree
 from support.restoring import restored
 from support.spark_cluster import SparkCluster
 from support.spark_session import require_java, submitted
@@ -204,10 +205,10 @@ def _stages(cluster: SparkCluster, place: Path) -> Iterator[str]:
 def _check_outcome(place: Path) -> None:
     restored(place / "archive", place / "again")
     for name in ("again", "restored/store"):
-        assert _files(place / name / "commitlog") == _files(place / "store" / "commitlog")
+        assert tree(place / name / "commitlog") == tree(place / "store" / "commitlog")
     assert verify_store(place / "restored/store").findings == []
     assert [path.name for path in (place / "restored").iterdir()] == ["store"]
-    assert _files(place / "copy" / "consumequeue") == _files(place / "store" / "consumequeue")
+    assert tree(place / "copy" / "consumequeue") == tree(place / "store" / "consumequeue")
     with MessageStore.open(place / "sunk", read_only=True) as sunk:
         bodies: list[bytes] = []
         for queue in sunk.queues():
@@ -218,11 +219,3 @@ def _check_outcome(place: Path) -> None:
                 offset = page.next_offset
     assert sorted(bodies, key=int) == [b"%d" % number for number in range(WRITTEN)]
     assert verify_store(place / "sunk").findings == []
-
-
-def _files(directory: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }

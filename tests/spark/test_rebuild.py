@@ -11,15 +11,11 @@ from rocketstore.cli.application import run
 from rocketstore.pipeline.jobs.rebuild import rebuild_job, rebuilt_files
 from support.clock import Clock
 from support.golden_stores import golden_store
-from support.rebuild_oracle import dispatched, tree
+from support.rebuild_oracle import dispatched, queues_and_index, tree
 from support.rebuild_runs import rebuilt_here
 from support.small_store import build_store, copy_store, overwrite
 
 pytestmark = [pytest.mark.spark]
-
-
-def queues_and_index(store):
-    return tree(store / "consumequeue"), list(tree(store / "index").values())
 
 
 def test_workers_make_what_dispatch_makes(spark, tmp_path):

@@ -17,7 +17,7 @@ from rocketstore import pipeline
 from rocketstore.errors import StoreDamagedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from support.clock import Clock
-from support.rebuild_oracle import tree
+from support.rebuild_oracle import queues_and_index
 from support.small_store import build_store
 
 pytestmark = [pytest.mark.spark]
@@ -29,10 +29,6 @@ SPLIT_BYTES = 20_000
 def store(tmp_path):
     build_store(tmp_path / "store", 500, Clock())
     return tmp_path / "store"
-
-
-def queues_and_index(store):
-    return tree(store / "consumequeue"), list(tree(store / "index").values())
 
 
 def lose(path):

@@ -127,7 +127,7 @@ class Desk:
         """Send a request; return what it was answered with, None where that is still to come."""
         peer = peer or self.peer
         before = len(peer.heard)
-        texts = None if fields is None else {key: _text(one) for key, one in fields.items()}
+        texts = None if fields is None else {key: text_of(one) for key, one in fields.items()}
         command = Command(code, fields=texts, body=body, version=version)
         self.table.process([Call(command, 0, peer, self.clock.now_ms)], self.totals)
         replies = [one for one in peer.heard[before:] if one.flag & RESPONSE]
@@ -148,5 +148,6 @@ class Desk:
         self.store.close()
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return a field of a header as clients send it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

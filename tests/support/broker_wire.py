@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import Command
 from rocketstore.remoting.requests import RequestTable
+from support.broker_desk import text_of
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Wire:
     def _asked(
         self, code: int, fields: Mapping[str, object] | None, body: bytes
     ) -> Awaitable[Command]:
-        texts = None if fields is None else {name: _text(one) for name, one in fields.items()}
+        texts = None if fields is None else {name: text_of(one) for name, one in fields.items()}
         request = Command(code, fields=texts, body=body)
         return self._client.ask(self._address, request, timeout_ms=int(PATIENCE_S * 1000))
 
@@ -72,7 +73,3 @@ class Wire:
             return await waiting
 
         return self._runner.run(reply())
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

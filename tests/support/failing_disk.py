@@ -68,3 +68,17 @@ class FailingDisk(Disk):
     def replace(self, source: Path, target: Path) -> None:
         self.calls.append(("replace", target.name))
         super().replace(source, target)
+
+
+class RecordingDisk(Disk):
+    """Remembers which files were synced; fails when told to."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+        self.fails = False
+
+    def fdatasync(self, descriptor: int, path: Path) -> None:
+        if self.fails:
+            raise OSError(errno.EIO, "broken")
+        self.synced.append(path.name)
+        super().fdatasync(descriptor, path)

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from support.java_program import OPEN, JavaProgram, class_path
 from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES
+from support.line_process import InHome
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java49"
 
@@ -20,12 +20,11 @@ def genuine_class_path() -> str:
     return class_path(PROJECT)
 
 
-class GenuineBroker:
+class GenuineBroker(InHome):
     """One of each in a JVM, at free ports of the loopback."""
 
     def __init__(self) -> None:
-        # Its logs and its own directories go to the home that it is told.
-        self._home = tempfile.TemporaryDirectory(prefix="rocketstore-genuine-")
+        super().__init__()  # its own directories are there too
         options = [*OPEN, DISK_MAY_BE_FULL, "-Dtls.server.mode=disabled"]
         options += [f"-Duser.home={self._home.name}", f"-Drocketmq.home.dir={self._home.name}"]
         logging = Path(self._home.name, "conf", "logback_tools.xml")
@@ -66,10 +65,3 @@ class GenuineBroker:
         """Return what a command of mqadmin prints."""
         output: str = self._process.ask("mqadmin", arguments=arguments)["output"]
         return output
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._process.kill()
-        self._home.cleanup()

@@ -10,16 +10,19 @@ can, as between a lock's `__enter__` and the block after it.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import signal
 import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import rocketstore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 _PACKAGE = Path(rocketstore.__file__).parent
@@ -106,3 +109,11 @@ class InterruptAt:
                 self._trips.clear()
                 return self._trips[0]
         return self._trace_line
+
+
+@pytest.fixture
+def watchdog() -> Iterator[None]:
+    """Say where the process hangs, if it does: a lock that stays held is waited for in C."""
+    faulthandler.dump_traceback_later(60, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()

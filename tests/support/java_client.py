@@ -5,13 +5,13 @@ Where there is no JDK or Maven the calling test is skipped with that reason, exc
 
 from __future__ import annotations
 
-import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from support.java_program import JavaProgram, class_path
 from support.java_store import require_java
+from support.line_process import InHome
 from support.patience import PATIENCE_S
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "javaclient"
@@ -21,12 +21,13 @@ jars = partial(class_path, PROJECT)
 __all__ = ["NEWER_PROJECT", "PROJECT", "JavaClient", "jars", "require_java"]
 
 
-class JavaClient:
+class JavaClient(InHome):
     """Producers and consumers in one JVM, each known by its group; of 4.9.8 unless told."""
 
+    ends_in_order = True
+
     def __init__(self, name_server: str, project: Path = PROJECT) -> None:
-        # Its logs, and the offsets of broadcast consumers, go to the home that it is told.
-        self._home = tempfile.TemporaryDirectory(prefix="rocketstore-client-")
+        super().__init__()  # the offsets of broadcast consumers are there too
         options = [f"-Duser.home={self._home.name}", "-Drocketmq.client.rebalance.waitInterval=500"]
         self._process = JavaProgram(project, PROJECT / "Client.java", options, name_server)
 
@@ -68,12 +69,3 @@ class JavaClient:
     def close_consumer(self, group: str) -> None:
         """Stop a consumer."""
         self._process.ask("closeConsumer", group=group)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
-        if kind is None:
-            self._process.ask("exit")
-        self._process.kill()
-        self._home.cleanup()

@@ -18,6 +18,9 @@ from support.spark_home import QUIET_SHARING, SHORT_LIVED_JVM
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+LINES = Path(__file__).resolve().parents[1] / "interop" / "Lines.java"
+"""The main loop of every driver, compiled with each."""
+
 LIST_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 OPEN = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -80,13 +83,13 @@ def _compiled(project: Path, source: Path, jars: str) -> Path:
     jar = project / "target" / f"{source.stem}.jar"
     with (jar.parent / "lock").open("w") as lock, tempfile.TemporaryDirectory() as classes:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        newest = max(source.stat().st_mtime, (jar.parent / "class-path").stat().st_mtime)
+        newest = max(one.stat().st_mtime for one in (source, LINES, jar.parent / "class-path"))
         if jar.exists() and jar.stat().st_mtime > newest:
             return jar
         jar.with_suffix(".jsa").unlink(missing_ok=True)
         compiler = [java_tool("java"), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn"]
         done = subprocess.run(
-            [*compiler, "-encoding", "utf-8", "-cp", jars, "-d", classes, str(source)],
+            [*compiler, "-encoding", "utf-8", "-cp", jars, "-d", classes, str(source), str(LINES)],
             check=False, timeout=START_S, capture_output=True, text=True,
         )  # fmt: skip
         if done.returncode:

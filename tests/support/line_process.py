@@ -104,3 +104,24 @@ class LineProcess:
 
     def __exit__(self, *exception: object) -> None:
         self.kill()
+
+
+class InHome:
+    """Something in a process of its own, with a directory for its logs; a context manager."""
+
+    ends_in_order = False
+    """Whether it is told to exit, where nothing failed, and not killed."""
+
+    _process: LineProcess
+
+    def __init__(self) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix="rocketstore-home-")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
+        if kind is None and self.ends_in_order:
+            self._process.ask("exit")
+        self._process.kill()
+        self._home.cleanup()

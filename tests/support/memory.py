@@ -45,5 +45,13 @@ def tmp_path() -> Iterator[Path]:
         yield path
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the directory of a store that a test makes."""
+    made = tmp_path / "store"
+    made.mkdir()
+    return made
+
+
 def _has_room() -> bool:
     return MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= NEEDED_BYTES

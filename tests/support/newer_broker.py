@@ -14,11 +14,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from support.java_batch_store import PROJECT
 from support.java_program import OPEN, JavaProgram, class_path
 from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, CommandFailedError
+from support.line_process import InHome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,12 +47,11 @@ def newer_class_path() -> str:
     return class_path(NEWER_PROJECT)
 
 
-class NewerBroker:
+class NewerBroker(InHome):
     """One broker after the other in a JVM that lives as long as this."""
 
     def __init__(self) -> None:
-        # Its logs and its own directories go to the home that it is told.
-        self._home = tempfile.TemporaryDirectory(prefix="rocketstore-newer-")
+        super().__init__()  # its own directories are there too
         options = [*OPEN, DISK_MAY_BE_FULL, f"-Duser.home={self._home.name}"]
         options += ["-Dtls.server.mode=disabled"]
         self._process = JavaProgram(NEWER_PROJECT, NEWER_PROJECT / "NewerStores.java", options)
@@ -117,13 +117,6 @@ class NewerBroker:
     def close(self) -> None:
         """Shut the broker down in order, and wait for those that began to."""
         self.ask("join")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._process.kill()
-        self._home.cleanup()
 
 
 # --- the stores ---------------------------------------------------------------------------------

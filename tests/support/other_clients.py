@@ -13,14 +13,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import venv
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.line_process import LineProcess
+from support.line_process import InHome, LineProcess
 from support.patience import PATIENCE_S, START_S
 
 if TYPE_CHECKING:
@@ -33,11 +32,13 @@ class InstallationError(Exception):
     """There is no such tool here, or the client could not be fetched."""
 
 
-class OtherClient:
+class OtherClient(InHome):
     """A producer and consumers of one group in one process; a context manager."""
 
+    ends_in_order = True
+
     def __init__(self, client: Callable[[], list[str]], name_server: str) -> None:
-        self._home = tempfile.TemporaryDirectory(prefix="rocketstore-client-")  # for its logs
+        super().__init__()
         quiet = {"HOME": self._home.name, "ROCKETMQ_GO_LOG_LEVEL": "error"}
         self._process = LineProcess(
             [*required(client), name_server], environment={**os.environ, **quiet}
@@ -65,15 +66,6 @@ class OtherClient:
     def close(self, name: str) -> None:
         """Stop a consumer."""
         self._process.ask("close", name=name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
-        if kind is None:
-            self._process.ask("exit")
-        self._process.kill()
-        self._home.cleanup()
 
 
 def python_client() -> list[str]:

@@ -50,3 +50,8 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
     }
+
+
+def planned_bytes(path, **options):
+    """Return how many bytes the tasks of a read cover."""
+    return sum(part.byte_count for task in plan_table(path, **options) for part in task)

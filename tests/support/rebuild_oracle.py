@@ -21,11 +21,13 @@ def tree(directory):
     }
 
 
-def dispatched(store, target, *, config=None, stop=None, skipped=()):
-    """Dispatch a store's log into empty directories below `target`; return queues and index.
+def queues_and_index(store):
+    """Return the bytes of both; the names of index files follow the clock."""
+    return tree(store / "consumequeue"), list(tree(store / "index").values())
 
-    The index comes as a list of files' bytes: their names follow the clock.
-    """
+
+def dispatched(store, target, *, config=None, stop=None, skipped=()):
+    """Dispatch a store's log into empty directories below `target`; return queues and index."""
     config = config or StoreConfig()
     places = find_places(str(store), config)
     disk = Disk()
@@ -60,4 +62,4 @@ def dispatched(store, target, *, config=None, stop=None, skipped=()):
     index.flush()
     for part in (log, queues, index):
         part.drop()
-    return tree(target / "consumequeue"), list(tree(target / "index").values())
+    return queues_and_index(target)

@@ -85,6 +85,12 @@ def read_log(root: Path, physical_offset: int, size: int) -> bytes:
         return file.read(size)
 
 
+def flip_body(root: Path, physical_offset: int) -> None:
+    """Flip a bit that the checksum of a record's body covers."""
+    (byte,) = read_log(root, physical_offset + 90, 1)
+    overwrite(root, physical_offset + 90, bytes([byte ^ 1]))
+
+
 def bodies(store: MessageStore, topic: str) -> dict[int, bytes]:
     """Return body by queue offset of everything that a consumer gets from queue 0."""
     found: dict[int, bytes] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,6 +151,25 @@ class StoreFiles:
         data[:40] = encode_header(header)
         (self.root / "index").mkdir(exist_ok=True)
         (self.root / "index" / name).write_bytes(data)
+
+
+def overwrite_file(path: Path, position: int, content: bytes) -> None:
+    """Damage a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(random.Random(path.name).randbytes(path.stat().st_size))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
 
 
 def write_at(path: str, position: int, data: bytes, file_size: int) -> None:

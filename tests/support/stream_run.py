@@ -24,6 +24,9 @@ from support.pipeline_tables import ARROW_TYPES
 if TYPE_CHECKING:
     from pathlib import Path
 
+MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
+"""Options of either way to follow a store."""
+
 
 class Checkpoint:
     """What Spark keeps: the offset each batch ends at, written before the batch is run."""
@@ -122,3 +125,7 @@ def places_of(rows: list[dict[str, Any]]) -> list[int]:
 
 def flat(batches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return [row for rows in batches for row in rows]
+
+
+def sorted_places(batches: list[list[dict[str, Any]]]) -> list[int]:
+    return sorted(places_of(flat(batches)))

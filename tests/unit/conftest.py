@@ -4,6 +4,6 @@ They look at what is written, and at which calls are made; what a sync is good f
 tests/crash with a simulated disk. Files themselves (unit/storage/files) are tested on the disk.
 """
 
-from support.memory import tmp_path
+from support.memory import root, tmp_path
 
-__all__ = ["tmp_path"]
+__all__ = ["root", "tmp_path"]

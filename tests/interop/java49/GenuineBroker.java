@@ -1,11 +1,6 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
-import java.io.FileDescriptor;
-import java.io.FileOutputStream;
-import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.net.InetAddress;
 import java.net.ServerSocket;
@@ -31,27 +26,10 @@ public final class GenuineBroker {
     private BrokerController broker;
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
-        System.setOut(System.err);
         // As BrokerStartup and NamesrvStartup do.
         System.setProperty(
             RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
-        GenuineBroker session = new GenuineBroker();
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            JSONObject answer = new JSONObject();
-            try {
-                session.handle(JSON.parseObject(line), answer);
-                answer.put("ok", true);
-            } catch (Throwable error) {
-                error.printStackTrace();
-                answer.put("ok", false);
-                answer.put("error", String.valueOf(error));
-            }
-            out.println(answer);
-        }
-        System.exit(0);
+        Lines.serve(new GenuineBroker()::handle);
     }
 
     private void handle(JSONObject ask, JSONObject answer) throws Exception {

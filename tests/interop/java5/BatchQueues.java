@@ -1,14 +1,7 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.FileDescriptor;
-import java.io.FileOutputStream;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
@@ -39,29 +32,7 @@ public final class BatchQueues {
     private String topic;
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream answers =
-            new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
-        System.setOut(System.err);
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        BatchQueues queues = new BatchQueues();
-        String line;
-        while ((line = lines.readLine()) != null) {
-            JSONObject command = JSON.parseObject(line);
-            JSONObject answer = new JSONObject();
-            try {
-                queues.run(command, answer);
-                answer.put("ok", true);
-            } catch (Throwable failure) {
-                failure.printStackTrace();
-                answer.put("ok", false);
-                answer.put("error", failure.toString());
-            }
-            answers.println(answer.toJSONString());
-            if ("exit".equals(command.getString("cmd"))) {
-                System.exit(0);
-            }
-        }
+        Lines.serve(new BatchQueues()::run);
     }
 
     private void run(JSONObject command, JSONObject answer) throws Exception {

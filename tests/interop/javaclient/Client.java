@@ -1,9 +1,5 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -55,32 +51,11 @@ public final class Client {
     }
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream answers = System.out;
-        System.setOut(System.err); // the client's own lines must not mix with the answers
-        Client client = new Client(arguments[0]);
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        String line;
-        while ((line = lines.readLine()) != null) {
-            JSONObject command = JSON.parseObject(line);
-            JSONObject result = new JSONObject();
-            try {
-                client.run(command.getString("cmd"), command, result);
-                result.put("ok", true);
-            } catch (Throwable failure) {
-                failure.printStackTrace();
-                result.put("ok", false);
-                result.put("error", failure.toString());
-            }
-            answers.println(result.toJSONString());
-            if ("exit".equals(command.getString("cmd"))) {
-                break;
-            }
-        }
-        System.exit(0);
+        Lines.serve(new Client(arguments[0])::run);
     }
 
-    private void run(String name, JSONObject command, JSONObject result) throws Exception {
+    private void run(JSONObject command, JSONObject result) throws Exception {
+        String name = command.getString("cmd");
         String group = command.getString("group");
         switch (name) {
             case "send":

@@ -26,6 +26,7 @@ from support.clock import START_MS
 from support.inside import parts_of
 from support.memory import memory_directory
 from support.rebuild_runs import rebuilt_here
+from support.store_files import overwrite_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,12 +54,6 @@ def files(root: Path) -> list[Path]:
     return sorted((root / "batchconsumequeue" / BATCHES / "0").iterdir())
 
 
-def change(file: Path, at: int, content: bytes) -> None:
-    with file.open("r+b") as opened:
-        opened.seek(at)
-        opened.write(content)
-
-
 def check_whole(root: Path) -> None:
     assert verify_store(root, now_ms=START_MS).findings == []
     with open_batches(root) as store:
@@ -77,10 +72,13 @@ def test_a_store_that_is_whole_has_no_finding(root):
 
 LATE = encode_batch_entry(BatchEntry(1 << 40, 100, 0, 0, 77, 1))
 HARMS = {
-    "wrong": ("queue-wrong", 20, lambda root: change(files(root)[1], 2 * ENTRY + 8, b"\0\0\0\1")),
-    "hole": ("queue-wrong", 16, lambda root: change(files(root)[1], 0, bytes(2 * ENTRY))),
+    "wrong": (
+        "queue-wrong", 20,
+        lambda root: overwrite_file(files(root)[1], 2 * ENTRY + 8, b"\0\0\0\1"),
+    ),
+    "hole": ("queue-wrong", 16, lambda root: overwrite_file(files(root)[1], 0, bytes(2 * ENTRY))),
     "cut": ("queue-missing", 32, lambda root: files(root)[-1].unlink()),
-    "late": ("queue-beyond-log", 77, lambda root: change(files(root)[-1], 4 * ENTRY, LATE)),
+    "late": ("queue-beyond-log", 77, lambda root: overwrite_file(files(root)[-1], 4 * ENTRY, LATE)),
     "no queue": ("queue-missing", 0, lambda root: shutil.rmtree(root / "batchconsumequeue")),
 }  # fmt: skip
 
@@ -101,7 +99,7 @@ def test_what_a_kill_kept_from_being_entered_is_no_damage_for_verify_and_audit(r
     with open_batches(root, mapped_file_size_batch_queue=8 * ENTRY) as store:
         put(store, "last")
     file = files(root)[-1]
-    change(file, len(file.read_bytes().rstrip(b"\0")) // ENTRY * ENTRY, bytes(ENTRY))
+    overwrite_file(file, len(file.read_bytes().rstrip(b"\0")) // ENTRY * ENTRY, bytes(ENTRY))
     (root / "abort").touch()
     report = verify_store(root, now_ms=START_MS)
     assert (report.findings[0].kind, report.exit_code) == ("queue-missing", 1)

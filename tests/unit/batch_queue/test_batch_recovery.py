@@ -28,22 +28,14 @@ from support.audit_runs import audited
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
 from support.clock import START_MS, Clock
 from support.inside import parts_of
-from support.memory import memory_directory
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
 from support.vectors import vector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 ENTRY = BATCH_ENTRY_SIZE_BYTES
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory
 
 
 def everything(store: MessageStore, topic: str = BATCHES) -> list[tuple[int, str]]:

@@ -6,7 +6,6 @@ import json
 import struct
 import threading
 import zlib
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,21 +24,9 @@ from rocketstore.format.properties import encode_properties
 from rocketstore.units import QueueKey
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, numbered, open_batches, put
 from support.clock import Clock
-from support.memory import memory_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 OK, ILLEGAL = PutMessageStatus.PUT_OK, PutMessageStatus.MESSAGE_ILLEGAL
 UNWRAP, INNER = 0x40, 0x80
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory
 
 
 # --- whole ----------------------------------------------------------------------------------------

@@ -10,20 +10,12 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import BrokerRole
-from support.memory import memory_directory
 from support.replicas import SIZES, address_of, open_master, open_slave, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 TOPIC = "batches"
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory
 
 
 def put_batches(store: MessageStore, count: int, *, first: int = 0) -> list[bytes]:

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.broker_desk import Desk
-from support.memory import tmp_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-__all__ = ["tmp_path"]
 
 
 @pytest.fixture

@@ -10,16 +10,9 @@ import pytest
 import rocketstore.aio
 from rocketstore import FlushDiskType, Message, PutMessageStatus, RefusedMessageError
 from support.configured_store import small_config
-from support.memory import memory_directory
 from support.patience import PATIENCE_S
 
 SYNC = small_config(flush_disk_type=FlushDiskType.SYNC_FLUSH)
-
-
-@pytest.fixture
-def root():
-    with memory_directory() as directory:
-        yield directory / "store"
 
 
 def message(number):

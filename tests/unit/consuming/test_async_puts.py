@@ -19,16 +19,9 @@ from rocketstore import (
 )
 from rocketstore.storage.files.disk import Disk
 from support.configured_store import open_small, small_config
-from support.memory import memory_directory
 from support.patience import PATIENCE_S
 
 SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-
-
-@pytest.fixture
-def root():
-    with memory_directory() as directory:
-        yield directory / "store"
 
 
 class HeldDisk(Disk):

@@ -12,17 +12,10 @@ from rocketstore import ConfigError, InvalidNameError, Message, MessageStore, St
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from support.configured_store import open_small, small_config
 from support.golden_stores import golden_store
-from support.memory import memory_directory
 from support.patience import PATIENCE_S
 
 TOPIC = "orders"
 GROUP = "billing"
-
-
-@pytest.fixture
-def root():
-    with memory_directory() as directory:
-        yield directory / "store"
 
 
 @pytest.fixture
@@ -239,7 +232,7 @@ def test_last_is_the_end_of_a_queue_that_is_too_old_for_memory(root):
 
 def test_a_group_goes_on_at_the_minimum_that_retention_left_and_says_so(root, caplog):
     golden, _ = golden_store("expired/deleted_by_store")
-    shutil.copytree(golden, root)
+    shutil.copytree(golden, root, dirs_exist_ok=True)
     with MessageStore.open(root, threads=False) as store:
         key = next(key for key in store.queues() if store.min_offset(*key) > 0)
         store.consumer_offsets.set(key.topic, GROUP, key.queue_id, 0)
@@ -269,7 +262,7 @@ def test_a_group_that_is_ahead_of_a_queue_that_lost_messages_misses_no_new_one(s
 
 def test_a_group_goes_on_where_a_broker_s_consumers_stopped(root):
     golden, _ = golden_store("broker")
-    shutil.copytree(golden, root)
+    shutil.copytree(golden, root, dirs_exist_ok=True)
     with MessageStore.open(root, threads=False) as store:
         ends = [store.max_offset("GoldenTopic", number) for number in range(4)]
         assert [

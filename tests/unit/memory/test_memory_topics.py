@@ -38,12 +38,6 @@ CACHE, OTHER, DISK = "cache", "other", "disk"
 OK = PutMessageStatus.PUT_OK
 
 
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory
-
-
 def mark(root: Path, *topics: str) -> None:
     """Write ``topics.json`` as a broker would have it."""
     table = {name: {"topicName": name, "memory": True, "newer": 1} for name in topics}

@@ -29,7 +29,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.statistics import BUCKET_NAMES, PUT_LIMITS_S
 from support.failing_calls import FailingCalls, Fault
 from support.inside import parts_of
-from support.memory import memory_directory
+from support.networked_work import free_port
 from support.patience import PATIENCE_S
 from support.repository import ROOT
 
@@ -40,18 +40,6 @@ if TYPE_CHECKING:
 ORDER = Message(topic="orders", body=b"x" * 10)
 EXPORTER = "/metrics/exporter"
 BOARD = ROOT / "docs" / "guide" / "grafana-board.json"
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def open_served(root: Path, **settings: Any) -> MessageStore:

@@ -42,6 +42,7 @@ from support.small_store import (
     put_all,
     read_log,
 )
+from support.store_files import overwrite_file
 
 SPLITS = (7_000, 256 * MiB)
 QUEUE = "consumequeue/Topic0/0/" + file_name(0)
@@ -60,12 +61,6 @@ def store(built, tmp_path):
     target = tmp_path / "store"
     shutil.copytree(root, target)
     return target, offsets
-
-
-def patch(path, position, content):
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(content)
 
 
 def index_file(root):
@@ -113,8 +108,8 @@ def test_a_large_file_is_cut_into_splits_of_one_and_seven_mebibytes_or_not_at_al
         writer.wait_dispatched()
     assert {one.status for one in placed} == {PutMessageStatus.PUT_OK}
     log = root / "commitlog" / file_name(0)
-    patch(log, 5 * MiB, b"\0" * 9_000)
-    patch(log, 11 * MiB, b"x")
+    overwrite_file(log, 5 * MiB, b"\0" * 9_000)
+    overwrite_file(log, 11 * MiB, b"x")
     reports = [audited(root, max_split_bytes=size * MiB) for size in (1, 7, 256)]
     assert reports[0] == reports[1] == reports[2]
     assert kinds(reports[0].findings).count("log-damage") == 2
@@ -185,19 +180,19 @@ def strange_files(root, offsets):
 
 
 def zero_entry(root, offsets):
-    patch(root / QUEUE, 20 * 7, bytes(20))
+    overwrite_file(root / QUEUE, 20 * 7, bytes(20))
 
 
 def wrong_entry(root, offsets):
-    patch(root / QUEUE, 20 * 7, struct.pack(">qiq", offsets[1], 300, 5))
+    overwrite_file(root / QUEUE, 20 * 7, struct.pack(">qiq", offsets[1], 300, 5))
 
 
 def wrong_size_of_entry(root, offsets):
-    patch(root / QUEUE, 20 * 7 + 8, struct.pack(">i", 17))
+    overwrite_file(root / QUEUE, 20 * 7 + 8, struct.pack(">i", 17))
 
 
 def wrong_tags(root, offsets):
-    patch(root / QUEUE, 20 * 7 + 12, struct.pack(">q", 17))
+    overwrite_file(root / QUEUE, 20 * 7 + 12, struct.pack(">q", 17))
 
 
 def top_bit_of_tags(root, offsets):
@@ -209,12 +204,12 @@ def top_bit_of_tags(root, offsets):
 
 def entry_behind_the_log(root, offsets):
     last = root / "consumequeue/Topic0/0" / file_name(QUEUE_FILE_BYTES)
-    patch(last, 20 * 20, struct.pack(">qiq", offsets[-1] + 4_000, 300, 5))
+    overwrite_file(last, 20 * 20, struct.pack(">qiq", offsets[-1] + 4_000, 300, 5))
 
 
 def entry_behind_the_files(root, offsets):
     last = root / "consumequeue/Topic0/0" / file_name(QUEUE_FILE_BYTES)
-    patch(last, 20 * 20, struct.pack(">qiq", 1 << 40, 300, 5))
+    overwrite_file(last, 20 * 20, struct.pack(">qiq", 1 << 40, 300, 5))
 
 
 def lose_queue(root, offsets):
@@ -240,27 +235,27 @@ def directory_for_queue_file(root, offsets):
 
 
 def wrong_hash(root, offsets):
-    patch(index_file(root), 40 + 400 + 20 * 30, struct.pack(">i", 77))
+    overwrite_file(index_file(root), 40 + 400 + 20 * 30, struct.pack(">i", 77))
 
 
 def wrong_link(root, offsets):
-    patch(index_file(root), 40 + 400 + 20 * 230 + 16, struct.pack(">i", 229))
+    overwrite_file(index_file(root), 40 + 400 + 20 * 230 + 16, struct.pack(">i", 229))
 
 
 def wrong_slot(root, offsets):
-    patch(index_file(root), 40 + 4 * 3, struct.pack(">i", 1))
+    overwrite_file(index_file(root), 40 + 4 * 3, struct.pack(">i", 1))
 
 
 def negative_hash(root, offsets):
-    patch(index_file(root), 40 + 400 + 20 * 30, struct.pack(">i", -77))
+    overwrite_file(index_file(root), 40 + 400 + 20 * 30, struct.pack(">i", -77))
 
 
 def item_out_of_order(root, offsets):
-    patch(index_file(root), 40 + 400 + 20 * 30 + 4, struct.pack(">q", offsets[200]))
+    overwrite_file(index_file(root), 40 + 400 + 20 * 30 + 4, struct.pack(">q", offsets[200]))
 
 
 def fewer_items(root, offsets):
-    patch(index_file(root), 36, struct.pack(">i", 100))
+    overwrite_file(index_file(root), 36, struct.pack(">i", 100))
 
 
 def lose_index(root, offsets):
@@ -285,7 +280,7 @@ def not_dispatched(root, offsets):
     entry = struct.pack(">q", offsets[-1])
     for path in (root / "consumequeue").glob("*/*/*"):
         if (at := path.read_bytes().rfind(entry)) >= 0:
-            patch(path, at, bytes(20))
+            overwrite_file(path, at, bytes(20))
 
 
 DAMAGES = {
@@ -516,9 +511,9 @@ def test_a_store_of_random_damage_is_judged_as_by_verify(store, seed):
             case 1:
                 os.truncate(path, at)
             case 2 | 3:
-                patch(path, at, bytes(size))
+                overwrite_file(path, at, bytes(size))
             case _:
-                patch(path, at, dice.randbytes(size))
+                overwrite_file(path, at, dice.randbytes(size))
     config = StoreConfig(
         mapped_file_size_commit_log=LOG_FILE_BYTES,
         mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
@@ -715,7 +710,7 @@ def test_records_of_an_earlier_log_are_no_messages(store):
         queue_offset = number // 2
         path = root / f"consumequeue/Topic{number % 2}/0" / file_name(0)
         path = path.with_name(file_name(queue_offset * 20 // QUEUE_FILE_BYTES * QUEUE_FILE_BYTES))
-        patch(path, queue_offset * 20 % QUEUE_FILE_BYTES, bytes(20))
+        overwrite_file(path, queue_offset * 20 % QUEUE_FILE_BYTES, bytes(20))
     for number in range(201, 240):
         overwrite(root, offsets[number] + 56, struct.pack(">q", 1_600_000_000_000))
     reports = [audited(root, max_split_bytes=size) for size in SPLITS]
@@ -800,7 +795,7 @@ def test_a_bit_of_a_due_time_that_flipped_is_found_by_audit_and_verify(tmp_path,
 
 def test_half_messages_without_their_entry_are_found(tmp_path):
     root = shutil.copytree(golden_store("broker")[0], tmp_path / "store")
-    patch(root / HALF_QUEUE, 20 * 5, struct.pack(">q", 7))
+    overwrite_file(root / HALF_QUEUE, 20 * 5, struct.pack(">q", 7))
     report = audited(root)
     assert {(one.kind, one.topic, one.queue_offset) for one in report.findings} == {
         (kind, "RMQ_SYS_TRANS_HALF_TOPIC", 5) for kind in ("queue-missing", "queue-wrong")

@@ -12,7 +12,13 @@ from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.units import QueueKey
 from support.clock import START_MS, Clock
 from support.pipeline_tables import read_table
-from support.small_store import LOG_FILE_BYTES, log_path, open_store, overwrite, put_all, read_log
+from support.small_store import (
+    LOG_FILE_BYTES,
+    flip_body,
+    log_path,
+    open_store,
+    put_all,
+)
 from support.stream_run import StreamRun, flat, places_of
 
 BEFORE, AFTER = 150, 60
@@ -76,12 +82,6 @@ def test_a_stream_steps_over_fillers_and_says_so(filled, limit, kind, caplog):
     assert "stream.fillers" in caplog.text
 
 
-def flip(root, offset):
-    """Flip a bit of a body."""
-    byte = read_log(root, offset + 90, 1)
-    overwrite(root, offset + 90, bytes([byte[0] ^ 1]))
-
-
 def test_a_time_is_found_in_front_of_a_damaged_record(tmp_path):
     root = tmp_path / "store"
     places = put(root, Clock(), 100)
@@ -89,7 +89,7 @@ def test_a_time_is_found_in_front_of_a_damaged_record(tmp_path):
     rows = read_table(root, columns="physicalOffset", startingTimestamp=since_ms)
     wanted = [row["physicalOffset"] for row in rows]
     for damaged in (50, 75, 87):
-        flip(root, places[damaged])
+        flip_body(root, places[damaged])
         wanted.remove(places[damaged])
     run = StreamRun(root, subscribe="Topic0", startingTimestamp=since_ms, damage="skip")
     assert places_of(flat(run.drain())) == wanted
@@ -100,7 +100,7 @@ def test_a_queue_whose_last_record_is_damaged_ends_there_and_not_at_another_dama
     places = put(root, Clock(), 100)
     damaged = (25, 50, 75, 99)
     for number in damaged:
-        flip(root, places[number])
+        flip_body(root, places[number])
     wanted = [at for number, at in enumerate(places) if number not in damaged]
     run = StreamRun(root, subscribe="Topic0", startingOffsets="earliest", damage="skip")
     assert places_of(flat(run.drain())) == wanted

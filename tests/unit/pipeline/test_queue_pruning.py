@@ -18,15 +18,12 @@ from rocketstore.pipeline.queues import list_queues
 from rocketstore.units import QueueKey
 from support.golden_stores import QUEUES, golden_store
 from support.memory import memory_directory
-from support.pipeline_tables import plan_table, read_table
+from support.pipeline_tables import plan_table, planned_bytes, read_table
 from support.store_files import StoreFiles
+from support.stream_run import places_of
 
 HAS_NO_PLACE = (4, 12)
 """Prepared and rolled back: sysFlag & 12."""
-
-
-def planned_bytes(path, **options):
-    return sum(part.byte_count for task in plan_table(path, **options) for part in task)
 
 
 def rows_of(path, topics, **options):
@@ -36,10 +33,6 @@ def rows_of(path, topics, **options):
         for row in read_table(path, **options)
         if row["topic"] in topics and row["sysFlag"] & 12 not in HAS_NO_PLACE
     ]
-
-
-def offsets(rows):
-    return [row["physicalOffset"] for row in rows]
 
 
 @pytest.mark.parametrize("name", QUEUES)
@@ -160,7 +153,7 @@ def test_one_topic_of_a_hundred_in_turn_costs_its_records(interleaved, log_bytes
             for part in parts
             for columns in intact_records(part, options)
         ]
-        assert set(offsets(expected)) <= {at for batch in found for at in batch}
+        assert set(places_of(expected)) <= {at for batch in found for at in batch}
         # Records that lie apart are one batch all the same; the end of the log is another.
         assert len(found) <= len(parts) + 1
         # Its records, and the end of the log, where no queue may have a record yet.
@@ -175,13 +168,13 @@ def test_an_entry_that_lies_between_others_has_its_range_scanned(interleaved):
     for lie in ((0, 100), (expected[3]["physicalOffset"] + 1, 1100), (1 << 40, 1100), (-1, 0)):
         interleaved.write_entry(key, count // 2, *lie)
         rows = read_table(interleaved.root, subscribe="Topic37")
-        assert sorted(offsets(rows)) == offsets(expected)
+        assert sorted(places_of(rows)) == places_of(expected)
 
 
 def test_what_is_not_dispatched_yet_is_read(stretches):
     late = [stretches.put("Topic00", bytes(100), dispatch=False) for _ in range(3)]
     rows = read_table(stretches.root, subscribe="Topic00")
-    assert offsets(rows)[-3:] == late
+    assert places_of(rows)[-3:] == late
     assert rows == rows_of(stretches.root, {"Topic00"})
 
 
@@ -267,8 +260,8 @@ def test_a_queue_that_cannot_be_trusted_leaves_out_nothing_and_is_named_once(
 def test_entries_between_the_first_and_the_last_do_not_matter(stretches, damage):
     damage(stretches)
     assert (
-        offsets(read_table(stretches.root, subscribe="Topic50"))[1:]
-        == offsets(rows_of(stretches.root, {"Topic50"}))[1:]
+        places_of(read_table(stretches.root, subscribe="Topic50"))[1:]
+        == places_of(rows_of(stretches.root, {"Topic50"}))[1:]
     )
 
 
@@ -289,7 +282,7 @@ def test_an_entry_that_lies_does_not_lead_past_what_is_before_it(interleaved):
     key = QueueKey("Topic37", 0)
     interleaved.write_entry(key, interleaved.next_offsets[key] // 2, 0, 1100)
     rows = read_table(interleaved.root, assign='{"Topic37":[0]}')
-    assert sorted(offsets(rows)) == offsets(expected)
+    assert sorted(places_of(rows)) == places_of(expected)
 
 
 def damage_entries(store, chance):

@@ -26,8 +26,9 @@ from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import SegmentState
 from support.golden import golden_case
 from support.golden_stores import golden_store
-from support.pipeline_tables import plan_table, read_table
+from support.pipeline_tables import plan_table, planned_bytes, read_table
 from support.store_files import StoreFiles
+from support.stream_run import places_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -56,14 +57,6 @@ def milliseconds(moment):
 
 def microseconds(moment):
     return (moment - EPOCH) // timedelta(microseconds=1)
-
-
-def planned_bytes(path, **options):
-    return sum(part.byte_count for task in plan_table(path, **options) for part in task)
-
-
-def offsets_of(rows):
-    return [row["physicalOffset"] for row in rows]
 
 
 def flip_a_body_of_the_second_file(path):
@@ -151,7 +144,7 @@ def test_a_choice_of_topics_has_the_records_that_are_in_no_queue(tmp_path):
     put = [store.put("TopicA", dispatch=number % 3 == 0) for number in range(30)]
     store.put("TopicB")
     for choice in ({"subscribe": "TopicA"}, {"assign": '{"TopicA": [0]}'}):
-        assert offsets_of(read_table(tmp_path / "store", **choice)) == put
+        assert places_of(read_table(tmp_path / "store", **choice)) == put
         assert planned_bytes(tmp_path / "store", **choice) == planned_bytes(tmp_path / "store")
 
 
@@ -212,7 +205,7 @@ def test_only_files_with_records_of_the_asked_queues_are_read(basic):
     given = json.dumps({"Topic-C_1": {"0": middle["queueOffset"]}})
     behind = json.dumps({"Topic-C_1": {"0": middle["queueOffset"] + 1}})
     options = {"assign": '{"Topic-C_1":[0]}', "startingOffsets": given, "endingOffsets": behind}
-    assert offsets_of(read_table(basic, maxSplitBytes="4096", **options)) == [
+    assert places_of(read_table(basic, maxSplitBytes="4096", **options)) == [
         middle["physicalOffset"]
     ]
     assert planned_bytes(basic, maxSplitBytes="4096", **options) <= 4096
@@ -254,9 +247,9 @@ def test_damage_fails_the_read_with_its_place_and_the_way_on(copy):
 
 @pytest.mark.parametrize("policy", ["skip", "report"])
 def test_damage_is_skipped_and_counted(copy, caplog, policy):
-    everything = offsets_of(read_table(copy))
+    everything = places_of(read_table(copy))
     lost = flip_a_body_of_the_second_file(copy)
-    kept = offsets_of(read_table(copy, damage=policy))
+    kept = places_of(read_table(copy, damage=policy))
     assert set(everything) - set(kept) == {lost}
     assert "log.damage_skipped ranges=1" in caplog.text
     assert (f"physical offset {lost}" in caplog.text) == (policy == "report")

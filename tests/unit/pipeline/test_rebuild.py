@@ -16,7 +16,7 @@ from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from rocketstore.units import MiB
 from support.clock import START_MS, Clock
 from support.golden_stores import LOGS, golden_store
-from support.rebuild_oracle import dispatched, tree
+from support.rebuild_oracle import dispatched, queues_and_index, tree
 from support.rebuild_runs import RowsHere
 from support.rebuild_runs import rebuilt_here as rebuilt
 from support.small_store import (
@@ -35,10 +35,6 @@ GOLDEN_SIZES = StoreConfig(
     mapped_file_size_consume_queue=2000, max_hash_slot_num=500, max_index_num=2000
 )
 SPLITS = (1000, 7000, 64 * MiB)
-
-
-def queues_and_index(store):
-    return tree(store / "consumequeue"), list(tree(store / "index").values())
 
 
 @pytest.mark.parametrize("split", SPLITS)

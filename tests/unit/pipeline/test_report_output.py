@@ -11,6 +11,7 @@ from rocketstore.pipeline.jobs.report import report_job
 from rocketstore.pipeline.jobs.report.report_tables import TABLES
 from support import report_run
 from support.busy_log import START_MS, busy_puts, write_log
+from support.rebuild_oracle import tree
 from support.report_run import make_report, tables_of
 
 
@@ -21,21 +22,13 @@ def store(tmp_path):
     return directory
 
 
-def contents(directory):
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-
-
 def test_page_tables_and_json_are_written_and_nothing_else(store, tmp_path):
-    before = contents(store)
+    before = tree(store)
     report = make_report(store, tmp_path / "report", now_ms=START_MS)
-    assert sorted(contents(tmp_path / "report")) == sorted(
+    assert sorted(tree(tmp_path / "report")) == sorted(
         ["index.html", "report.json", *(f"tables/{name}.parquet" for name in TABLES)]
     )
-    assert contents(store) == before
+    assert tree(store) == before
     assert report.page == tmp_path / "report" / "index.html"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "store"]
 
@@ -51,16 +44,16 @@ def test_json_holds_what_the_page_shows(store, tmp_path):
 
 def test_a_directory_that_is_there_is_refused_and_left_alone(store, tmp_path):
     make_report(store, tmp_path / "report", now_ms=START_MS)
-    before = contents(tmp_path)
+    before = tree(tmp_path)
     with pytest.raises(StoreError, match="is there already"):
         make_report(store, tmp_path / "report", now_ms=START_MS)
-    assert contents(tmp_path) == before
+    assert tree(tmp_path) == before
 
 
 def test_a_place_may_be_called_like_a_pattern(store, tmp_path):
     make_report(store, tmp_path / "a", now_ms=START_MS)
     report = make_report(store, tmp_path / "it's [a-z]*?", now_ms=START_MS)
-    assert contents(report.page.parent) == contents(tmp_path / "a")
+    assert tree(report.page.parent) == tree(tmp_path / "a")
 
 
 def test_a_table_that_cannot_be_made_is_one_clear_error(store, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,17 +28,7 @@ from support.small_store import (
     put_all,
     read_log,
 )
-from support.stream_run import StreamRun, flat, places_of
-
-MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
-
-
-@pytest.fixture(params=[*MODES, "entries"])
-def mode(request, monkeypatch):
-    """Options of either way to follow a store; queues are looked at first in long batches."""
-    if request.param == "entries":
-        monkeypatch.setattr(live_queues, "LONG_BYTES", 0)
-    return MODES.get(request.param, MODES["queues"])
+from support.stream_run import MODES, StreamRun, flat, places_of, sorted_places
 
 
 @pytest.fixture
@@ -56,10 +45,6 @@ def store(tmp_path, clock):
 @pytest.fixture
 def root(tmp_path, store):
     return tmp_path / "store"
-
-
-def sorted_places(batches):
-    return sorted(places_of(flat(batches)))
 
 
 # --- growth -------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from typing import Any
 
 import pytest
 from pyarrow import fs
@@ -13,7 +12,7 @@ from pyarrow import fs
 from rocketstore import Message
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline import files
-from rocketstore.pipeline.streaming import live_log, live_queues
+from rocketstore.pipeline.streaming import live_log
 from rocketstore.units import QueueKey
 from support.clock import Clock
 from support.golden_stores import LOGS, golden_store
@@ -22,36 +21,18 @@ from support.small_store import (
     LOG_FILE_BYTES,
     build_store,
     crashed,
+    flip_body,
     log_path,
     messages,
     open_store,
     overwrite,
     put_all,
-    read_log,
 )
 from support.store_files import StoreFiles
-from support.stream_run import StreamRun, flat, places_of
+from support.stream_run import StreamRun, flat, places_of, sorted_places
 
-MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
 ALL = {"startingOffsets": "earliest"}
 LOG_FILE_BYTES_OF_CUT = 4096
-
-
-@pytest.fixture(params=[*MODES, "entries"])
-def mode(request, monkeypatch):
-    """Options of either way to follow a store; queues are looked at first in long batches."""
-    if request.param == "entries":
-        monkeypatch.setattr(live_queues, "LONG_BYTES", 0)
-    return MODES.get(request.param, MODES["queues"])
-
-
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "store"
-
-
-def sorted_places(batches):
-    return sorted(places_of(flat(batches)))
 
 
 def tolerant(root, run, **options):
@@ -518,17 +499,11 @@ def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch
 # --- damage -------------------------------------------------------------------------------------
 
 
-def flip(root, offset):
-    """Flip a bit that a checksum covers."""
-    byte = read_log(root, offset + 90, 1)
-    overwrite(root, offset + 90, bytes([byte[0] ^ 1]))
-
-
 @pytest.mark.parametrize("row", [15, 35, 79])
 def test_damage_is_an_error_or_left_out_as_asked(root, mode, row, caplog):
     put = build_store(root, 80, Clock(), body_size=500)
     assert put[15] < LOG_FILE_BYTES < put[35] < put[79]
-    flip(root, put[row])
+    flip_body(root, put[row])
     rest = [at for at in put if at != put[row]]
     if row < 79:
         with pytest.raises(StoreDamagedError, match=f"physical offset {put[row]}"):
@@ -557,8 +532,8 @@ def test_a_damaged_record_at_the_saved_place_is_told_from_nothing(root, mode):
     run.drain()
     with open_store(root, clock) as store:
         later = put_all(store, messages(20, first=50), clock)
-    flip(root, put[-1])
-    flip(root, put[-2])
+    flip_body(root, put[-1])
+    flip_body(root, put[-2])
     with pytest.raises(StoreError, match=r"found no record \(body CRC"):
         run.batch()
     again = tolerant(root, run, **mode)

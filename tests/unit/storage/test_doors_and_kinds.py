@@ -32,13 +32,12 @@ from rocketstore.storage.store import BaseStore
 from rocketstore.units import QueueKey
 from support.audit_runs import audited
 from support.clock import START_MS, Clock
-from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.rebuild_runs import rebuilt_here
 from support.sink_parts import CONFIG, rows, sink_options, stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 KINDS = ("plain", "memory", "batch")
@@ -46,12 +45,6 @@ ON_DISK = ("plain", "batch")
 T = "t"
 BODIES = [b"a", b"b", b"c"]
 IN_MEMORY = "is a memory topic: only the program that keeps it puts there"
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory
 
 
 def open_store(root: Path, kind: str = "", **more: Any) -> MessageStore:

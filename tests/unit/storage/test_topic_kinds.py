@@ -19,20 +19,12 @@ from rocketstore.storage.store import BaseStore
 from support.clock import START_MS, Clock
 from support.faulty_disk import FaultyDisk
 from support.inside import parts_of
-from support.memory import memory_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 KINDS = ("memory", "batch")
 REFUSED = PutMessageStatus.SERVICE_NOT_AVAILABLE
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as directory:
-        yield directory
 
 
 def config_of(**settings: Any) -> StoreConfig:

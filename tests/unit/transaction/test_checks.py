@@ -33,7 +33,6 @@ from support.small_store import CONFIG
 from support.transaction_stores import Killed, TransactionStores, all_of, ended, halves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 ORDERS = QueueKey("orders", 3)
@@ -52,14 +51,6 @@ class Producer:
     def __call__(self, half: StoredMessage) -> CheckAnswer | None:
         self.asked.append(half)
         return self.answer
-
-
-@pytest.fixture
-def stores() -> Iterator[TransactionStores]:
-    with memory_directory() as root:
-        opened = TransactionStores(root)
-        yield opened
-        opened.store.abandon()
 
 
 def turn(stores: TransactionStores, producer: Producer, after_s: int = 60) -> int:

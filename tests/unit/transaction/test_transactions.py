@@ -28,12 +28,10 @@ from rocketstore.transaction.records import HALF, OP, op_record
 from rocketstore.units import QueueKey
 from support.clock import START_MS
 from support.interrupts import InterruptAt
-from support.memory import memory_directory
 from support.small_store import CONFIG
 from support.transaction_stores import Killed, TransactionStores, all_of, ended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from rocketstore import PutResult
@@ -43,14 +41,6 @@ MESSAGE = Message(
     topic="orders", body=b"o-17", keys="o-17", tags="created", properties={"a": "1"},
     flag=7, reconsume_times=2, born_timestamp_ms=START_MS - 5, unique_key="K1",
 )  # fmt: skip
-
-
-@pytest.fixture
-def stores() -> Iterator[TransactionStores]:
-    with memory_directory() as root:
-        opened = TransactionStores(root)
-        yield opened
-        opened.store.abandon()
 
 
 @pytest.mark.parametrize("topic", [DELAY_TOPIC, HALF.topic])

@@ -1,18 +1,11 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
 import io.netty.channel.ChannelInboundHandlerAdapter;
 import io.netty.channel.embedded.EmbeddedChannel;
-import java.io.BufferedReader;
-import java.io.FileDescriptor;
-import java.io.FileOutputStream;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.net.BindException;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.HashMap;
@@ -29,7 +22,6 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.compression.CompressorFactory;
 import org.apache.rocketmq.common.message.MessageAccessor;
-import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
@@ -63,29 +55,7 @@ public final class NewerStores {
     private MessageStore store;
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream answers =
-            new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
-        System.setOut(System.err);
-        BufferedReader lines =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        NewerStores stores = new NewerStores();
-        String line;
-        while ((line = lines.readLine()) != null) {
-            JSONObject command = JSON.parseObject(line);
-            JSONObject answer = new JSONObject();
-            try {
-                stores.run(command, answer);
-                answer.put("ok", true);
-            } catch (Throwable failure) {
-                failure.printStackTrace();
-                answer.put("ok", false);
-                answer.put("error", failure.toString());
-            }
-            answers.println(answer.toJSONString());
-            if ("exit".equals(command.getString("cmd"))) {
-                System.exit(0);
-            }
-        }
+        Lines.serve(new NewerStores()::run);
     }
 
     private void run(JSONObject command, JSONObject answer) throws Exception {

@@ -21,6 +21,7 @@ from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.index.pread_index import PreadIndex
 from support.clock import Clock
 from support.dispatch_parts import INDEX_LAYOUT, DispatchParts
+from support.failing_disk import RecordingDisk
 from support.golden_stores import golden_store
 from support.index_answers import candidates
 from support.index_answers import find as find_in
@@ -398,18 +399,6 @@ def test_a_first_item_that_is_left_alone_is_as_old_as_its_file(tmp_path):
 
 
 # --- durability -----------------------------------------------------------------------------------
-
-
-class RecordingDisk(Disk):
-    def __init__(self):
-        self.synced = []
-        self.fails = False
-
-    def fdatasync(self, descriptor, path):
-        if self.fails:
-            raise OSError(5, "broken")
-        self.synced.append(path.name)
-        super().fdatasync(descriptor, path)
 
 
 def test_a_flush_syncs_the_newest_file_long_before_it_is_full(tmp_path):

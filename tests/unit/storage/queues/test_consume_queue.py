@@ -22,27 +22,13 @@ from rocketstore.storage.queues.pread_queue import PreadQueue
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
-from support.failing_disk import FailingDisk
+from support.failing_disk import FailingDisk, RecordingDisk
 from support.golden_stores import golden_store
 from support.mapped_bytes import is_read_at_random
 from support.oracle.codecs import encode_entry
 from support.patience import PATIENCE_S
 
 KEY = QueueKey("TopicTest", 0)
-
-
-class RecordingDisk(Disk):
-    """Remembers which files were synced; fails when told to."""
-
-    def __init__(self):
-        self.synced = []
-        self.fails = False
-
-    def fdatasync(self, descriptor, path):
-        if self.fails:
-            raise OSError(5, "broken")
-        self.synced.append(path.name)
-        super().fdatasync(descriptor, path)
 
 
 def no_copy(*_):
