@@ -35,6 +35,11 @@ class AtOnce:
     def post(self, work: Callable[[], object]) -> None:
         work()
 
+    run = post
+
+    def paced(self, _interval_s: float, work: Callable[[], object]) -> Callable[[], None]:
+        return lambda: self.post(work)
+
     def every(self, _interval_s: float, work: Callable[[], object]) -> None:
         pass
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from support.patience import PATIENCE_S
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.services import StoreServices
     from rocketstore.storage.store import BaseStore
@@ -18,3 +23,13 @@ def parts_of(store: BaseStore) -> StoreParts:
 def services_of(store: BaseStore) -> StoreServices:
     """Return the threads of an open store, as they flush, dispatch and clean up."""
     return store._services
+
+
+def wait_until_led(store: BaseStore, due: Callable[[], object]) -> None:
+    """Wait until the dispatching thread sleeps, and the next append calls `due`."""
+    log, until = parts_of(store).log, time.monotonic() + PATIENCE_S
+    dispatch = services_of(store).dispatch
+    assert due == (dispatch._led_by or dispatch._bell.ring)
+    while log.end.look_at or log._ring != due:
+        assert time.monotonic() < until
+        time.sleep(0.001)

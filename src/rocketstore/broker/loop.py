@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -36,6 +37,7 @@ class Loop:
 
     def __init__(self, puts: AsyncPuts) -> None:
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._puts = puts
         self._given: deque[Callable[[], object]] = deque()
         self._is_woken = False
@@ -49,6 +51,32 @@ class Loop:
             self._is_woken = True
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._do_given)
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do something at once on the loop, or have it done there."""
+        if threading.get_ident() == self._thread:
+            work()
+        else:
+            self.post(work)
+
+    def paced(self, interval_s: float, work: Callable[[], object]) -> Callable[[], None]:
+        """Return what has something done on the loop soon, but no oftener than at an interval."""
+        next_s = 0.0
+
+        def turn() -> None:
+            nonlocal next_s
+            next_s = self._loop.time() + interval_s
+            self._given.append(work)
+            self._do_given()
+
+        def soon() -> None:
+            left_s = next_s - self._loop.time()
+            if left_s > 0:
+                self._loop.call_later(left_s, turn)
+            else:
+                turn()
+
+        return lambda: self.post(soon)
 
     def _do_given(self) -> None:
         self._is_woken = False  # what is given from now on wakes again

@@ -1,7 +1,8 @@
 """Pulls: a page of a queue, or a wait for one (code 11).
 
 A pull that finds nothing new and may wait is held (`held_pulls`); a message that dispatch has
-entered into its queue wakes it. While nothing is held, dispatch has no listener to tell.
+entered into its queue wakes it. While any is held the loop dispatches itself, at most once a
+millisecond: to wake a thread for it costs more. While nothing is held, nobody is to be told.
 
 Law: the checks stand in 4.9's order. A pull is held once: woken, it is answered with whatever there
 is.
@@ -61,6 +62,7 @@ _CODES: Final = {
 _log: Final = get_logger(__name__)
 
 SWEEP_S: Final = 0.05  # between looks at the held pulls whose turn it is
+DISPATCH_S: Final = 0.001  # between rounds of dispatch while any is held
 
 
 class Pulling:
@@ -80,6 +82,7 @@ class Pulling:
         self._offsets = store.consumer_offsets
         self._keeps_offsets = store.config.broker_role is not BrokerRole.SLAVE
         self._is_listening = self._ends = False
+        self._due = loop.paced(DISPATCH_S, store.dispatch)
         self.held = HeldPulls()
         self.given = GivenCounts(monotonic)
         loop.every(SWEEP_S, self.sweep)
@@ -244,6 +247,7 @@ class Pulling:
         if not self._is_listening:
             self._is_listening = True
             self._store.add_listener(self._note_arrival, self.held)
+            self._store.lead_dispatch(self._due)
         # A message that came after the page was read has woken no pull.
         if self._store.max_offset(header.topic, header.queue_id) > header.queue_offset:
             self.held.remove(pull)
@@ -261,8 +265,8 @@ class Pulling:
         pull.call.answer(answer)
 
     def _note_arrival(self, arrival: Arrival) -> None:
-        """Take note, on the dispatching thread, of a message that can be read."""
-        self._loop.post(lambda: self._wake(arrival))
+        """Take note, on whatever thread dispatches, of a message that can be read."""
+        self._loop.run(lambda: self._wake(arrival))
 
     def _wake(self, arrival: Arrival) -> None:
         for pull in self.held.woken_by(arrival):
@@ -276,8 +280,12 @@ class Pulling:
     def listen_no_more(self) -> None:
         """Let dispatch go on without a listener while nothing is held."""
         if self._is_listening and not self.held:
-            self._is_listening = False
-            self._store.remove_listener(self._note_arrival)
+            self._listen_no_more()
+
+    def _listen_no_more(self) -> None:
+        self._is_listening = False
+        self._store.lead_dispatch(None)
+        self._store.remove_listener(self._note_arrival)
 
     def disconnected(self, peer: Peer) -> None:
         """Forget the pulls of a connection."""
@@ -292,7 +300,7 @@ class Pulling:
         self._ends = True
         for pull in self.held.take_all():
             pull.call.answer(_refused_at_the_end())
-        self._store.remove_listener(self._note_arrival)
+        self._listen_no_more()
 
 
 def _place(header: PullHeader, tags: str) -> tuple[str, int, int, int, str]:

@@ -31,6 +31,7 @@ cdef class RowDispatch:
     cdef Py_ssize_t slot_count, delay_count
     cdef long long slot_limit, item_limit
     cdef bint is_indexed
+    cdef public bint is_guest
     cpdef dispatch(self, const unsigned char[::1] buffer, long long[:, ::1] cols)
     @cython.locals(at=Py_ssize_t, end=Py_ssize_t, limit=Py_ssize_t, count=Py_ssize_t, batch=int, verdict=int)
     cpdef dispatch_file(
@@ -40,6 +41,7 @@ cdef class RowDispatch:
     cdef look_up_tables(self)
     cdef let_go(self)
     cdef int dispatch_rows(self) except -1 nogil
+    cdef decider(self)
     cdef void prefetch_text(self, Py_ssize_t number) noexcept nogil
     @cython.locals(
         gives_way=cython.bint, is_entered=cython.bint, code=cython.longlong, ahead_ms=cython.longlong, found=int

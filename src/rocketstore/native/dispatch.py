@@ -38,6 +38,10 @@ if not cython.compiled:
 _MAX_QUEUE_OFFSET = MAX_QUEUE_OFFSET
 
 
+class NotHereError(Exception):
+    """A guest came to a record that asks for a decision, which may make a file."""
+
+
 def is_in_file(queue: Numbers, at: int) -> bool:
     """Return whether the file that is mapped for a queue holds the entry at a byte position."""
     return queue[QueueColumn.FILE_START] <= at and at + _ENTRY_SIZE <= queue[QueueColumn.FILE_STOP]
@@ -83,7 +87,8 @@ class RowDispatch:
     `decisions` (``EntryDecisions``) handles rare cases. `delays_ms` has the delay of each level
     from index 1 on, none when it is shorter than two. `cursor` is the row that is being
     dispatched, of `count` rows of its batch. A delay counts from the store time, and from `now_ms`
-    where that is earlier: store times never go back, and so may be ahead of the clock.
+    where that is earlier: store times never go back, and so may be ahead of the clock. For a thread
+    that `is_guest`, and may not wait for a disk, nothing is decided: `NotHereError`.
     """
 
     count: int
@@ -98,6 +103,7 @@ class RowDispatch:
         self.index_items = self.last_store_timestamp_ms = self.cursor = 0
         self.tables_kept: Any = None
         self.now_ms = (1 << 63) - 1
+        self.is_guest = False
 
     def dispatch(self, buffer: Bytes, cols: Numbers) -> None:
         """Dispatch all rows of `cols`, whose bytes are in `buffer`; ``cursor`` says how many were.
@@ -166,7 +172,7 @@ class RowDispatch:
             self.enter(row)
             if row[Column.CALLS_FOR] & CallsFor.EXTRA_ENTRIES:
                 with cython.gil:
-                    self.decisions.enter_extra_queues(self.cursor, self.count)
+                    self.decider().enter_extra_queues(self.cursor, self.count)
                     self.look_up_tables()
             if self.is_indexed:
                 self.put_keys(row)
@@ -176,6 +182,12 @@ class RowDispatch:
                 self.last_store_timestamp_ms, row[Column.STORE_TIMESTAMP]
             )
         return 0
+
+    def decider(self) -> Any:
+        """Return who decides about a record."""
+        if self.is_guest:
+            raise NotHereError
+        return self.decisions
 
     def prefetch_text(self, number: int) -> None:
         """Prefetch the text of a row that comes soon: another core may have read it."""
@@ -193,7 +205,7 @@ class RowDispatch:
             return 0
         if row[Column.SYS_FLAG] & _INNER_BATCH:
             with cython.gil:
-                is_entered = self.decisions.enter_batch(self.cursor)
+                is_entered = self.decider().enter_batch(self.cursor)
             if is_entered:
                 return 0
         number = self.ready_queue(row)
@@ -209,11 +221,11 @@ class RowDispatch:
             code -= ahead_ms - ahead_ms % 1000
         if queue[QueueColumn.IS_EXTENDED]:
             with cython.gil:
-                code = self.decisions.extended_code(self.cursor, code)
+                code = self.decider().extended_code(self.cursor, code)
         found = put_entry(queue, at, physical, size, code, False)
         if found == PutEntry.REFUSED:
             with cython.gil:
-                gives_way = self.decisions.gives_way(self.cursor)
+                gives_way = self.decider().gives_way(self.cursor)
             if gives_way:
                 found = put_entry(queue, at, physical, size, code, True)
         self.entries_written += found == PutEntry.WRITTEN
@@ -227,7 +239,7 @@ class RowDispatch:
             number = find_queue(self.slots, self.slot_count, self.topics, self.data, row)
             if number < 0:
                 with cython.gil:
-                    is_answered = self.decisions.take_in_queue(self.cursor)
+                    is_answered = self.decider().take_in_queue(self.cursor)
                     self.look_up_tables()
                 continue
             queue = view.queue_at(self.queues, number)
@@ -238,13 +250,13 @@ class RowDispatch:
                 or offset * _ENTRY_SIZE > queue[QueueColumn.NEXT]
             ):
                 with cython.gil:
-                    is_answered = self.decisions.fill_gap(self.cursor, self.count)
+                    is_answered = self.decider().fill_gap(self.cursor, self.count)
                     self.look_up_tables()
                 continue
             if is_in_file(queue, offset * _ENTRY_SIZE):
                 return number
             with cython.gil:
-                is_answered = self.decisions.map_queue_file(self.cursor)
+                is_answered = self.decider().map_queue_file(self.cursor)
                 self.look_up_tables()
         return -1
 
@@ -287,6 +299,7 @@ class RowDispatch:
     def roll_index(self) -> int:
         """Have an index file that takes items."""
         with cython.gil:
+            self.decider()
             self.index.roll()
             self.look_up_tables()
         return 0

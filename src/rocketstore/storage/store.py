@@ -339,6 +339,14 @@ class BaseStore(Reader):
         """Stop calling `listener`."""
         self._parts.dispatcher.board.remove_listener(listener)
 
+    def lead_dispatch(self, due: Callable[[], None] | None) -> None:
+        """Have puts call `due`, on any thread, and then `dispatch` soon; None ends that."""
+        self._services.dispatch.lead(due)
+
+    def dispatch(self) -> None:
+        """Dispatch what a few puts left, for one that leads; what takes longer its thread does."""
+        self._services.dispatch.turn()
+
     # --- durability -----------------------------------------------------------------------------
 
     def flush(self) -> None:

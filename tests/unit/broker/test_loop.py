@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
+from itertools import pairwise
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from rocketstore.broker.loop import Loop
@@ -12,6 +14,7 @@ from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import Call
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from support.broker_desk import Peer
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,3 +74,39 @@ def test_work_that_fails_does_not_end_what_comes_after_it() -> None:
         loop.post(lambda: call.answer(reply()))
 
     assert [answer.code for answer in heard(use)] == [0]
+
+
+def test_paced_work_is_done_at_once_and_then_no_oftener_than_at_its_interval() -> None:
+    times: list[float] = []
+
+    async def main() -> None:
+        loop = Loop(Puts())  # type: ignore[arg-type]
+        clock = asyncio.get_running_loop()
+        soon = loop.paced(0.05, lambda: times.append(clock.time()))
+        began = clock.time()
+        soon()
+        await asyncio.sleep(0)
+        assert len(times) == 1
+        while len(times) < 3:
+            assert clock.time() < began + PATIENCE_S
+            await asyncio.to_thread(soon)
+            await asyncio.sleep(0.05)
+        loop.close()
+
+    asyncio.run(main())
+    assert all(later - earlier >= 0.049 for earlier, later in pairwise(times))
+
+
+def test_work_is_done_at_once_on_the_loop_and_later_from_another_thread() -> None:
+    threads: list[int] = []
+
+    async def main() -> None:
+        loop = Loop(Puts())  # type: ignore[arg-type]
+        loop.run(lambda: threads.append(get_ident()))
+        assert len(threads) == 1
+        await asyncio.to_thread(loop.run, lambda: threads.append(get_ident()))
+        await asyncio.sleep(0)
+        loop.close()
+
+    asyncio.run(main())
+    assert threads == [get_ident()] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from threading import Semaphore, get_ident
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from rocketstore import Message
 from rocketstore.broker.held_pulls import LOOK_MS
 from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
-from support.broker_desk import Desk, Peer
-from support.inside import parts_of
+from support.broker_desk import AtOnce, Desk, Peer
+from support.inside import parts_of, services_of, wait_until_led
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.remoting.command import Command
@@ -109,6 +112,44 @@ def test_held_pulls_are_looked_at_each_in_its_turn(orders: Desk) -> None:
         assert held.due(orders.clock.now_ms, end) == []
         assert len(looked) - before <= 5
     assert len(looked) == 20
+
+
+class Leading(AtOnce):
+    """Takes note when a round of dispatch is due, and of the threads on which it heard of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due = Semaphore(0)
+        self.threads: list[int] = []
+
+    def paced(self, _interval_s: float, _work: Callable[[], object]) -> Callable[[], None]:
+        return self.due.release
+
+    def run(self, work: Callable[[], object]) -> None:
+        self.threads.append(get_ident())
+        work()
+
+
+def test_while_a_pull_is_held_the_loop_dispatches(tmp_path: Path) -> None:
+    loop = Leading()
+    desk = Desk(tmp_path, loop=lambda _store: loop)
+    desk.send("orders")
+    assert desk.store.wait_dispatched(timeout_s=PATIENCE_S)
+    assert not loop.due.acquire(blocking=False)
+    assert pull(desk, queueOffset=1) is None
+    wait_until_led(desk.store, loop.due.release)
+    for _ in range(3):
+        desk.send("orders")
+    assert loop.due.acquire(timeout=PATIENCE_S)
+    desk.store.dispatch()
+    assert desk.store.wait_for("orders", 0, 3, PATIENCE_S)
+    assert desk.store.wait_until(lambda: bool(desk.peer.last.body), PATIENCE_S)
+    assert len(loop.threads) == 1  # who was answered hears of no more
+    desk.table.pulling.listen_no_more()
+    wait_until_led(desk.store, services_of(desk.store).dispatch._bell.ring)
+    desk.send("orders")
+    assert desk.store.wait_for("orders", 0, 4, PATIENCE_S)
+    desk.close()
 
 
 def test_short_polling_holds_a_pull_for_its_own_time(tmp_path: Path) -> None:

@@ -9,16 +9,21 @@ or waiter, so that the puts of a busy writer share a round and none of them wake
 then it sleeps until the next append rings.
 Messages that wait for a sync, which does not ring, are looked for after growing pauses.
 
+A loop that puts may lead: the append calls it, and it does the round itself (`lead`, `turn`). The
+thread does what takes longer: files to be made, many bytes, errors.
+
 How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a millisecond between rounds.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from rocketstore.events import get_logger
 from rocketstore.storage.threads import Bell, OnDeath, ServiceThread
+from rocketstore.units import KiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +42,9 @@ GATHERING_PAUSE_S: Final = 0.001
 """Pause after a round whose arrivals were told: the next one tells of more, for one waking."""
 
 LONGEST_IDLE_PAUSE_S: Final = 0.064
+
+MOST_IN_A_TURN_BYTES: Final = 256 * KiB
+"""More is left to the thread: some millisecond of work."""
 
 FIRST_RETRY_PAUSE_S: Final = 0.01
 LONGEST_RETRY_PAUSE_S: Final = 1.0
@@ -83,6 +91,8 @@ class DispatchService:
     def __post_init__(self) -> None:
         self.health = _WELL
         self._bell = Bell()
+        self._round = threading.Lock()
+        self._led_by: Callable[[], None] | None = None
         self._idle_rounds = 0
         self.thread = ServiceThread(
             "rocketstore-dispatch", self._run, wake=self._bell.ring, on_death=self.on_death
@@ -98,6 +108,35 @@ class DispatchService:
         self._bell.ring()
         return self.dispatcher.board.wait_until(is_true, timeout_s)
 
+    # --- by a loop that leads ---------------------------------------------------------------------
+
+    def lead(self, due: Callable[[], None] | None) -> None:
+        """Have appends call `due`, on any thread, for a `turn` soon; None lets the thread do all."""
+        self._led_by = due
+        self._bell.ring()
+
+    def turn(self) -> None:
+        """Do a round on this thread, or leave it to the own one."""
+        if self._round.acquire(blocking=False):
+            try:
+                is_done = self._is_turn_done()
+            finally:
+                self._round.release()
+            if is_done:
+                return
+        self._bell.ring()
+
+    def _is_turn_done(self) -> bool:
+        if self.dispatcher.behind_bytes > MOST_IN_A_TURN_BYTES or not self.health.is_well:
+            return False
+        try:
+            self.dispatcher.run_once(as_guest=True)
+        except BaseException:  # noqa: BLE001 - a file is needed; or the thread meets it, and says so
+            return False
+        return self.log is not None and self._is_idle(self.log)
+
+    # --- by the thread ----------------------------------------------------------------------------
+
     def _run(self) -> None:
         while not self.thread.stopping.is_set():
             pause_s = self.pause_after(self.run_once())
@@ -107,7 +146,8 @@ class DispatchService:
     def run_once(self) -> bool | None:
         """Do one round; return whether there was a record, None when it failed."""
         try:
-            was_busy = self.dispatcher.run_once()
+            with self._round:
+                was_busy = self.dispatcher.run_once()
         except BaseException as error:  # noqa: BLE001 - the thread outlives everything (K-R4)
             self._note_failure(error)
             return None
@@ -124,9 +164,10 @@ class DispatchService:
         board = self.dispatcher.board
         if outcome:
             self._idle_rounds = 0
-            return GATHERING_PAUSE_S if board.listeners else 0.0
+            return GATHERING_PAUSE_S if board.listeners and self._led_by is None else 0.0
         self._idle_rounds += 1
-        if self._idle_rounds > 1 and self.log is not None and self._is_idle(self.log):
+        may_sleep = self._idle_rounds > 1 or self._led_by is not None
+        if may_sleep and self.log is not None and self._is_idle(self.log):
             return _UNTIL_RUNG
         pause_s = IDLE_PAUSE_S if board.listeners or board.changes else UNWATCHED_PAUSE_S
         return float(min(pause_s * 2 ** min(self._idle_rounds - 1, 10), LONGEST_IDLE_PAUSE_S))
@@ -136,7 +177,7 @@ class DispatchService:
         dispatched = self.dispatcher.dispatched_offset
         if dispatched < log.max_offset:
             return False
-        log.ring_at_next_append(self._bell.ring)
+        log.ring_at_next_append(self._led_by or self._bell.ring)
         # Messages that were put before the bell was set are seen here.
         return dispatched >= log.max_offset
 

@@ -279,17 +279,20 @@ class Dispatcher:
 
     # --- dispatching ----------------------------------------------------------------------------
 
-    def run_once(self) -> bool:
+    def run_once(self, *, as_guest: bool = False) -> bool:
         """Dispatch everything that may be dispatched; return whether there was a record.
 
-        After an error (a file could not be made) the next call goes on at the same record.
+        After an error (a file could not be made) the next call goes on at the same record. A guest
+        gets one, `NotHereError`, at a record that asks for a decision.
         """
         limit = self._readable_limit()
         if self.dispatched_offset >= limit:
             return False
+        self._loop.is_guest = as_guest
         try:
             self._dispatch_to(limit)
         finally:
+            self._loop.is_guest = False
             self.board.wake()
         return True
 
@@ -408,22 +411,20 @@ class Dispatcher:
     def _announce(self, columns: RecordColumns, done: int) -> None:
         """Report the first rows to the listeners, for each queue in which one got its entry.
 
-        Who hears of a queue is asked once a batch. A listener that comes later looks at the end of
-        its queue first, and finds there what the batch entered.
+        Who hears of a queue is asked for each: a listener may have heard enough. One that comes
+        later looks at the end of its queue first, and finds there what the batch entered.
         """
         decisions, board, data = self._decisions, self.board, columns.buffer.data
-        known: dict[tuple[bytes, int], tuple[QueueKey, list[ArrivalListener]]] = {}
+        known: dict[tuple[bytes, int], QueueKey] = {}
         for number, row in enumerate(columns.cols[:done, _TOLD].tolist()):
             topic_at, topic_size, queue_id, offset, calls_for, physical, tags, stored_ms = row
             place = bytes(data[topic_at : topic_at + topic_size]), queue_id
-            if place not in known:
-                key = decisions.key_of(number)
-                known[place] = key, board.who_hears(key)
-            targets = [(*known[place], offset)]
+            key = known.get(place) or known.setdefault(place, decisions.key_of(number))
+            targets = [(key, offset)]
             if calls_for & _EXTRA_ENTRIES:
-                extra = decisions.extra_offsets(number) or ()
-                targets += [(key, board.who_hears(key), its_offset) for key, its_offset in extra]
-            for key, listeners, offset in targets:
+                targets += decisions.extra_offsets(number) or ()
+            for key, offset in targets:
+                listeners = board.who_hears(key)
                 if not listeners:
                     continue
                 queue = self._table.readable(key)
