@@ -111,7 +111,7 @@ class DispatchService:
     # --- by a loop that leads ---------------------------------------------------------------------
 
     def lead(self, due: Callable[[], None] | None) -> None:
-        """Have appends call `due`, on any thread, for a `turn` soon; None lets the thread do all."""
+        """Have an append call `due`, on any thread, for a `turn`; None lets the thread do all."""
         self._led_by = due
         self._bell.ring()
 
