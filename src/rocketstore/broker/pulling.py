@@ -82,7 +82,7 @@ class Pulling:
         self._offsets = store.consumer_offsets
         self._keeps_offsets = store.config.broker_role is not BrokerRole.SLAVE
         self._is_listening = self._ends = False
-        self._due = loop.paced(DISPATCH_S, store.dispatch)
+        self._due = loop.paced(DISPATCH_S, store.dispatching.turn)
         self.held = HeldPulls()
         self.given = GivenCounts(monotonic)
         loop.every(SWEEP_S, self.sweep)
@@ -247,7 +247,7 @@ class Pulling:
         if not self._is_listening:
             self._is_listening = True
             self._store.add_listener(self._note_arrival, self.held)
-            self._store.lead_dispatch(self._due)
+            self._store.dispatching.lead(self._due)
         # A message that came after the page was read has woken no pull.
         if self._store.max_offset(header.topic, header.queue_id) > header.queue_offset:
             self.held.remove(pull)
@@ -284,7 +284,7 @@ class Pulling:
 
     def _listen_no_more(self) -> None:
         self._is_listening = False
-        self._store.lead_dispatch(None)
+        self._store.dispatching.lead(None)
         self._store.remove_listener(self._note_arrival)
 
     def disconnected(self, peer: Peer) -> None:

@@ -60,8 +60,8 @@ class BaseStore(Reader):
         What recovery found and did when the store was opened.
     problems
         Faults of files that were found at opening.
-    statistics
-        Counters.
+    statistics, dispatching
+        Counters; and what dispatches, which a loop may lead (`DispatchService`).
     running_flags
         Why puts or gets are refused at the moment.
     replicated_log
@@ -97,7 +97,7 @@ class BaseStore(Reader):
         self.clock, self.disk, self.problems = parts.clock, parts.disk, parts.problems
         self.recovery, self.running_flags = parts.recovery, parts.flags
         self._parts, self._writer, self.extra_queues = parts, own.writer, own.writer.extra_queues
-        self._put_at_once = own.writer.put_at_once
+        self._put_at_once, self.dispatching = own.writer.put_at_once, own.dispatch
         self._put_prepared_at_once = own.writer.put_prepared_at_once
         self.transient_pool, self.attached = own.committer, own.attached
         self.statistics, self.replicated_log = own.statistics, ReplicatedLog(parts, own)
@@ -339,14 +339,6 @@ class BaseStore(Reader):
         """Stop calling `listener`."""
         self._parts.dispatcher.board.remove_listener(listener)
 
-    def lead_dispatch(self, due: Callable[[], None] | None) -> None:
-        """Have puts call `due`, on any thread, and then `dispatch` soon; None ends that."""
-        self._services.dispatch.lead(due)
-
-    def dispatch(self) -> None:
-        """Dispatch what a few puts left, for one that leads; what takes longer its thread does."""
-        self._services.dispatch.turn()
-
     # --- durability -----------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -394,7 +386,7 @@ class BaseStore(Reader):
     @property
     def dispatch_health(self) -> DispatchHealth:
         """Whether dispatch works, and what keeps it from working."""
-        return self._services.dispatch.health
+        return self.dispatching.health
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue will get."""

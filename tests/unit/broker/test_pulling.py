@@ -141,7 +141,7 @@ def test_while_a_pull_is_held_the_loop_dispatches(tmp_path: Path) -> None:
     for _ in range(3):
         desk.send("orders")
     assert loop.due.acquire(timeout=PATIENCE_S)
-    desk.store.dispatch()
+    desk.store.dispatching.turn()
     assert desk.store.wait_for("orders", 0, 3, PATIENCE_S)
     assert desk.store.wait_until(lambda: bool(desk.peer.last.body), PATIENCE_S)
     assert len(loop.threads) == 1  # who was answered hears of no more

@@ -131,15 +131,15 @@ def test_put_on_any_thread_is_due_once_and_dispatched_by_a_turn(tmp_path):
     with MessageStore.open(tmp_path, StoreConfig.small()) as store:
         store.put(Message(topic="orders", body=b"first"))
         assert store.wait_dispatched(timeout_s=PATIENCE_S)
-        store.lead_dispatch(asked.release)
+        store.dispatching.lead(asked.release)
         for number in range(1, 6):
             wait_until_led(store, asked.release)
             putter = threading.Thread(target=store.put, args=(Message(topic="orders", body=b"x"),))
             putter.start()
             assert asked.acquire(timeout=PATIENCE_S)
             putter.join()
-            store.dispatch()
+            store.dispatching.turn()
             assert store.wait_for("orders", 0, number, PATIENCE_S)
-        store.lead_dispatch(None)
+        store.dispatching.lead(None)
         store.put(Message(topic="orders", body=b"last"))
         assert store.wait_for("orders", 0, 6, PATIENCE_S)
