@@ -1,7 +1,8 @@
 """Locks of queues, by which orderly consumers keep others away (codes 41 and 42).
 
 Law: a queue is one client's at a time, until it says so or was silent for `LOCK_LIFE_MS`. Neither a
-pull nor an offset asks for the lock: clients keep to it.
+pull nor an offset asks for the lock: clients keep to it. Locks whose life is over are let go of,
+and there are never more than `MOST_LOCKS`, whatever groups a client makes up; in 4.9 they stay.
 
 How derived: RebalanceLockManager and AdminBrokerProcessor.lockBatchMQ of 4.9 (broker specification,
 section 2.6).
@@ -9,6 +10,7 @@ section 2.6).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 LOCK_LIFE_MS: Final = 60_000
 """rocketmq.broker.rebalance.lockMaxLiveTime; clients lock again every 20 s."""
+
+MOST_LOCKS: Final = 100_000
+"""Of all groups; beyond it no queue is given that nobody has."""
 
 
 class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,11 +51,11 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """The locks, by group and queue."""
+    """The locks, by group and queue; those that were renewed last come last."""
 
     def __init__(self, monotonic: Callable[[], int]) -> None:
         self._monotonic = monotonic
-        self._locks: dict[str | None, dict[MessageQueue, _Lock]] = {}
+        self._locks: OrderedDict[tuple[str | None, MessageQueue], _Lock] = OrderedDict()
 
     def rows(self) -> list[Row]:
         """Return what is served."""
@@ -63,22 +68,25 @@ class QueueLocks:
         """Give a client those of the queues that are free, or its own already."""
         wanted = decode_body(call.command.body, _LockBody)
         now_ms = self._monotonic()
-        locks = self._locks.setdefault(wanted.consumer_group, {})
+        while self._locks and now_ms - next(iter(self._locks.values())).since_ms > LOCK_LIFE_MS:
+            self._locks.popitem(last=False)
         given = []
         for queue in wanted.mq_set:
-            held = locks.get(queue)
-            is_free = held is None or now_ms - held.since_ms > LOCK_LIFE_MS
+            key = wanted.consumer_group, queue
+            held = self._locks.get(key)
+            is_free = held is None and len(self._locks) < MOST_LOCKS
             if is_free or (held is not None and held.client_id == wanted.client_id):
-                locks[queue] = _Lock(wanted.client_id, now_ms)
+                self._locks[key] = _Lock(wanted.client_id, now_ms)
+                self._locks.move_to_end(key)
                 given.append(queue)
         return reply(body=encode_body({"lockOKMQSet": given}))
 
     def unlock(self, _header: Header, call: Call) -> Command:
         """Take back a client's locks."""
         wanted = decode_body(call.command.body, _LockBody)
-        locks = self._locks.get(wanted.consumer_group, {})
         for queue in wanted.mq_set:
-            held = locks.get(queue)
+            key = wanted.consumer_group, queue
+            held = self._locks.get(key)
             if held is not None and held.client_id == wanted.client_id:
-                del locks[queue]
+                del self._locks[key]
         return reply()

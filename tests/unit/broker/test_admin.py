@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketstore.broker.counts import DayTotals
-from rocketstore.broker.queue_locks import LOCK_LIFE_MS
+from rocketstore.broker.queue_locks import LOCK_LIFE_MS, MOST_LOCKS
 from rocketstore.format.metadata_json import SubscriptionGroupTable, TopicTable, decode_table
 from support.broker_desk import Peer
 
@@ -136,6 +136,20 @@ def test_lock_that_is_not_renewed_is_given_to_another(desk: Desk) -> None:
     assert locks("b") == 0
     desk.clock.now_ms += 1
     assert [locks("b"), locks("a")] == [1, 0]
+
+
+def test_locks_of_groups_that_are_made_up_take_no_memory_in_the_end(desk: Desk) -> None:
+    def locks(group: str, count: int) -> int:
+        queues = [{"brokerName": "b", "queueId": one, "topic": "t"} for one in range(count)]
+        body = {"consumerGroup": group, "clientId": "c", "mqSet": queues}
+        found = desk.answer(41, None, json.dumps(body).encode())
+        return len(json.loads(found.body)["lockOKMQSet"])
+
+    assert [locks("G", MOST_LOCKS - 2), locks("H", 3), locks("H", 4), locks("I", 1)] == [
+        MOST_LOCKS - 2, 2, 2, 0,
+    ]  # fmt: skip
+    desk.clock.now_ms += LOCK_LIFE_MS + 1
+    assert locks("I", 1) == 1
 
 
 def test_settings_are_told_as_a_file_has_them(desk: Desk) -> None:
