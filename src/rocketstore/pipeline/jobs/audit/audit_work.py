@@ -20,6 +20,7 @@ import numpy as np
 from rocketstore.format.batch_queue_entry import BatchEntry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, file_name, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
@@ -147,26 +148,18 @@ def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
     return as_batches(map(FactRow._asdict, rows), FACTS)
 
 
-class NamedFiles(StoredFiles):
-    """The files of a queue by the names that they must have: no directory is listed."""
-
-    def __init__(self, task: AuditTask, key: QueueKey) -> None:
-        super().__init__(task.location, (), spares_lost=True)
-        self.file_size = task.sizes.consume_queue_file_bytes
+def _files_of(task: AuditTask, key: QueueKey, offsets: Int64Array) -> StoredFiles:
+    """Return the files that have a queue's entries at some offsets, by their names, not listed."""
+    files = task.irregular_queues.get(key)
+    if files is None:
+        size, at = task.sizes.consume_queue_file_bytes, offsets * ENTRY_SIZE_BYTES
         root = files_at(task.location)[1].rstrip("/")
-        is_name = is_directory_name(key.topic)
-        self._directory = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key}" if is_name else ""
-
-    def find(self, offset: int) -> StoreFile | None:
-        """Return the file that would hold the byte at an offset."""
-        base = offset - offset % self.file_size
-        file = StoreFile(base, self.file_size, f"{self._directory}/{file_name(base)}")
-        return file if self._directory else None
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of one file, zeros where none is."""
-        left = min(size, self.file_size - offset % self.file_size)
-        return super().read(offset, size) or bytes(left)
+        # An entry may lie in two files.
+        bases = np.unique(np.append(at, at + ENTRY_SIZE_BYTES - 1) // size * size).tolist()
+        place = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key}"
+        named = [StoreFile(base, size, f"{place}/{file_name(base)}") for base in bases]
+        files = named if is_directory_name(key.topic) else []
+    return StoredFiles(task.location, files, spares_lost=True)
 
 
 class _LogReader:
@@ -244,12 +237,7 @@ class _LogReader:
         self._entries, self._held_count = [], 0
         for number, block in ExpectedEntries._make(columns).by_queue():
             key = self._numbers.key(number)
-            irregular = self._task.irregular_queues.get(key)
-            files = (
-                NamedFiles(self._task, key)
-                if irregular is None
-                else StoredFiles(self._task.location, irregular, spares_lost=True)
-            )
+            files = _files_of(self._task, key, block.queue_offset)
             found = queue_rules.entries_at(block.queue_offset, partial(padded, files))
             tags_codes = QueueFiles(self._task.location, key).extension.tags_codes
             chains = starts.searchsorted(block.entries["physical_offset"], side="right")
