@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections import Counter, defaultdict
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -237,11 +236,11 @@ def _report(
     pieces: Sequence[Piece],
     view: LogView,
 ) -> RebuildReport:
-    queues = defaultdict[str, Counter[str]](Counter)
-    for row in written:
-        if row["target"].startswith(QUEUE_TARGET):
-            sums = {name: row[name] for name in ("files", "count", "kept")}
-            queues[rebuilt_files.queue_of(row["target"])].update(sums)
+    of_queues = [row for row in written if row["target"].startswith(QUEUE_TARGET)]
+    made, kept = (
+        {rebuilt_files.queue_of(row["target"]): row[what] for row in of_queues if row[what]}
+        for what in ("files", "kept")
+    )
     damage = [one for one in view.damage if one.start < view.end]
     for start, stop in view.holes:
         if start < view.end:
@@ -251,14 +250,14 @@ def _report(
         location,
         location,
         sum(one.record_count for one in view.kept),
-        sum(row["count"] for row in queues.values()),
+        sum(row["count"] for row in of_queues),
         sum(row["refused"] for row in written) + sum(one.refused_count for one in pieces),
-        sum(1 for row in queues.values() if row["files"]),
+        len(made),
         sum(one.item_count for one in pieces),
         view.end,
         sorted(damage, key=lambda one: one.start),
-        {name: row["kept"] for name, row in sorted(queues.items()) if row["kept"]},
-        [name for name in old if not queues[name]["files"]],
+        dict(sorted(kept.items())),
+        [name for name in old if name not in made],
         None,
         0.0,
     )
