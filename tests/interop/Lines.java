@@ -6,6 +6,7 @@ import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.function.Supplier;
 
 /** What the drivers of genuine software have in common: one JSON object in, one JSON object out. */
 final class Lines {
@@ -17,13 +18,18 @@ final class Lines {
     private Lines() {
     }
 
-    /** Serves until the command {@code exit}, or until nobody asks; then the process ends. */
-    static void serve(Driver driver) throws Exception {
+    /**
+     * Serves until the command {@code exit}, or until nobody asks; then the process ends.
+     *
+     * <p>The driver is made last: what it makes may keep the output that it finds.
+     */
+    static void serve(Supplier<Driver> made) throws Exception {
         PrintStream answers =
             new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
         System.setOut(System.err); // the software's own lines must not mix with the answers
         BufferedReader lines =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        Driver driver = made.get();
         boolean goesOn = true;
         for (String line; goesOn && (line = lines.readLine()) != null; ) {
             JSONObject command = JSON.parseObject(line);

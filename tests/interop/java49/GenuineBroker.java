@@ -29,7 +29,7 @@ public final class GenuineBroker {
         // As BrokerStartup and NamesrvStartup do.
         System.setProperty(
             RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
-        Lines.serve(new GenuineBroker()::handle);
+        Lines.serve(() -> new GenuineBroker()::handle);
     }
 
     private void handle(JSONObject ask, JSONObject answer) throws Exception {

@@ -32,7 +32,7 @@ public final class BatchQueues {
     private String topic;
 
     public static void main(String[] arguments) throws Exception {
-        Lines.serve(new BatchQueues()::run);
+        Lines.serve(() -> new BatchQueues()::run);
     }
 
     private void run(JSONObject command, JSONObject answer) throws Exception {

@@ -51,7 +51,7 @@ public final class Client {
     }
 
     public static void main(String[] arguments) throws Exception {
-        Lines.serve(new Client(arguments[0])::run);
+        Lines.serve(() -> new Client(arguments[0])::run);
     }
 
     private void run(JSONObject command, JSONObject result) throws Exception {

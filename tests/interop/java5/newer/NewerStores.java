@@ -55,7 +55,7 @@ public final class NewerStores {
     private MessageStore store;
 
     public static void main(String[] arguments) throws Exception {
-        Lines.serve(new NewerStores()::run);
+        Lines.serve(() -> new NewerStores()::run);
     }
 
     private void run(JSONObject command, JSONObject answer) throws Exception {
