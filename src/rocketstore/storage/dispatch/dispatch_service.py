@@ -10,7 +10,8 @@ then it sleeps until the next append rings.
 Messages that wait for a sync, which does not ring, are looked for after growing pauses.
 
 A loop that puts may lead: the append calls it, and it does the round itself (`lead`, `turn`). The
-thread does what takes longer: files to be made, many bytes, errors.
+thread does what takes longer: files to be made, many bytes, errors, and calling listeners other
+than the loop's own.
 
 How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a millisecond between rounds.
 """
@@ -128,6 +129,8 @@ class DispatchService:
 
     def _is_turn_done(self) -> bool:
         if self.dispatcher.behind_bytes > MOST_IN_A_TURN_BYTES or not self.health.is_well:
+            return False
+        if len(self.dispatcher.board.listeners) > 1:  # a program's, which may take its time
             return False
         try:
             self.dispatcher.run_once(as_guest=True)

@@ -107,6 +107,23 @@ def test_turn_leaves_to_the_thread_what_takes_longer(parts, service, monkeypatch
     assert parts.dispatcher.behind_bytes > 0
 
 
+def test_turn_leaves_listeners_of_others_to_the_thread(parts, service):
+    told = []
+    service.lead(due)
+    left_to_thread(service)
+    parts.dispatcher.board.add_listener(lambda arrival: told.append("the loop"))
+    parts.append()
+    service.turn()
+    assert told == ["the loop"]
+    parts.dispatcher.board.add_listener(lambda arrival: told.append("a program"))
+    parts.append()
+    service.turn()
+    assert left_to_thread(service)
+    assert told == ["the loop"]
+    assert service.run_once()
+    assert sorted(told) == ["a program", "the loop", "the loop"]
+
+
 def test_turn_leaves_a_round_that_is_under_way_alone(parts, service):
     service.lead(due)
     left_to_thread(service)
