@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -21,9 +21,6 @@ from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import StoreConfig
 from rocketstore.errors import RemotingError
 from rocketstore.message_store import MessageStore
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 TRIES: Final = 5
 """How often a port is chosen: another process may take the one that was free."""
@@ -93,12 +90,7 @@ class Broker:
         """Make a topic, which the next client that looks for it finds; see `BrokerService`."""
         self._service.make_topic(topic, queue_count)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -87,11 +87,9 @@ def name_fault(topic: str) -> str | None:
         check_topic_characters(topic)
     except InvalidNameError:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    return (
-        "The specified topic is longer than topic max length."
-        if len(topic) > TOPIC_SIZE_MAX
-        else None
-    )
+    if len(topic) > TOPIC_SIZE_MAX:
+        return "The specified topic is longer than topic max length."
+    return None
 
 
 def count_fault(*counts: int) -> str | None:
@@ -108,18 +106,15 @@ def not_there(topic: str, blank: str = "") -> str:
 def first_topics(settings: BrokerSettings) -> list[TopicConfig]:
     """Return the topics that a broker has from its start (TopicConfigManager)."""
     shared = READ_WRITE | PERM_INHERIT
+    cluster, broker = settings.broker_cluster_name, settings.broker_name
     rows: list[tuple[str, int, int]] = [
         (SELF_TEST, 1, READ_WRITE),
         (BENCHMARK, 1024, READ_WRITE),
-        (
-            settings.broker_cluster_name,
-            16,
-            shared if settings.cluster_topic_enable else PERM_INHERIT,
-        ),
-        (settings.broker_name, 1, shared if settings.broker_topic_enable else PERM_INHERIT),
+        (cluster, 16, shared if settings.cluster_topic_enable else PERM_INHERIT),
+        (broker, 1, shared if settings.broker_topic_enable else PERM_INHERIT),
         (OFFSET_MOVED, 1, READ_WRITE),
         (DELAY_TOPIC, DELAY_QUEUES, READ_WRITE),
-        (settings.broker_cluster_name + REPLY_SUFFIX, 1, READ_WRITE),
+        (cluster + REPLY_SUFFIX, 1, READ_WRITE),
     ]
     if settings.auto_create_topic_enable:
         rows.append((TEMPLATE, settings.default_topic_queue_nums, shared))
