@@ -160,9 +160,10 @@ def lie(path: Path, what: str) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("number", [0, -1])
-@pytest.mark.parametrize("remembered", [True, False])
+@pytest.mark.parametrize(
+    ("number", "clean", "remembered"),  # each pair of two of them
+    [(0, True, True), (0, False, False), (-1, True, False), (-1, False, True)],
+)
 @pytest.mark.parametrize("what", LIES)
 def test_a_header_is_not_believed_unread(
     whole: tuple[Path, Clock],

@@ -127,7 +127,7 @@ def test_damaged_logs_are_accounted_for(log):
 
 
 def test_broken_golden_logs_are_accounted_for():
-    check_mutations(check, GOLDEN)
+    check_mutations(check, GOLDEN, 2_500)  # a millisecond each
 
 
 def test_the_golden_logs_are_found():

@@ -86,10 +86,12 @@ MUTATIONS = (
 )
 
 
-def check_mutations(check: Callable[[bytes], None], golden: Sequence[bytes]) -> None:
+def check_mutations(
+    check: Callable[[bytes], None], golden: Sequence[bytes], default_count: int = DEFAULT_COUNT
+) -> None:
     """Call `check` with golden bytes and mutations of them; a failure shows the bytes."""
     seed = int(os.environ.get("FUZZ_SEED", DEFAULT_SEED))
-    count = int(os.environ.get("FUZZ_COUNT", DEFAULT_COUNT))
+    count = int(os.environ.get("FUZZ_COUNT", default_count))
     for data in (*golden, *mutations(golden, count=count, seed=seed)):
         try:
             check(data)

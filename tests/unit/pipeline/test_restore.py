@@ -159,7 +159,7 @@ def test_records_come_back_whatever_is_in_their_fields(tmp_path, split):
     assert log_bytes(tmp_path / "back") == log_bytes(source)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_logs_with_any_damage_come_back_byte_for_byte(tmp_path, seed):
     random_source = random.Random(seed)
     logs, size = [], 5_000
@@ -528,7 +528,7 @@ def test_no_flipped_bit_gives_a_wrong_store(tmp_path):
     expected = log_bytes(store)
     random_source = random.Random(7)
     refused = 0
-    for _ in range(150):
+    for _ in range(75):
         path = random_source.choice(parquet_files(tmp_path / "a"))
         content = bytearray(path.read_bytes())
         kept_content = bytes(content)
@@ -542,7 +542,7 @@ def test_no_flipped_bit_gives_a_wrong_store(tmp_path):
             assert log_bytes(tmp_path / "back") == expected
             shutil.rmtree(tmp_path / "back")
         path.write_bytes(kept_content)
-    assert refused > 50
+    assert refused > 25
 
 
 def test_a_footer_that_counts_wrong_takes_no_rows_away(tmp_path, archive_of):
