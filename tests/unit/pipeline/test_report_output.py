@@ -63,6 +63,13 @@ def test_a_table_that_cannot_be_made_is_one_clear_error(store, tmp_path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+def test_the_driver_has_little_memory_for_tables_whatever_the_log(store, tmp_path, monkeypatch):
+    limits = "current_setting('memory_limit') || ', ' || current_setting('threads')"
+    monkeypatch.setitem(TABLES, "topics", f"SELECT error({limits})")
+    with pytest.raises(StoreError, match=r"61\.0 MiB, 1"):
+        make_report(store, tmp_path / "report")
+
+
 def test_a_report_that_fails_half_way_leaves_nothing(store, tmp_path, monkeypatch):
     def fail(_findings):
         raise OSError(28, "No space left on device")

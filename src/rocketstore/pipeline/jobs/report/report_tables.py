@@ -23,6 +23,8 @@ _PURPOSES: Final = " ".join(
 VIEWS: Final = f"""
 CREATE MACRO moment(ms) AS make_timestamp_ms(ms)::TIMESTAMPTZ;
 CREATE MACRO kind_of(topic) AS CASE {_PURPOSES} ELSE 'normal' END;
+CREATE VIEW buckets AS
+  FROM groups WHERE part = 'sizes' OR part = 'latencies' AND name = 'direct';
 CREATE TABLE percentiles AS
   SELECT part, topic, min(most) FILTER (seen >= total * 0.5) AS p50,
     min(most) FILTER (seen >= total * 0.9) AS p90, min(most) FILTER (seen >= total * 0.99) AS p99,
@@ -32,9 +34,9 @@ CREATE TABLE percentiles AS
     SELECT *, sum(messages) OVER (PARTITION BY part, topic ORDER BY number) AS seen,
       sum(messages) OVER (PARTITION BY part, topic) AS total
     FROM (
-      SELECT part, topic, number, sum(messages) AS messages, min(least) AS least, max(most) AS most
-      FROM groups WHERE part = 'sizes' OR part = 'latencies' AND name = 'direct'
-      GROUP BY GROUPING SETS ((part, topic, number), (part, number))))
+      SELECT part, topic, number, messages, least, most FROM buckets UNION ALL
+      SELECT part, NULL, number, sum(messages), min(least), max(most) FROM buckets
+      GROUP BY part, number))
   GROUP BY part, topic"""
 """The purpose of a topic follows from its name (`rules.topics`). Percentiles are of each topic, and
 of all together where ``topic`` is null: the greatest value in the bucket that so many percent are
