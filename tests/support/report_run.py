@@ -39,8 +39,14 @@ def make_report(
 
 
 def tables_of(report: Report) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of every table."""
-    return {path.stem: pq.read_table(path).to_pylist() for path in sorted(report.tables.iterdir())}
+    """Return the rows of every table, without what follows how the work was cut."""
+    return {
+        path.stem: [
+            {name: row[name] for name in row if name not in ("bytesRead", "resyncs")}
+            for row in pq.read_table(path).to_pylist()
+        ]
+        for path in sorted(report.tables.iterdir())
+    }
 
 
 class PageReader(HTMLParser):

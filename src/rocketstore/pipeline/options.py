@@ -281,6 +281,7 @@ class ReadOptions:
     layout: tuple[int, int] | None = None  # slots and items of index files
     log_directories: tuple[str, ...] = ()  # none: in commitlog
     has_kafka_names: bool = False
+    end_offset: str = ""  # of a batch of a stream
 
     @property
     def columns_of(self) -> str:
@@ -382,6 +383,7 @@ def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
         damage=values.one_of("damage", ("fail", "skip", "report")),
         layout=_layout(values),
         log_directories=tuple(dict.fromkeys(one.rstrip("/") for one in logs)),
+        end_offset=values.get("endOffset", ""),
         **bounds,
     )
 

@@ -1,23 +1,28 @@
 """Table ``reads``: what a query of the log with the same options reads, and what it leaves out.
 
 A row for each byte range: of those that are read what was found there, by reading them, and of the
-others how long they are. The rows of a file are its bytes as far as they were written.
+others how long they are. The rows of a file are its bytes as far as they were written; with
+``endOffset``, those between the two places in the log that a batch of a stream is of.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.errors import ConfigError
 from rocketstore.pipeline import planning
 from rocketstore.pipeline.files import stored_stop
-from rocketstore.pipeline.log_read import chosen_records
+from rocketstore.pipeline.log_read import Losses, chosen_records
+from rocketstore.pipeline.options import refused
 from rocketstore.pipeline.planning import SplitTask
 from rocketstore.pipeline.projection import rows_batch
 from rocketstore.pipeline.queues import QueueFiles, chosen_stores
 from rocketstore.pipeline.stores import list_segments
+from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +38,8 @@ _COUNTED: Final = ("bytesRead", "records", "rows", "resyncs", "damagedRanges", "
 
 def plan_reads(options: ReadOptions) -> list[ReadTask]:
     """Return the tasks of a query, and one with all that the plan leaves out."""
-    tasks = planning.plan_log(options)
+    bounds: dict[str, ByteRange] = {}
+    tasks = _of_batch(options, bounds) if options.end_offset else planning.plan_log(options)
     kept = defaultdict(list)
     for part in (part for task in tasks for part in task):
         kept[part.store.location, part.segment.base].append(part)
@@ -41,12 +47,40 @@ def plan_reads(options: ReadOptions) -> list[ReadTask]:
     for store in chosen_stores(options):
         for segment in (one for one in list_segments(store) if not one.is_missing):
             at, stop = 0, stored_stop(store.location, segment.path, segment.size)
+            if options.end_offset:
+                batch = bounds.get(store.broker_name, ByteRange(0, 0))
+                at, stop = max(at, batch.start - segment.base), min(stop, batch.stop - segment.base)
             end = SplitTask(store, segment, stop, stop)
             for part in [*kept[store.location, segment.base], end]:
                 if part.start > at:
                     left.append(end._replace(start=at, stop=part.start))
                 at = max(at, part.stop)
     return [*((True, task) for task in tasks), *([(False, tuple(left))] if left else [])]
+
+
+def _of_batch(options: ReadOptions, bounds: dict[str, ByteRange]) -> list[tuple[SplitTask, ...]]:
+    """Return the tasks of a stream's batch; `bounds` get the part of each store's log in it."""
+    from rocketstore.pipeline.streaming import live_queues, stream_options  # noqa: PLC0415 - rare
+
+    of_queues = stream_options.QUEUES, live_queues.LiveQueues
+    of_log = stream_options.LOG, live_queues.LiveLog
+    kind, follow = of_queues if options.has_topic_choice else of_log
+    try:
+        places = stream_options.from_json(json.loads(options.end_offset), kind)
+    except (ValueError, TypeError, ConfigError) as error:
+        what = "is not of a batch of a stream with these options"
+        hint = "take it from a source in the query's progress, with the options of the stream"
+        raise refused("endOffset", options.end_offset, what, hint) from error
+    parts: list[SplitTask] = []
+    for store in chosen_stores(options):
+        place = places.get(store.broker_name)
+        if place is not None and place.since is not None:
+            bounds[store.broker_name] = ByteRange(place.since, place.offset)
+            found = follow(store, options).tasks(
+                stream_options.Place(place.since), place, Losses(options)
+            )
+            parts += [one._replace(queue_ranges=stream_options.ranges_of(place)) for one in found]
+    return planning.plan_ranges(parts, options)
 
 
 def reads(task: ReadTask, options: ReadOptions, schema: Schema) -> Iterator[RecordBatch]:

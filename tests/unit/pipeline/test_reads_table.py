@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 
+from rocketstore.errors import ConfigError
 from rocketstore.pipeline import files
+from rocketstore.pipeline.streaming import live_queues
 from support.pipeline_tables import read_table
 from support.store_files import StoreFiles
+from support.stream_run import StreamRun
 
 FILE_BYTES = 65_536
 
@@ -93,3 +97,29 @@ def test_damage_is_counted_and_stops_nothing(store, tmp_path):
     assert damage["damagedBytes"] == sum(row["size"] for row in listed)
     assert damage["resyncs"] == 2
     assert 280 < damage["rows"] == damage["records"] < 300
+
+
+@pytest.mark.parametrize("choice", [{}, {"subscribe": "Topic4"}])
+def test_what_a_batch_of_a_stream_read_is_told_by_its_end(store, monkeypatch, choice):
+    monkeypatch.setattr(live_queues, "LONG_BYTES", 0)
+    run = StreamRun(store, startingOffsets="earliest", maxOffsetsPerTrigger=150, **choice)
+    for _ in range(2):
+        rows = run.batch()
+        end = run.checkpoint.offsets[-1]
+        table = read_table(store, table="reads", endOffset=end, **choice)
+        found = sums(table)
+        (place,) = json.loads(end)[run.kind].values()
+        assert found["rows"] == len(rows)
+        assert found["size"] == place["offset"] - place["since"]
+        assert min(row["physicalOffset"] for row in table) == place["since"]
+        # Once the batch is planned, the next progress has what the driver knows of it.
+        run.plan_next()
+        (shown,) = run.reader.reportLatestOffset()[run.kind].values()
+        assert shown["before"] == {"bytes": found["scanned"], "pruned": found["pruned"]}
+
+
+def test_an_end_of_no_batch_is_refused_by_name(store):
+    end = '{"version":1,"log":{"store":{"offset":4711,"since":0}}}'
+    for wrong, choice in (("{", {}), ("[1]", {}), (end, {"subscribe": "Topic4"})):
+        with pytest.raises(ConfigError, match="endOffset is not of a batch of a stream"):
+            read_table(store, table="reads", endOffset=wrong, **choice)

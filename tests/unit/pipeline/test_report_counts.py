@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rocketstore.pipeline.jobs.report import key_sketch, partial_groups
@@ -185,6 +186,9 @@ def test_splits_of_any_size_give_the_same_report(busy, found, tmp_path, split_by
     report = make_report(busy[0], tmp_path / "report", split_bytes=split_bytes, now_ms=NOW_MS)
     assert report.summary == found[0]
     assert tables_of(report) == found[1]
+    for row in pq.read_table(report.tables / "files.parquet").to_pylist():
+        assert row["bytesRead"] >= row["messageBytes"]
+        assert (row["resyncs"] > 0) == (split_bytes < row["dataEnd"])
 
 
 # --- bounds -------------------------------------------------------------------------------------

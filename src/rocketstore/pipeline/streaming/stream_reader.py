@@ -88,7 +88,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     """Reads a store as a stream; see ``docs/guide/spark-streaming.md``.
 
     `target` is where a run with ``availableNow`` ends, `reached` where the batch at hand does, and
-    `ends` is where logs ended lately.
+    `ends` is where logs ended lately. `before` is what tasks of the batch before were to read.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -98,6 +98,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         self.target: Places | None = None
         self.reached: Places | None = None
         self.ends: Places = {}
+        self.before: dict[str, dict[str, int]] = {}
         self.clock = time.monotonic
         self._last_trigger_s: float | None = None
 
@@ -181,12 +182,14 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where feeds ended when ``latestOffset`` looked; Spark asks right after it.
 
-        ``lag`` is how many bytes of the log come after the batch at hand.
+        ``lag`` is how many bytes of the log come after the batch at hand. Nothing else of a Python
+        source gets into a query's progress, and that before tasks are planned: hence ``before``.
         """
         if self.reached is None:
             return None
         shown = {
             name: {"offset": end.offset, "lag": max(0, end.offset - self.reached[name].offset)}
+            | ({"before": self.before[name]} if name in self.before else {})
             for name, end in sorted(self.ends.items())
             if name in self.reached
         }
@@ -216,8 +219,11 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             log, ranges = found[name], ranges_of(place)
             begin, goal = self._checked_batch(log, begin, place)
             if begin.offset < goal.offset:
-                parts = log.tasks(begin, goal, self.losses)
+                parts = [*log.tasks(begin, goal, self.losses)]
                 tasks += [one._replace(queue_ranges=ranges) for one in parts]
+                given = sum(one.byte_count for one in parts)
+                pruned = goal.offset - begin.offset - given
+                self.before[name] = {"bytes": given, "pruned": pruned}
         step = bytes_per_task(sum(one.byte_count for one in tasks), read)
         rows = grouped(tasks, step, lambda one: one.byte_count)
         return [InputPartition(row) for row in rows]

@@ -15,7 +15,8 @@ latencies  … and name (way)      the same, in ms
 delays     number (level)        bytes, waiting, overdue, least (the delay), due times
 halves     topic, name, number   bytes, most (checks), born times; ages from ``number`` on
 retries    topic, number (times) bytes, store times
-files      name, number (base)   bytes, damage, most (end of its data); of plans: see there
+files      name, number (base)   bytes, damage, most (end of its data); ``waiting`` bytes read,
+                                 ``overdue`` resyncs; of plans: see there
 damage     a range each          topic (reason), detail (evidence), least (position)
 notes      name                  messages: what belongs to no other part
 =========  ====================  ==============================================================
@@ -26,6 +27,7 @@ Law: a task holds a block of `BLOCK_BYTES` and a sketch. It yields the groups of
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -131,12 +133,13 @@ class ReportPlan(NamedTuple):
 def count_task(task: ReportTask) -> Iterator[Any]:
     """Yield the groups of a task, as rows of `SCHEMA`."""
     sketch = new_sketch()
+    seen: defaultdict[SplitTask, Counter[str]] = defaultdict(Counter)
     if task.halves is not None:
         yield from _open_halves(task, *task.halves)
     for broker, splits in groupby(task.splits, lambda split: split.store.broker_name):
         held: list[tuple[Numbers, Any]] = []
         held_bytes = 0
-        batches = ((split, *batch) for split in splits for batch in read_split(split))
+        batches = ((split, *one) for split in splits for one in read_split(split, seen[split]))
         for split, columns, found in batches:
             yield _of_file(split, columns, found)
             if not len(columns):
@@ -150,7 +153,15 @@ def count_task(task: ReportTask) -> Iterator[Any]:
                 held, held_bytes = [], 0
         if held:
             yield from _groups(task, broker, held, sketch)
+    for split, counts in seen.items():
+        found = {"waiting": counts["bytesRead"], "overdue": counts["resyncs"]}
+        yield pa.RecordBatch.from_pylist([_key_of_file(split) | found], schema=ROWS)
     yield from _sketch_rows(sketch)
+
+
+def _key_of_file(split: SplitTask) -> dict[str, Any]:
+    place = split.store.broker_name, split.segment.path, split.segment.base
+    return {"part": "files"} | dict(zip(("brokerName", "name", "number"), place, strict=True))
 
 
 def join_sketches(batches: Iterable[Any]) -> Iterator[Any]:
@@ -177,8 +188,6 @@ def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage])
         ends.append(int(columns.physical_offset[-1] + columns.size[-1]) - base)
     rows: list[dict[str, Any]] = [
         {
-            "part": "files",
-            "number": base,
             "messages": len(columns),
             "bytes": int(columns.size.sum()),
             "most": max(ends, default=0),
@@ -197,7 +206,7 @@ def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage])
         }
         for one in lost
     ]
-    of_file = {"brokerName": split.store.broker_name, "name": split.segment.path}
+    of_file = _key_of_file(split)
     return pa.RecordBatch.from_pylist([of_file | row for row in rows], schema=ROWS)
 
 

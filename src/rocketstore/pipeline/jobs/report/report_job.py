@@ -237,7 +237,7 @@ def known_groups(plan: ReportPlan) -> Any:
             of_file = {"brokerName": place.broker_name, "name": one.path, "number": one.base}
             lost = {"damagedRanges": int(one.is_missing), "damagedBytes": one.size * one.is_missing}
             known = {"least": one.size, "bodyBytes": one.file_size, "detail": one.state.value}
-            known |= dict.fromkeys(("messages", "bytes", "most"), 0)
+            known |= dict.fromkeys(("messages", "bytes", "most", "waiting", "overdue"), 0)
             rows.append({"part": "files"} | of_file | known | lost)
             if one.is_missing:
                 reason = {"topic": "missing file", "detail": "its neighbours are there, it is not"}

@@ -103,7 +103,8 @@ TABLES: Final = {  # each in the order of its rows
           max(bodyBytes) AS expectedSize, max(detail) AS state,
           sum(messages)::BIGINT AS messages, sum(bytes)::BIGINT AS messageBytes,
           max(most) AS dataEnd, sum(damagedRanges)::BIGINT AS damagedRanges,
-          sum(damagedBytes)::BIGINT AS damagedBytes
+          sum(damagedBytes)::BIGINT AS damagedBytes,
+          sum(waiting)::BIGINT AS bytesRead, sum(overdue)::BIGINT AS resyncs
         FROM groups WHERE part = 'files' GROUP BY brokerName, name, number
         ORDER BY brokerName, physicalOffset, file""",
     "damage": """
