@@ -60,11 +60,10 @@ def plan_reads(options: ReadOptions) -> list[ReadTask]:
 
 def _of_batch(options: ReadOptions, bounds: dict[str, ByteRange]) -> list[tuple[SplitTask, ...]]:
     """Return the tasks of a stream's batch; `bounds` get the part of each store's log in it."""
-    from rocketstore.pipeline.streaming import live_queues, stream_options  # noqa: PLC0415 - rare
+    from rocketstore.pipeline.streaming import live_log, live_queues, stream_options  # noqa: PLC0415 - rare
 
-    of_queues = stream_options.QUEUES, live_queues.LiveQueues
-    of_log = stream_options.LOG, live_queues.LiveLog
-    kind, follow = of_queues if options.has_topic_choice else of_log
+    follow = live_queues.LiveQueues if options.has_topic_choice else live_log.LiveLog
+    kind = stream_options.QUEUES if options.has_topic_choice else stream_options.LOG
     try:
         places = stream_options.from_json(json.loads(options.end_offset), kind)
     except (ValueError, TypeError, ConfigError) as error:

@@ -154,14 +154,16 @@ def count_task(task: ReportTask) -> Iterator[Any]:
         if held:
             yield from _groups(task, broker, held, sketch)
     for split, counts in seen.items():
-        found = {"waiting": counts["bytesRead"], "overdue": counts["resyncs"]}
-        yield pa.RecordBatch.from_pylist([_key_of_file(split) | found], schema=ROWS)
+        row = {"waiting": counts["bytesRead"], "overdue": counts["resyncs"]}
+        yield pa.RecordBatch.from_pylist([_key_of_file(split) | row], schema=ROWS)
     yield from _sketch_rows(sketch)
 
 
 def _key_of_file(split: SplitTask) -> dict[str, Any]:
-    place = split.store.broker_name, split.segment.path, split.segment.base
-    return {"part": "files"} | dict(zip(("brokerName", "name", "number"), place, strict=True))
+    store, file = split.store, split.segment
+    return {
+        "part": "files", "brokerName": store.broker_name, "name": file.path, "number": file.base,
+    }  # fmt: skip
 
 
 def join_sketches(batches: Iterable[Any]) -> Iterator[Any]:
