@@ -86,9 +86,10 @@ SYNCS = {
 }
 KNOWN_SEEDS = {
     "names-of-log-files": 4,
+    "bytes-of-queues": 18,
     "names-of-queue-files": 12,
-    "bytes-of-the-index": 29,
-    "names-of-index-files": 2,
+    "bytes-of-the-index": 4,
+    "names-of-index-files": 27,
 }
 """Seeds that have noticed; tried first, because one that notices nothing is a whole trial."""
 
