@@ -119,7 +119,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
             return ""
         if not self.packed_sizes:
             return encode_message_id(self.store_host, self.physical_offset)
-        return ",".join(encode_message_ids(self.store_host, self.record_offsets))
+        return encode_message_ids(self.store_host, self.record_offsets)
 
     @property
     def record_sizes(self) -> list[int]:

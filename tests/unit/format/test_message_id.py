@@ -9,6 +9,7 @@ from rocketstore.format.host import (
     decode_message_id,
     encode_host,
     encode_message_id,
+    encode_message_ids,
 )
 
 hosts = st.builds(
@@ -49,3 +50,11 @@ def test_what_is_no_id_is_refused(text):
 def test_id_with_a_negative_offset_is_refused():
     with pytest.raises(FieldRangeError, match="physical offset cannot"):
         decode_message_id("C0A82A8300002A9F" + "F" * 16)
+
+
+@pytest.mark.parametrize("host", ["192.168.42.131:10911", "[fe80::1234:5678:9abc:def0]:10911"])
+@pytest.mark.parametrize("offsets", [[0], [0, 847067, 2**63 - 1]], ids=len)
+def test_ids_of_records_are_those_of_each(host, offsets):
+    stored = encode_host(host)
+    ids = [encode_message_id(stored, offset) for offset in offsets]
+    assert encode_message_ids(stored, offsets) == ",".join(ids)
