@@ -69,7 +69,7 @@ CODES = (
 )  # fmt: skip
 HOUR_MS = 3_600_000
 WALKS_ALL = os.environ.get("ROCKETSTORE_FAULT_WALK") == "all"
-CALLS_OF_EACH_KIND = 8
+CALLS_OF_EACH_KIND = 5
 """How many calls of a kind fail in a day's run, spread over the life of the store."""
 
 
