@@ -62,7 +62,10 @@ def test_a_report_on_spark_equals_one_without(spark, store, tmp_path):
         assert pq.read_schema(found.tables / f"{name}.parquet") == pq.read_schema(
             plain.tables / f"{name}.parquet"
         )
-    assert json.loads(found.json.read_text()) == json.loads(plain.json.read_text())
+    json_of_both = [json.loads(one.json.read_text()) for one in (found, plain)]
+    for row in (row for one in json_of_both for row in one["files"]):
+        del row["bytesRead"], row["resyncs"]  # follow how the work was cut
+    assert json_of_both[0] == json_of_both[1]
     assert found.page.read_bytes() == plain.page.read_bytes()
     rows = spark.read.parquet(f"file://{found.tables}/queues.parquet")
     assert rows.agg({"messages": "sum"}).collect()[0][0] == found.summary["messages"]
