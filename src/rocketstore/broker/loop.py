@@ -110,10 +110,10 @@ class Loop:
         def answer(done: Future[T]) -> None:
             try:
                 found = go_on(done.result())
+                if not isinstance(found, Later):
+                    call.answer(found)  # which may be longer than a frame
             except Exception as error:  # noqa: BLE001 - it fails one request
-                found = failure(error, call)
-            if not isinstance(found, Later):
-                call.answer(found)
+                call.answer(failure(error, call))
 
         work.add_done_callback(lambda done: self.post(lambda: answer(done)))
         return LATER

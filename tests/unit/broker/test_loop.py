@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rocketstore.broker.loop import Loop
 from rocketstore.errors import FlushFailedError, StoreClosedError
 from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.frame import LONGEST_FRAME, encode_frame
 from rocketstore.remoting.requests import Call
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from support.broker_desk import Peer
@@ -30,9 +31,18 @@ class Puts:
         return self.future
 
 
+class FramingPeer(Peer):
+    """Takes what fits a frame."""
+
+    def answer(self, request: Command, size: int, reply: Command | None) -> None:
+        assert reply is not None
+        encode_frame(reply)
+        super().answer(request, size, reply)
+
+
 def heard(use: Callable[[Loop, Puts, Call], object]) -> list[Command]:
     """Return what a client heard of one call, after the others of the loop have worked."""
-    peer = Peer()
+    peer = FramingPeer()
 
     async def main() -> None:
         puts = Puts()
@@ -66,6 +76,13 @@ def test_work_aside_that_fails_is_an_answer() -> None:
     for work, code in ((closed, 14), (broken, 1)):
         [answer] = heard(lambda loop, _, call, work=work: loop.aside(call, work))  # type: ignore[misc]
         assert answer.code == code
+
+
+def test_work_aside_that_finds_more_than_a_frame_takes_is_an_answer() -> None:
+    long = reply(body=bytes(LONGEST_FRAME))
+    [answer] = heard(lambda loop, _, call: loop.aside(call, lambda: long))
+    assert answer.code == 1
+    assert "frame" in (answer.remark or "")
 
 
 def test_work_that_fails_does_not_end_what_comes_after_it() -> None:
