@@ -295,9 +295,6 @@ def _median_time(records: KeyColumns, *, from_end: bool) -> int | None:
 class ChainSource(Protocol):
     """What is known about a log's chains."""
 
-    def load(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Prepare for questions about chains in some ranges of the log."""
-
     def whole(self, chain: Chain) -> KeyColumns:
         """Return all records of a chain; only the last store time need be right."""
         ...
@@ -328,12 +325,6 @@ def left_chains(chains: Sequence[Chain], source: ChainSource, now_ms: int) -> li
     counts = np.cumsum([0, *(one.record_count for one in records)])
     witnesses = np.searchsorted(counts, counts[:-1] - TRUSTED_RECORD_LIMIT, side="right") - 1
     firsts = np.maximum(witnesses, 0).tolist()
-    judged = [
-        (records[first].start, chain.stop)
-        for first, chain, is_linked in zip(firsts, records, linked, strict=True)
-        if not is_linked
-    ]
-    source.load(judged)
     left: list[LeftChain] = []
     trusted: list[int] = []
     kept_stop: int | None = None

@@ -132,9 +132,6 @@ class _Chains:
     def _file_at(self, offset: int) -> LogBytes:
         return next(file for file in reversed(self._files) if file.base <= offset)
 
-    def load(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Do nothing: a chain is read when it is asked for."""
-
     def whole(self, chain: Chain) -> KeyColumns:
         """Return all records of a chain."""
         if self._last is None or self._last[0] != chain.start:

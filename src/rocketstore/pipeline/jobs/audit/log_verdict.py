@@ -17,7 +17,7 @@ from rocketstore.rules.leftovers import Headers, KeyColumns, left_chains
 from rocketstore.rules.log_rules import log_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable
 
     import pyarrow as pa
 
@@ -56,11 +56,8 @@ class _Evidence:
         self._numbers: dict[object, int] = {}
         self._runs = np.empty((0, 4), np.int64)
 
-    def load(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Do nothing: what is asked for comes with what follows it."""
-
     def _fetch(self, chain: Chain) -> None:
-        """Fetch the records of a chain and of those behind it, in place of others."""
+        """Fetch the records of a chain and of those after it, in place of others."""
         self._window = range(chain.start, max(chain.stop, chain.start + WINDOW_BYTES))
         table = self._ask(self._window.start, self._window.stop)
         targets = table.column("target").combine_chunks().dictionary_encode()
