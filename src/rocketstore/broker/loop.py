@@ -60,7 +60,7 @@ class Loop:
             self.post(work)
 
     def paced(self, interval_s: float, work: Callable[[], object]) -> Callable[[], None]:
-        """Return what has something done on the loop soon, but no oftener than at an interval."""
+        """Return what has something done soon on the loop, no more often than at an interval."""
         next_s = 0.0
 
         def turn() -> None:

@@ -41,7 +41,7 @@ TRANSITIONS: Final = {
     State.ENDING: {State.CLOSED},
     State.CLOSED: set[State](),
 }
-"""To which states each may change; any other change is none."""
+"""To which states each may change; no other is made."""
 
 
 class CloseReason(enum.Enum):

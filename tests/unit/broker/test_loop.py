@@ -93,7 +93,7 @@ def test_work_that_fails_does_not_end_what_comes_after_it() -> None:
     assert [answer.code for answer in heard(use)] == [0]
 
 
-def test_paced_work_is_done_at_once_and_then_no_oftener_than_at_its_interval() -> None:
+def test_paced_work_is_done_at_once_and_then_no_more_often_than_at_its_interval() -> None:
     times: list[float] = []
 
     async def main() -> None:
