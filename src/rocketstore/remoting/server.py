@@ -44,14 +44,14 @@ class RemotingServer:
             )
             if not listener.sockets:  # asyncio takes a refusal for an address of another kind
                 raise OSError("the system gave no socket")  # noqa: TRY301 - said like the others
+            self._listeners.append(listener)
+            if len(self._listeners) == 1:
+                self.address = listener.sockets[0].getsockname()[:2]
         except (OSError, OverflowError) as error:
             raise RemotingError(
                 f"cannot listen at {host}:{port}: {error}",
                 hint="choose another port or host; port 0 takes any free one",
             ) from error
-        if not self._listeners:
-            self.address = listener.sockets[0].getsockname()[:2]
-        self._listeners.append(listener)
 
     def forget(self) -> None:
         """Free the port and let go of all connections in a forked child, which answers nothing."""

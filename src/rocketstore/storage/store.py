@@ -493,7 +493,7 @@ class BaseStore(Reader):
         self._kept = self._parts  # a view that a reader holds stays valid
         self._is_closed = self._is_let_go = True
         closed: Any = ClosedPart(error)
-        self._closed_part = closed
+        self._closed_part = self.dispatching = closed
         self._parts = self._services = self._writer = self.statistics = self.running_flags = closed
         super().close()
         for service in self.attached.values():
