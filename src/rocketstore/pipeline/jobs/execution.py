@@ -83,7 +83,7 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
     numbers = pa.array((at * count // len(tasks) for at in range(len(tasks))), pa.int32())
     pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())
     rows = pa.table({"number": numbers, "task": pickled})
-    return spark.createDataFrame(rows).repartitionById(count, "number")
+    return spark.createDataFrame(rows, "number INT, task BINARY").repartitionById(count, "number")
 
 
 @contextmanager

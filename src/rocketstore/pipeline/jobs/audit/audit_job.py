@@ -412,7 +412,7 @@ def _write_report(
         columns = arrow_schema(FINDINGS)
         added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)
         found = judged.filter("kind IS NOT NULL").select(*columns.names)
-        found = found.unionByName(judged.sparkSession.createDataFrame(added))
+        found = found.unionByName(judged.sparkSession.createDataFrame(added, FINDINGS))
         queues = judged.filter("recordCount IS NOT NULL").select(*arrow_schema(QUEUES).names)
         for rows, order, name in (
             (found, ("severity", "kind", "file", "offset"), "findings"),

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rocketstore.rules.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
+_PIECES_SCHEMA: Final = "piece BIGINT, before BIGINT"
 PART_ENTRIES: Final = 1 << 24
 """Of a queue that several writers make: 320 MiB. A shorter queue has one writer."""
 
@@ -307,11 +308,15 @@ class LogRows:
         size = rebuilt_files.items_per_file(writing.sizes)
         file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
         kept = self._rows.where(f"target <> X'{FACTS_TARGET.hex()}' AND count >= 0")
-        kept = kept.join(f.broadcast(self._spark.createDataFrame(numbered_pieces(pieces))), "piece")
+        # With their schemas, since Spark Connect takes no empty table without.
+        numbered = self._spark.createDataFrame(numbered_pieces(pieces), _PIECES_SCHEMA)
+        kept = kept.join(f.broadcast(numbered), "piece")
         count = sum(one.entry_count + one.item_count for one in pieces)
         long = self._long_queues(kept, writing.part_entries) if count > writing.part_entries else []
         in_parts = {rebuilt_files.queue_of(target) for target, _, _ in long}
-        parts = self._spark.createDataFrame(rebuilt_files.parts_of(long, writing.part_entries))
+        parts = self._spark.createDataFrame(
+            rebuilt_files.parts_of(long, writing.part_entries), rebuilt_files.PARTS_SCHEMA
+        )
         is_inside = f.expr("target = queue AND first < stop AND first + count > start")
         blocks = (
             # A block at the edge of two parts, or of items at that of two files, goes to both.
