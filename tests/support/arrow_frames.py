@@ -110,5 +110,8 @@ class Grouped:
 class Frames:
     """A session that makes such frames."""
 
-    def createDataFrame(self, table: pa.Table) -> Frame:  # noqa: N802 - Spark's name
+    def createDataFrame(  # noqa: N802 - Spark's name
+        self, table: pa.Table, schema: str | None = None
+    ) -> Frame:
+        assert table.num_rows or schema, "Spark Connect takes no empty table without its schema"
         return Frame(table)

@@ -198,7 +198,8 @@ def test_more_tasks_than_spark_bears_share_partitions_in_their_order(monkeypatch
     found = []
 
     class Session:
-        def createDataFrame(self, rows):  # noqa: N802 - Spark's name
+        def createDataFrame(self, rows, schema):  # noqa: N802 - Spark's name
+            assert schema == "number INT, task BINARY"
             found.append(rows)
             return self
 
