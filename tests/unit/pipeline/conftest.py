@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rocketstore.pipeline import files
 from rocketstore.pipeline.streaming import live_queues
 from support.s3_server import running_s3
 from support.stream_run import MODES
@@ -22,3 +23,17 @@ def mode(request, monkeypatch):
     if request.param == "entries":
         monkeypatch.setattr(live_queues, "LONG_BYTES", 0)
     return MODES.get(request.param, MODES["queues"])
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Directories that were listed and files that were opened."""
+    found = []
+    listing, opening = files.LocalFiles.list, files.LocalFiles.open
+    monkeypatch.setattr(
+        files.LocalFiles, "list", lambda self, path: found.append(path) or listing(self, path)
+    )
+    monkeypatch.setattr(
+        files.LocalFiles, "open", lambda self, path: found.append(path) or opening(self, path)
+    )
+    return found

@@ -67,26 +67,12 @@ class _Planned(Exception):  # noqa: N818 - no error
     """What an archive is about to do."""
 
 
-@pytest.fixture
-def opens(monkeypatch):
-    """Paths that were opened or listed."""
-    asked = []
-    list_files, open_file = files.LocalFiles.list, files.LocalFiles.open
-    monkeypatch.setattr(
-        files.LocalFiles, "list", lambda self, path: asked.append(path) or list_files(self, path)
-    )
-    monkeypatch.setattr(
-        files.LocalFiles, "open", lambda self, path: asked.append(path) or open_file(self, path)
-    )
-    return asked
-
-
-def test_one_topic_of_many_is_planned_without_a_look_at_the_others(tmp_path, opens):
+def test_one_topic_of_many_is_planned_without_a_look_at_the_others(tmp_path, looks):
     root, topics = tmp_path / "store", tuple(f"Topic{number:04}" for number in range(1000))
     offsets = make_sparse_log(root, 50, topics=topics, records_per_file=100)
-    opens.clear()
+    looks.clear()
     tasks = plan_table(root, subscribe="Topic0007")
-    looked = {path.partition("/consumequeue/")[2][:9] for path in opens} - {""}
+    looked = {path.partition("/consumequeue/")[2][:9] for path in looks} - {""}
     # The log's last record, of another topic, says how far all queues have come.
     assert looked == {"Topic0007", "Topic0999"}
     assert sum(part.byte_count for task in tasks for part in task) < 50 * GIB
@@ -95,16 +81,16 @@ def test_one_topic_of_many_is_planned_without_a_look_at_the_others(tmp_path, ope
     assert [row["physicalOffset"] for row in rows] == wanted
 
 
-def test_a_part_of_a_queue_of_a_billion_messages_is_planned_by_few_looks(tmp_path, opens):
+def test_a_part_of_a_queue_of_a_billion_messages_is_planned_by_few_looks(tmp_path, looks):
     root = tmp_path / "store"
     numbers = far_apart(10**9, 3 * FILES)
     offsets = make_sparse_log(root, FILES, topics=("Topic",), number_of=numbers)
-    opens.clear()
+    looks.clear()
     first, stop = numbers(3000), numbers(3005) + 1
     places = {"startingOffsets": f'{{"Topic":{{"0":{first}}}}}'}
     places["endingOffsets"] = f'{{"Topic":{{"0":{stop}}}}}'
     tasks = plan_table(root, subscribe="Topic", **places)
-    assert len(opens) < 300
+    assert len(looks) < 300
     assert sum(part.byte_count for task in tasks for part in task) < 3 * GIB
     rows = read_table(root, subscribe="Topic", **places)
     assert [row["physicalOffset"] for row in rows] == offsets[3000:3006]

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from rocketstore.errors import StoreError
-from rocketstore.pipeline import files
 from rocketstore.pipeline.streaming import live_queues
 from rocketstore.pipeline.streaming.stream_options import BatchLimits
 from rocketstore.units import QueueKey
@@ -16,20 +15,6 @@ from support.stream_run import StreamRun, flat, places_of
 
 ALL = {"startingOffsets": "earliest"}
 LOG_FILE_BYTES = 8192
-
-
-@pytest.fixture
-def looks(monkeypatch):
-    """Directories that were listed and files that were opened."""
-    found = []
-    listing, opening = files.LocalFiles.list, files.LocalFiles.open
-    monkeypatch.setattr(
-        files.LocalFiles, "list", lambda self, path: found.append(path) or listing(self, path)
-    )
-    monkeypatch.setattr(
-        files.LocalFiles, "open", lambda self, path: found.append(path) or opening(self, path)
-    )
-    return found
 
 
 @pytest.fixture
