@@ -62,7 +62,7 @@ _CODES: Final = {
 _log: Final = get_logger(__name__)
 
 SWEEP_S: Final = 0.05  # between looks at the held pulls whose turn it is
-DISPATCH_S: Final = 0.001  # between rounds of dispatch while any is held
+DISPATCH_S: Final = 0.002  # between rounds of dispatch while any is held; a pull wakes within 3 ms
 
 
 class Pulling:
