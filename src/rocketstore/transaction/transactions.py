@@ -323,7 +323,6 @@ class Transactions(Service):
     def _note_op(self, put: PutResult, queue_offset: int) -> None:
         with self._lock:
             self.ledger.note_op(put.queue_offset, queue_offset)
-            self.ledger.end(queue_offset)  # it may have been read again since
 
     def _settle_offsets(self) -> None:
         self._ends += 1
