@@ -1,7 +1,5 @@
 """Fixtures for every test."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

@@ -1,8 +1,7 @@
 """SIGKILL at any moment: nothing that was acknowledged or seen is lost, in either flush mode."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,6 @@ from support.fault_workload import (
 )
 from support.patience import PATIENCE_S
 from support.store_oracle import check_agreement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CYCLES = 10
 """Kills that one store survives, one after the other."""

@@ -3,8 +3,6 @@
 A day's run kills it twice in each flush mode, ``ROCKETSTORE_FAULT_WALK=all`` fifty times.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -12,7 +10,9 @@ import random
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -22,10 +22,6 @@ from rocketstore.tables.consumer_offsets import read_offsets
 from support.model_clients import TOPIC, Journal, ModelConsumer, ModelProducer
 from support.networked_work import free_port
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 KILLS: Final = 50 if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else 2
 QUEUES: Final = 4

@@ -1,27 +1,20 @@
 """Consumers are killed: no offset passes what was not acknowledged, and the rest comes again."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess
 import sys
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, QueueKey, StoredMessage
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.units import system_clock_ms
 from support import killed_consumer
 from support.killed_consumer import CONFIG, GROUP, LIGHT, TOPIC
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rocketstore import QueueKey, StoredMessage
 
 CYCLES = 4
 MOST_CYCLES = 12

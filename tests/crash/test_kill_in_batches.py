@@ -1,18 +1,13 @@
 """SIGKILL while batches are put: each is there as a whole or not at all, at its numbers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.batch_stores import BATCHES, mark, open_batches
 from support.repository import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WRITER = """
 import sys

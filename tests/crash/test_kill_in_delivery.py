@@ -1,19 +1,14 @@
 """SIGKILL between a delivery and its being written down: nothing is delivered twice, or lost."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocketstore import MessageStore
 from support.delay_writer import TOPIC, DelayWriter, delay_config, is_all_delivered
 from support.fault_settings import base_seed, kill_count
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIVES = max(30, kill_count() // 4)
 STEPS_MAX = 30

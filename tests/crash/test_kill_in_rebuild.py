@@ -4,10 +4,9 @@ What a kill leaves is what was written so far, all of it: the page cache outlive
 cuts are the subject of `test_power_cut_in_repair`.
 """
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -18,9 +17,6 @@ from support.clock import Clock
 from support.power_cut import PowerCutError
 from support.shadow_disk import ShadowDisk
 from support.small_store import bodies
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=16_384,

@@ -1,10 +1,8 @@
 """SIGKILL anywhere in begin, commit, rollback and check: each transaction ends once, or is open."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocketstore import EndStatus, MessageStore
 from rocketstore.transaction.ledger import open_transactions
@@ -19,9 +17,6 @@ from support.transaction_writer import (
     TransactionWriter,
     transaction_config,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIVES = max(30, kill_count() // 2)
 STEPS_MAX = 70

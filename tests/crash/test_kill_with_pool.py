@@ -1,7 +1,5 @@
 """SIGKILL of a writer with a transient store pool: what was committed is there, and whole."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,9 +3,8 @@
 A failing seed is replayed by the command that its failure shows.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,8 @@ from rocketstore.errors import RocketStoreError
 from support.fault_settings import power_cut_seeds
 from support.power_cut import Trial
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Forgets = Callable[[str, Path], bool]
 
-    Forgets = Callable[[str, Path], bool]
 
 SEEDS_PER_TEST = 10
 SEEDS = power_cut_seeds()

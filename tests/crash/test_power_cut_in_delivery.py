@@ -1,21 +1,14 @@
 """The power goes while delayed messages are put, delivered and counted: each is delivered once."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from rocketstore import Message
+from rocketstore import Message, MessageStore
 from support.inside import services_of
 from support.power_cut_trial import BATCHES, Trial, batch_name, run_trials
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import MessageStore
-    from support.shadow_disk import ShadowDisk
+from support.shadow_disk import ShadowDisk
 
 TOPIC = "power"
 WAITING = "SCHEDULE_TOPIC_XXXX"

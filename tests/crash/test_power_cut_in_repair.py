@@ -1,10 +1,9 @@
 """The power goes in the middle of a repair: the next repair, or the next opening, ends it."""
 
-from __future__ import annotations
-
 import random
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -25,10 +24,6 @@ from support.power_cut import PowerCutError, abandon
 from support.shadow_disk import ShadowDisk, Survival
 from support.store_files import overwrite_file
 from support.store_oracle import check_agreement, read_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NOW_MS = 1_700_000_000_000
 STEPS = 60

@@ -1,26 +1,19 @@
 """The power goes while transactions begin, end and are checked: each ends once, or is open."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from rocketstore import CheckAnswer, EndStatus, Message, MessageStore
+from rocketstore import CheckAnswer, EndStatus, Message, MessageStore, StoredMessage
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.inside import services_of
 from support.power_cut_trial import BATCHES, Trial, batch_name, run_trials
+from support.shadow_disk import ShadowDisk
 from support.transaction_stores import all_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import StoredMessage
-    from support.shadow_disk import ShadowDisk
 
 ORDERS = QueueKey("orders", 0)
 GROUP = "billing"

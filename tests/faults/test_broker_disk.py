@@ -1,10 +1,8 @@
 """A broker whose disk is full or fails: producers hear 4.9's codes and texts, consumers go on."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +16,6 @@ from support.configured_store import small_config
 from support.faulty_disk import FaultyDisk, nth
 from support.wire import opened
 from unit.broker.test_pulling import PULL
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BODY = b"x" * 10_000
 NO_FILE = "create mapped file failed, server is busy or broken."

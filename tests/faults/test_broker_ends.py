@@ -1,10 +1,8 @@
 """A broker whose store was closed, or whose process forked: it answers no more, and says so."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from support.broker_wire import Wire
 from support.descriptors import listening, open_sockets
 from support.forked import HeldChild, files_of, in_child
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 

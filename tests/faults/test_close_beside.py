@@ -4,12 +4,11 @@ Another thread closes the store while the call stands at its n-th line. A day's 
 of every call, ``ROCKETSTORE_FAULT_WALK=all`` each.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,8 @@ from support.close_at import CloseAt
 from support.configured_store import open_small
 from support.public_calls import CHANGES, READS, SERVICES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+Call = Callable[[MessageStore], object]
 
-    Call = Callable[[MessageStore], object]
 
 MOST_LINES = None if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else 20
 

@@ -4,22 +4,15 @@ The group goes on in the same process: no lock stays held, and nobody is left in
 nothing.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from rocketstore import Message, MessageStore
+from rocketstore import Consumer, Message, MessageStore
 from support.configured_store import small_config
 from support.interrupts import InterruptAt
 from support.memory import memory_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocketstore import Consumer
 
 pytestmark = [pytest.mark.usefixtures("watchdog")]
 

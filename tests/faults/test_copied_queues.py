@@ -1,10 +1,9 @@
 """A queue's directory copied beside it, as runbooks advise: nothing of it is lost."""
 
-from __future__ import annotations
-
 import logging
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +12,6 @@ from rocketstore.audit.repair import rebuild_store
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, crashed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NOW_MS = START_MS + 3_600_000
 COUNT = 150  # entries in more than one file

@@ -1,7 +1,5 @@
 """A descriptor is lent: closed by another thread, its number may be another file's at once."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A close that fails lets go of everything all the same: files, maps, threads, and the lock."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import threading

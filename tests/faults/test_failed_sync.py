@@ -4,12 +4,10 @@ The system reports a failed write-back once and may drop the pages, so a later s
 proves nothing (K-D1). Here the bytes of a failed sync are gone with the power.
 """
 
-from __future__ import annotations
-
 import errno
 import random
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -33,9 +31,6 @@ from support.patience import PATIENCE_S
 from support.power_cut import abandon
 from support.shadow_disk import ShadowDisk, Survival
 from support.store_oracle import check_agreement
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUN = 31
 STEPS = 50

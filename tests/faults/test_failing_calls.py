@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pytest
 
@@ -57,10 +58,8 @@ from support.patience import PATIENCE_S
 from support.power_cut import abandon
 from support.store_oracle import check_agreement
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+Counts = dict[FlushDiskType, Counter[str]]
 
-    Counts = dict[FlushDiskType, Counter[str]]
 
 RUN = 41
 CODES = (

@@ -1,13 +1,14 @@
 """Files that are cut short, empty, too long, missing or too many: named, and never waited on."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from rocketstore import MessageStore, StoreConfig, StoreDamagedError, repair_store, verify_store
+from rocketstore.rules.findings import Finding
 from support.fault_workload import (
     INDEX_ITEMS,
     INDEX_SLOTS,
@@ -21,12 +22,6 @@ from support.fault_workload import (
     step_of,
 )
 from support.store_oracle import read_log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rocketstore.rules.findings import Finding
 
 NOW_MS = 1_700_000_000_000
 STEPS = 150

@@ -1,7 +1,5 @@
 """A forked child cannot use the store of its parent, and its parent does not notice."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -158,7 +156,7 @@ def test_a_store_that_was_closed_says_so_in_a_child_as_well(tmp_path: Path) -> N
     in_child(use)
 
 
-def _put_in_worker(store: MessageStore, answers: multiprocessing.SimpleQueue[str]) -> None:
+def _put_in_worker(store: MessageStore, answers: "multiprocessing.SimpleQueue[str]") -> None:
     try:
         store.put(MESSAGE)
     except StoreForkedError as error:

@@ -1,15 +1,14 @@
 """A full disk is a status or an error, never a dead process, and loses no acknowledged message."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -31,9 +30,6 @@ from support.faulty_disk import FaultyDisk, nth, once
 from support.patience import PATIENCE_S, START_S
 from support.power_cut import abandon
 from support.store_oracle import check_agreement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIZE_KIB = 1024
 BALLASTS_KIB = (0, 3, 40, 111, 260)

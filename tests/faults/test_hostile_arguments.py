@@ -5,12 +5,11 @@ change or put again while they are read, objects that another thread changes. Af
 and searches work, and the store verifies clean. ``make test-builds`` runs this with sanitizers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +17,6 @@ import pytest
 from rocketstore import Message, MessageStore, RocketStoreError, verify_store
 from support.clock import Clock
 from support.small_store import CONFIG
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(120)
 

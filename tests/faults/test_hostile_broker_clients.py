@@ -3,8 +3,6 @@
 ``ROCKETSTORE_ODD_ROUNDS`` is how many rounds of four of them there are.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -12,8 +10,10 @@ import json
 import logging
 import random
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from faults.test_hostile_clients import RESET
 from rocketstore.broker.table import BrokerTable
@@ -29,11 +29,6 @@ from support.leaks import assert_keeps_nothing
 from support.replicas import wait_until
 from support.wire import frame, framed
 from unit.broker.test_pulling import PULL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pytest
 
 PAGE_MESSAGES = 16
 TASKS = 3

@@ -1,7 +1,5 @@
 """An idle store sleeps, wakes for the next message, and stops at once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

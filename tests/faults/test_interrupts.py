@@ -4,8 +4,6 @@ Whatever was acknowledged is there, unchanged, no number is given twice, the sto
 several rolls), and it closes. The oracle reads the files without the store's code.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import itertools

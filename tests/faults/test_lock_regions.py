@@ -6,18 +6,13 @@ the instruction: an exception raised there passes by the end of the ``with``. So
 loop is a ``for`` whose body ends with a plain statement.
 """
 
-from __future__ import annotations
-
 import ast
 import dis
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING
 
 import rocketstore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PACKAGE = Path(rocketstore.__file__).parent
 OWN_FRAMES = {"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"}

@@ -4,11 +4,10 @@ The losses are tried after a clean stop and after a crash, under both policies; 
 `test_lost_queue_files`.
 """
 
-from __future__ import annotations
-
 import shutil
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,6 @@ from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
 from support.clock import Clock
 from support.store_files import cut, garble, zero
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=16_384,

@@ -5,10 +5,9 @@ itself. Every loss is tried after a clean stop and after a crash, under both pol
 last writer remembered (``known-ends``) and, where the files alone can tell, without.
 """
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,6 @@ from rocketstore.format.file_name import file_name
 from support.clock import Clock
 from support.small_store import bodies
 from support.store_files import cut, garble, zero
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FILE_BYTES = 400
 PER_FILE = 20

@@ -1,26 +1,19 @@
 """A disk of the log that is not mounted: every door says so, and nothing takes its place."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from rocketstore import Message, MessageStore, repair_store, verify_store
+from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
+from rocketstore.storage.read_only import ReadOnlyStore
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, LOG_FILE_BYTES, crashed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rocketstore import StoreConfig
-    from rocketstore.storage.read_only import ReadOnlyStore
 
 NOW_MS = START_MS + 3_600_000
 COUNT = 300

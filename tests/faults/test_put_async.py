@@ -1,7 +1,5 @@
 """Every future of `put_async` ends, and tells the truth about its message."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

@@ -1,21 +1,15 @@
 """A file that retention deletes while somebody reads is an expected outcome, never an error."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from rocketstore import Message, MessageStore
+from rocketstore.storage.files.mapped_file import MappedFile
 from support.clock import START_MS
 from support.configured_store import open_small
 from support.inside import parts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rocketstore.storage.files.mapped_file import MappedFile
 
 TOPIC = "orders"
 COUNT = 150

@@ -1,7 +1,5 @@
 """Replication between stores over sockets: cuts, kills, stuck and hostile peers."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

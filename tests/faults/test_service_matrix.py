@@ -6,8 +6,6 @@ or the process forks beside a call; then it is judged in a healthy store. A day'
 calls and lines of each, ``ROCKETSTORE_FAULT_WALK=all`` every one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -17,11 +15,13 @@ import logging
 import os
 import shutil
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from rocketstore import FlushFailedError, RocketStoreError, StoreForkedError
+from rocketstore import FlushFailedError, MessageStore, RocketStoreError, StoreForkedError
 from rocketstore.events import ROOT
 from support.descriptors import listening, open_sockets
 from support.failing_calls import BESIDE, CALLS, NO_MEMORY, SOCKET_CALLS, FailingCalls, Fault
@@ -32,12 +32,6 @@ from support.patience import PATIENCE_S
 from support.public_calls import SERVICES, USES
 from support.replicas import wait_until
 from support.service_work import WORKS, Work
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from rocketstore import MessageStore
 
 ALL = WORKS | NETWORKED
 WALKS_ALL = os.environ.get("ROCKETSTORE_FAULT_WALK") == "all"

@@ -1,7 +1,5 @@
 """No thread of a store ends in silence, and none keeps a store from being closed."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

@@ -1,17 +1,12 @@
 """A service starts with the store: no public call starts a thread, and none can fail to."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocketstore import FlushDiskType, MessageStore, StoreConfig
 from support.public_calls import CHANGES, READS, SERVICES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CALLS = CHANGES | READS | SERVICES | {"close": lambda store: store.close()}
 

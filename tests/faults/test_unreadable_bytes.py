@@ -1,25 +1,19 @@
 """EIO while reading is an error with file and offset on every way of reading, never "not there"."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import SystemRefusedError
+from rocketstore.storage.read_only import ReadOnlyStore
 from support.failing_calls import FailingCalls, Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocketstore.storage.read_only import ReadOnlyStore
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=1 << 20,

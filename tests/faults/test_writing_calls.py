@@ -4,10 +4,10 @@ The list below is held against what the store and its parts offer: a new method 
 one of the two.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +19,6 @@ from rocketstore.native.log_end import Record
 from support.clock import START_MS
 from support.forked import files_of, in_child
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 

@@ -5,11 +5,10 @@ Each case has `in` (as found), `out` (after Java opened it) and a manifest of `o
 record of `in` must be there, queues and index must agree with the log, and nothing else may.
 """
 
-from __future__ import annotations
-
 import functools
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from rocketstore.audit.store_audit import QueueAudit
 from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.message_store import MessageStore
 from rocketstore.rules.expectation import expected_entries
+from rocketstore.rules.log_rules import LogView
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.rules.unbacked import LogBounds, UnbackedKind
 from rocketstore.storage.checkpoint import read_checkpoint
@@ -26,11 +26,6 @@ from rocketstore.storage.recovery.recover import LoadedStore, RecoveryReport, re
 from support.golden import CRASH_CASES, golden_case, manifest
 from support.index_answers import find
 from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.rules.log_rules import LogView
 
 NOW_MS = 1_795_240_000_000
 CLEAN_CASES = frozenset({"noabort_torn"})

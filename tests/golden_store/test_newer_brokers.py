@@ -3,8 +3,6 @@
 `support.newer_broker` says what each of them holds, and makes them again.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

@@ -5,27 +5,22 @@ except where a row of docs/compatibility.md says that Java's is wrong; there a t
 value and ours. All is asked twice: of files read with `pread`, and of memory maps.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import itertools
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.reading.reader import Reader
 from rocketstore.units import QueueKey
 from support.golden import golden_case, manifest
 from support.mapped_reader import mapped_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rocketstore.storage.reading.reader import Reader
 
 PLAIN = (
     "basic", "batch", "broker", "cqext", "delay", "ipv6", "multidispatch", "transactions",

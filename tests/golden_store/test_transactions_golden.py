@@ -1,13 +1,12 @@
 """The records that a genuine broker and its store wrote for transactions, made again by us."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocketstore import EndStatus, MessageStore, ReadOnlyStore
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import Message
+from rocketstore.native.log_end import Record
 from rocketstore.rules.half_messages import ended_by
 from rocketstore.rules.waiting import real_queue
 from rocketstore.storage.reading.reader import messages_of
@@ -23,11 +22,6 @@ from rocketstore.transaction.records import (
     times_checked,
 )
 from support.golden_stores import golden_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.native.log_end import Record
 
 
 def is_of(record: Record, stored: StoredMessage) -> None:

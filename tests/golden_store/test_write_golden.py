@@ -1,7 +1,5 @@
 """The same puts at the same times leave the same bytes that the genuine store left."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,10 +1,8 @@
 """Batch queues that the genuine store of 5.x and ours continue in turn, also after a crash."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +12,6 @@ from support.both_sides import small_config
 from support.java_batch_store import BATCH_QUEUE_FILE, PROJECT, JavaBatchStore
 from support.java_program import class_path
 from support.java_store import require_java
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = [pytest.mark.java]
 

@@ -1,7 +1,5 @@
 """The comparison itself: what a ratio says, and that both sides do a scenario's work."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

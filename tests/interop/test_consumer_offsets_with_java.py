@@ -1,17 +1,12 @@
 """Offsets of consumer groups between us and a genuine broker's ConsumerOffsetManager."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocketstore import Message, MessageStore
 from support.both_sides import small_config
 from support.java_store import SMALL_FILES, JavaStore, require_java
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

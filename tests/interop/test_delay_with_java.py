@@ -1,9 +1,7 @@
 """Delayed messages between us and the genuine ScheduleMessageService: either goes on."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from rocketstore import Message, MessageStore
 from support.both_sides import small_config
 from support.java_store import SMALL_FILES, JavaStore, message_json, require_java
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

@@ -1,7 +1,5 @@
 """The last part of the demo: the PyPI client, in an environment of its own, at a broker."""
 
-from __future__ import annotations
-
 import subprocess
 
 from support.other_clients import python_client, required

@@ -1,10 +1,8 @@
 """What repair says that a 4.9 broker loses is what the genuine 4.9.8 store does lose."""
 
-from __future__ import annotations
-
 import base64
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -24,9 +22,6 @@ from support.small_store import (
     messages,
     overwrite,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

@@ -1,27 +1,21 @@
 """The genuine Java clients of 4.9.8 and 5.5.0, unchanged, against a broker of ours."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocketstore import StoreConfig
 from rocketstore.broker.settings import free_port
 from rocketstore.broker.testing import Broker
+from rocketstore.consuming.consumer import Consumer
+from rocketstore.units import QueueKey
 from support.java_client import NEWER_PROJECT, PROJECT, JavaClient, require_java
 from support.java_program import class_path
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rocketstore.consuming.consumer import Consumer
-    from rocketstore.units import QueueKey
 
 pytestmark = [pytest.mark.java]
 

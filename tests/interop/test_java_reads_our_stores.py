@@ -1,7 +1,5 @@
 """Stores that we wrote, opened, read, appended to and recovered by the genuine store."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,13 +3,12 @@
 It runs within the JVM of the genuine broker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
@@ -19,9 +18,6 @@ from support.broker_wire import Wire
 from support.genuine_broker import GenuineBroker, genuine_class_path
 from support.java_store import require_java
 from support.replicas import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.java]
 

@@ -1,9 +1,7 @@
 """A genuine broker and client with our name server, and our client with a genuine one."""
 
-from __future__ import annotations
-
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -39,9 +37,6 @@ from support.genuine_broker import GenuineBroker, genuine_class_path
 from support.java_store import require_java
 from support.name_server import ask, name_server
 from support.replicas import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.java]
 

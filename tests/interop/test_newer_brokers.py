@@ -1,8 +1,7 @@
 """A genuine broker of 5.3.3 and we on one store: each goes on where the other stopped."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +14,6 @@ from support.golden import golden_case
 from support.java_store import require_java
 from support.memory import memory_directory
 from support.newer_broker import GROUP, MAKERS, ORDERS, NewerBroker, newer_class_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

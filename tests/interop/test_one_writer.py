@@ -1,11 +1,9 @@
 """One writer per store, whichever side it is: both take the same lock on the same byte."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +17,6 @@ from support.both_sides import (
     small_config,
 )
 from support.java_store import SMALL_FILES, CommandFailedError, JavaStore, require_java
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

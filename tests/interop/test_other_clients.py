@@ -1,10 +1,8 @@
 """Unchanged clients of PyPI (over C++), npm and Go against a broker of ours."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,9 +11,6 @@ from rocketstore.broker.testing import Broker
 from support.broker_wire import Wire
 from support.other_clients import OtherClient, go_client, node_client, python_client
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 TOPIC = "orders"
 QUEUES = 4

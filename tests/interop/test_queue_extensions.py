@@ -1,11 +1,9 @@
 """Queue extensions that the genuine store and ours continue in turn."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +24,6 @@ from support.both_sides import (
 from support.extended_store import queue_files
 from support.java_store import SMALL_FILES, JavaStore, require_java
 from support.rebuild_runs import rebuilt_here
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

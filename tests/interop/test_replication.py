@@ -1,9 +1,8 @@
 """A genuine 4.9.8 slave follows our master, and our slave a genuine master, byte for byte."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ from support.replicas import (
     put_many,
     wait_until,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

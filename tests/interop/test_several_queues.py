@@ -1,22 +1,16 @@
 """Messages for several queues and the genuine store: the same records, and either goes on."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocketstore import Message, MessageStore
 from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.reading.reader import Reader
 from support.both_sides import all_of_java, all_of_ours, for_java, offsets, small_config
 from support.java_store import SMALL_FILES, JavaStore, require_java
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.storage.reading.reader import Reader
 
 pytestmark = [pytest.mark.java]
 

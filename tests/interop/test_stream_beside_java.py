@@ -1,7 +1,5 @@
 """A stream follows the Java store while it writes, and over its crash."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

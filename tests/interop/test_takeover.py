@@ -4,14 +4,13 @@ The clients, genuine too, know a name server, which stays; each broker has the p
 the one before.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +27,6 @@ from support.java_store import require_java
 from support.line_process import CommandFailedError
 from support.name_server import name_server
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

@@ -1,7 +1,5 @@
 """The suites of docs/guide/testing.md run as they stand, each with its own client and framework."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

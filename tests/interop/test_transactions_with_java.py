@@ -1,22 +1,15 @@
 """Transactions between us and a genuine broker's own classes: either ends what the other began."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from rocketstore import CheckAnswer, EndStatus, Message, MessageStore
+from rocketstore import CheckAnswer, EndStatus, Message, MessageStore, StoredMessage
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.both_sides import small_config
 from support.java_store import SMALL_FILES, JavaStore, message_json, require_java
 from support.transaction_stores import all_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import StoredMessage
 
 pytestmark = [pytest.mark.java]
 

@@ -1,8 +1,6 @@
 """Stores that the genuine Apache RocketMQ store wrote, read by us."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +17,6 @@ from support.both_sides import (
     sample_messages,
 )
 from support.java_store import SMALL_FILES, JavaStore, require_java
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

@@ -1,8 +1,6 @@
 """Stores that the genuine store wrote, opened for writing by us: appended to and recovered."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +18,6 @@ from support.both_sides import (
     small_config,
 )
 from support.java_store import SMALL_FILES, JavaStore, require_java
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.java]
 

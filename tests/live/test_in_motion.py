@@ -1,9 +1,9 @@
 """What a writer does while somebody looks is no damage: files are not read in one moment."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +14,6 @@ from rocketstore.cli.log_scan import LogScan
 from rocketstore.config import StoreConfig
 from rocketstore.storage.files.pread_files import LogFile
 from support.golden import golden_case
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TORN_AT = 117_000
 """In the second file, a few records in front of its BLANK."""

@@ -1,7 +1,5 @@
 """A reader beside another process that writes, rolls and deletes files of the same store."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

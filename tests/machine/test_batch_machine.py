@@ -1,7 +1,5 @@
 """A model of a batch topic against the store: puts of all kinds, gets anywhere, crashes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import settings

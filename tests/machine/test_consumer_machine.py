@@ -5,8 +5,6 @@ consumers, none is delivered after it was acknowledged while the process lives, 
 what was not acknowledged, and in the end everything else comes again.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

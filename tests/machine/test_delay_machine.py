@@ -5,12 +5,10 @@ its delay, or twice. While the clock goes forth only, what is due is delivered a
 after it went back, or a restart, when a level has had its delay twice.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -21,9 +19,6 @@ from support.clock import START_MS, Clock
 from support.configured_store import small_config
 from support.fault_settings import machine_example_count
 from support.memory import MEMORY
-
-if TYPE_CHECKING:
-    from typing import Any
 
 TOPIC = "later"
 QUEUES = 2

@@ -8,8 +8,6 @@ accident hit is where it was, none is there that was not put, and a message that
 that a get steps over.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from dataclasses import dataclass

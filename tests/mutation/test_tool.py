@@ -1,7 +1,5 @@
 """The tool itself: what it calls killed is killed, and a survivor is reported."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

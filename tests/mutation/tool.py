@@ -19,8 +19,6 @@ A mutation that some test of its own survives is a hole in the tests: close it, 
 docs/coverage.md what the line really rests on. Everything happens in a copy of the tree.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -31,12 +29,10 @@ import tempfile
 import time
 import tomllib
 import xml.etree.ElementTree as ET  # of reports that our own pytest wrote
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from typing import Literal
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -1,7 +1,5 @@
 """The compiled kernels of the audit find what their plain-Python references do."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """`native.decode` and the plain codec: the same messages, None where the codec raises."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 

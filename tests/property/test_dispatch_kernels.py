@@ -1,7 +1,5 @@
 """The compiled dispatch and index kernels leave the same bytes as their plain-Python references."""
 
-from __future__ import annotations
-
 import random
 import struct
 

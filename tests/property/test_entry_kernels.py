@@ -1,7 +1,5 @@
 """The kernels that list queues and index items say what dispatch writes, compiled or in Python."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,10 +1,8 @@
 """A lookup by key finds what the rules say, item by item, whatever stands in log and index."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 
 from rocketstore.format.index_file import IndexLayout, decode_header
 from rocketstore.format.java_hash import key_hash, string_hash
+from rocketstore.format.stored_message import StoredMessage
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.log_end import LogEnd
 from rocketstore.native.lookup import KeySearch
@@ -22,11 +21,6 @@ from support.oracle.index import find_items, positive_hash, put_item
 from support.oracle.page import message_or_none
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import MAGIC_V1, MAGIC_V2, SyntheticLog
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocketstore.format.stored_message import StoredMessage
 
 LAYOUT = IndexLayout(4, 60)
 TOPICS = ("AaTopic", "BBTopic", "T")

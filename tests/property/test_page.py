@@ -1,7 +1,5 @@
 """Pages are those of the rules, entry by entry, whatever stands in log and queue."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

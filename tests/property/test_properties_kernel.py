@@ -1,7 +1,5 @@
 """The kernel that splits property blocks, held to its reference and to the codec."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

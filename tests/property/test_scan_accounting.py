@@ -1,7 +1,5 @@
 """A scan accounts for every byte, and splits put together are the whole."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compiled kernels and their plain-Python references give the same answer, whatever the bytes."""
 
-from __future__ import annotations
-
 import re
 import zlib
 

@@ -1,7 +1,5 @@
 """A scan through a small window is the scan of the whole file."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

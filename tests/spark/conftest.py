@@ -1,7 +1,5 @@
 """The one Spark session of a test run."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Archive as a Spark job: the rows that one process makes, and nothing when a worker dies."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

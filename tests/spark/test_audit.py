@@ -1,7 +1,5 @@
 """The audit through Spark itself, from Python and from the command line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -8,8 +8,6 @@ out must be the same bytes.
 One cluster and one driver, a process of its own, serve both tests: JVMs start slowly.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -17,7 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -29,10 +29,6 @@ from support.rebuild_oracle import tree
 from support.restoring import restored
 from support.spark_cluster import SparkCluster
 from support.spark_session import require_java, submitted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

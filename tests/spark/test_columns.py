@@ -1,7 +1,5 @@
 """Spark asks the source for the columns that a query uses: bodies nobody wants stay unread."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig

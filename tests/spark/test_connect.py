@@ -4,8 +4,6 @@ Connect and classic sessions exclude each other in one process: the client is on
 server is the JVM of the shared session, which is warm.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

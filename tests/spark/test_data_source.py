@@ -1,7 +1,5 @@
 """``format("rocketstore")`` through Spark itself: rows, types, SQL, filters, errors."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

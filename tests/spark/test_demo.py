@@ -1,7 +1,5 @@
 """The demo's second half, on a part of the flights."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec

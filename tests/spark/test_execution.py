@@ -1,7 +1,5 @@
 """Jobs as Spark's tasks: each is sent what it needs, and nothing of the others."""
 
-from __future__ import annotations
-
 import os
 
 import pyarrow as pa

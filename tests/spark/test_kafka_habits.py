@@ -5,8 +5,6 @@ Structured Streaming guide over the first one's stream. One more word is needed:
 ``mode("append")``, since Spark lets no Python source do without.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

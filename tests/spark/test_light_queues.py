@@ -1,7 +1,5 @@
 """Messages for several queues through Spark: tables know them, rebuild and restore bring them."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import Message, pipeline

@@ -1,8 +1,6 @@
 """The whole way on an object store: read, archive, ask, restore and rebuild, on Spark's
 workers, which have their credentials from the environment."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 

@@ -1,7 +1,5 @@
 """The examples of the pages on Spark run as they stand."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -1,7 +1,5 @@
 """Paths are taken as they are by Spark's own writers too, and nothing is shown that is no error."""
 
-from __future__ import annotations
-
 import pytest
 from pyarrow import parquet
 

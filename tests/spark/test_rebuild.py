@@ -1,7 +1,5 @@
 """Rebuild on Spark's workers; what tasks do is tested without Spark in tests/unit."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -4,8 +4,6 @@ Files that are cut off where they are staged: tests/unit/pipeline/test_rebuild_c
 and executors that are killed: test_cluster.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """The report on Spark: the same as what its statements say elsewhere, and the command line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

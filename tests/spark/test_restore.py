@@ -1,7 +1,5 @@
 """Restore as a Spark job: a store that opens, answers and verifies like the one it was."""
 
-from __future__ import annotations
-
 import os
 
 import msgspec

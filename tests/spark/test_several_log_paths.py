@@ -1,7 +1,5 @@
 """A log in two directories on Spark's workers; what each job does is tested in tests/unit."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """A log of terabytes goes through a driver of 1 GB; `bench.pipeline simulated` has 4 to 20 TB."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """``df.write`` and ``df.writeStream`` into a store, through Spark itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

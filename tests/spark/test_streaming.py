@@ -1,7 +1,5 @@
 """``readStream.format("rocketstore")`` through Spark itself: triggers, checkpoints, restarts."""
 
-from __future__ import annotations
-
 import functools
 import json
 import urllib.parse

@@ -1,7 +1,5 @@
 """The notebook of the guide runs from its first cell to its last, in a kernel of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,23 +1,19 @@
 """Archive without Spark: each task pickled as Spark does, one after the other."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
+from rocketstore.config import StoreConfig
 from rocketstore.format.record import body_crc
 from rocketstore.pipeline.jobs.archive import archive_job
+from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_SCHEMA, LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.units import MiB
 from support.arrow_frames import Frames
 from support.small_store import read_log
-
-if TYPE_CHECKING:
-    from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult
 
 
 def sent(task: Any) -> Any:

@@ -1,17 +1,11 @@
 """The audit of small stores in this process, on frames that stand for Spark's."""
 
-from __future__ import annotations
+from pathlib import Path
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from rocketstore.pipeline.jobs.audit.audit_job import audit, prove_rebuild
+from rocketstore.config import StoreConfig
+from rocketstore.pipeline.jobs.audit.audit_job import AuditReport, audit, prove_rebuild
 from support.arrow_frames import Frames
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.jobs.audit.audit_job import AuditReport
 
 
 def audited(store: Path | str, config: StoreConfig | None = None, **options: Any) -> AuditReport:

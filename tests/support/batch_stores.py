@@ -1,17 +1,11 @@
 """Small stores with a batch topic, and what is read of it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import GetResult, Message, MessageStore, PutResult, StoreConfig
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import GetResult, PutResult
 
 BATCHES, PLAIN = "batches", "plain"
 

@@ -1,21 +1,15 @@
 """The same messages for our store and for the genuine one, and the same view of what came out."""
 
-from __future__ import annotations
-
 import itertools
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from rocketstore.config import StoreConfig
 from rocketstore.config.sources import from_properties
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import COMPRESSED_FLAG, Message
-from support.java_store import SMALL_FILES, message_json
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from support.java_store import JavaStore
+from support.java_store import SMALL_FILES, JavaStore, message_json
 
 Queues = dict[tuple[str, int], list[dict[str, Any]]]
 """Messages in JSON by topic and queue id."""

@@ -1,8 +1,8 @@
 """The parts of a broker without a loop, a socket or a thread: requests in, replies out."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.broker.settings import BrokerSettings
@@ -11,16 +11,10 @@ from rocketstore.broker.topics import Topics, first_topics
 from rocketstore.remoting.command import RESPONSE, Command
 from rocketstore.remoting.limits import Totals
 from rocketstore.remoting.requests import LATER, Call, Later
+from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.results import PutResult
 from rocketstore.tables.topic_settings import TopicSettings
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.results import PutResult
-
 
 SEND = {"a": "P", "b": "orders", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
 """The fields of a send, by the letters of its header."""

@@ -1,20 +1,14 @@
 """A client of the remoting protocol whose every byte a test chooses; it knows no broker's rules."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Self
 
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import Command
-from rocketstore.remoting.requests import RequestTable
+from rocketstore.remoting.requests import Call, RequestTable
 from support.broker_desk import text_of
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from rocketstore.remoting.requests import Call
 
 
 class Wire:

@@ -1,14 +1,10 @@
 """A log with something for every section of a report, made by an independent hand."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from support.synthetic_log import blank_bytes, record_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START_MS = 1_700_000_000_000
 FILE_BYTES = 262_144

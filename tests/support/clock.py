@@ -1,7 +1,5 @@
 """The clock of a test: it stands still until the test moves it."""
 
-from __future__ import annotations
-
 START_MS = 1_700_000_000_000
 
 

@@ -1,17 +1,13 @@
 """A store that another thread closes while a call of this one stands at its n-th line."""
 
-from __future__ import annotations
-
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import rocketstore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 _PACKAGE = str(Path(rocketstore.__file__).parent)
 _HELD_S = 0.005

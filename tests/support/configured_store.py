@@ -1,14 +1,10 @@
 """A store of small files for tests, with a clock that the test moves and without threads."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rocketstore import MessageStore, StoreConfig
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOG_FILE_BYTES = 64 * 1024
 QUEUE_FILE_BYTES = 2000

@@ -8,8 +8,6 @@ it kills it after so many lines, or while it still recovers.
 Run as a program it answers JSON lines (see `LineProcess`); `CrashWriter` is the other end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -20,19 +18,17 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 from rocketstore import MessageStore
+from rocketstore.config import StoreConfig
 from rocketstore.storage.results import PutMessageStatus
 from support.fault_workload import LABEL, LIGHT, QUEUE_COUNT, TOPICS, small_files, step_of
 from support.line_process import LineProcess
-
-if TYPE_CHECKING:
-    from rocketstore.config import StoreConfig
 
 MOST_LINES: Final = 150
 """Acknowledgements after which the latest writer is killed."""

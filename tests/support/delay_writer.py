@@ -5,29 +5,24 @@ end. The steps that count: before and after each delivering put, and around each
 saving ``delayOffset.json``. `transaction_writer` does the same with transactions.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rocketstore import Message, MessageStore
+from collections.abc import Callable
+
+from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.storage.files.disk import Disk
 from support.configured_store import small_config
 from support.line_process import LineProcess
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocketstore import StoreConfig
 
 TOPIC: Final = "kill"
 MESSAGES: Final = 12

@@ -1,7 +1,5 @@
 """Which files this process has open: what a test counts to see that nothing was left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -4,8 +4,6 @@ Usage: disk_filler.py STORE ASYNC_FLUSH|SYNC_FLUSH RUN. Prints a JSON line per p
 acknowledged, then one that says how it ended.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

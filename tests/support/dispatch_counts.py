@@ -1,14 +1,10 @@
 """What a dispatcher has done so far, counted in its compiled loop and beside it."""
 
-from __future__ import annotations
-
 from operator import sub
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rocketstore.native.row import PutEntry
-
-if TYPE_CHECKING:
-    from rocketstore.storage.dispatch.dispatcher import Dispatcher
+from rocketstore.storage.dispatch.dispatcher import Dispatcher
 
 
 class DispatchCounts(NamedTuple):

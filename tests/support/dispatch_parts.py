@@ -1,7 +1,5 @@
 """A small CommitLog on disk with its queues, its index and a dispatcher, for tests of dispatch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path

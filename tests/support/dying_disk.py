@@ -1,7 +1,5 @@
 """A disk that stops answering, as if the process had been killed at some call."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rocketstore.storage.files.disk import Disk

@@ -1,25 +1,18 @@
 """Small stores with queue extensions, and the golden one."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, StoreConfig
 from rocketstore.format.queue_extension import ExtensionUnit
+from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.reading.reader import Reader
 from support.clock import Clock
 from support.golden_stores import golden_store
 from support.small_store import CONFIG
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import StoreConfig
-    from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.reading.reader import Reader
 
 EXT_FILE_BYTES = 512
 

@@ -6,8 +6,6 @@ files below one directory are counted, and with them, if wanted, those on Python
 selectors and the starts of a store's threads; what a fault does to them is `Fault`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io
@@ -17,13 +15,11 @@ import selectors
 import socket
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from rocketstore.storage.files import disk as disk_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NO_MEMORY = -1
 """Instead of an errno: Python itself finds no memory for what the call needs."""

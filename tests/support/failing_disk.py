@@ -1,15 +1,10 @@
 """A disk whose calls a test can count and fail."""
 
-from __future__ import annotations
-
 import errno
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocketstore.storage.files.disk import Disk, no_space_error
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class FailingDisk(Disk):

@@ -14,8 +14,6 @@ variable                                  default                     with kerne
 ``ROCKETSTORE_FAULT_SEED`` is added to every seed, so that a long search never repeats itself.
 """
 
-from __future__ import annotations
-
 import os
 
 from rocketstore.scan import kernels

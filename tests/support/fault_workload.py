@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from rocketstore import MessageStore
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.properties import (
@@ -22,14 +24,9 @@ from rocketstore.format.properties import (
 )
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import Message
+from rocketstore.storage.results import PutResult
 from rocketstore.units import KiB, QueueKey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocketstore import MessageStore
-    from rocketstore.storage.results import PutResult
-    from support.store_oracle import LogRecord
+from support.store_oracle import LogRecord
 
 LABEL = "label"
 TOPICS = ("orders", "payments", "a%b|c-d_E")

@@ -4,22 +4,17 @@
 The faults that the store promises to survive, and how, are listed in docs/how-it-works/faults.md.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, no_space_error
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Fails = Callable[[str, Path, int], int | None]
-    """From the name of a call, its path and how many like it came before, to an errno or None."""
+Fails = Callable[[str, Path, int], int | None]
+"""From the name of a call, its path and how many like it came before, to an errno or None."""
 
 
 class FaultyDisk(Disk):

@@ -1,15 +1,10 @@
 """What a test has a forked child do, and which files it finds afterwards."""
 
-from __future__ import annotations
-
 import os
 import signal
 import traceback
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
 
 LIMIT_S = 240
 

@@ -1,13 +1,7 @@
 """The field table of a format page whose fields have no fixed place, to compare with a module's."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from rocketstore.format import Field
 from support.page_tables import table_with
-
-if TYPE_CHECKING:
-    from rocketstore.format import Field
 
 TYPE_NAMES = {
     "i": "int",

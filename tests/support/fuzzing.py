@@ -6,15 +6,10 @@ atheris installed, ``PYTHONPATH=tests python tests/fuzz/fuzz_record.py -max_tota
 search by coverage.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 DEFAULT_SEED = 20261121
 DEFAULT_COUNT = 10_000

@@ -3,8 +3,6 @@
 ``tests/interop/java49`` names their jars and has the one class that drives them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

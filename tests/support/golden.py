@@ -3,8 +3,6 @@
 ``tests/golden/stores/README.md`` says how they came about.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,15 +1,11 @@
 """Every golden store that Java read back, under one name each, with its manifest."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from support.golden import CASES, CRASH_CASES, golden_case
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXPIRED_VARIANTS = ("base", "files_removed", "files_and_cq_removed", "deleted_by_store")
 

@@ -1,7 +1,5 @@
 """Bytes with forbidden memory on both sides: a kernel that reads outside them ends the process."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 

@@ -1,19 +1,13 @@
 """What the files of an index say about a key, without a look at the records."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rocketstore.format.java_hash import key_hash
+from rocketstore.storage.index.index_service import IndexService
 from support.oracle.index import find_items
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocketstore.storage.index.index_service import IndexService
 
 _OFFSETS_PER_CALL = 64
 _LAST_MS = 2**63 - 1

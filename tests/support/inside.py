@@ -1,18 +1,12 @@
 """The one door through which tests look past the public calls of a store."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from rocketstore.storage.opening import StoreParts
+from rocketstore.storage.services import StoreServices
+from rocketstore.storage.store import BaseStore
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocketstore.storage.opening import StoreParts
-    from rocketstore.storage.services import StoreServices
-    from rocketstore.storage.store import BaseStore
 
 
 def parts_of(store: BaseStore) -> StoreParts:

@@ -7,23 +7,19 @@ calls, or some lines later. An exception out of the trace function could be rais
 can, as between a lock's `__enter__` and the block after it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import signal
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import rocketstore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
 
 _PACKAGE = Path(rocketstore.__file__).parent
 

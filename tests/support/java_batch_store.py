@@ -3,8 +3,6 @@
 ``tests/interop/java5`` names its jars and has the one class that drives it.
 """
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any, Self

@@ -3,8 +3,6 @@
 Where there is no JDK or Maven the calling test is skipped with that reason, except in CI.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,22 +1,17 @@
 """A Java class of ``tests/interop`` that answers lines of JSON, in a JVM of its own."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from support.java_store import JavaBuildError, java_tool, run_maven
 from support.line_process import LineProcess
 from support.patience import START_S
 from support.spark_home import QUIET_SHARING, SHORT_LIVED_JVM
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LINES = Path(__file__).resolve().parents[1] / "interop" / "Lines.java"
 """The main loop of every driver, compiled with each."""

@@ -6,8 +6,6 @@ Where there is no JDK or Maven the calling test is skipped with that reason, exc
 fails.
 """
 
-from __future__ import annotations
-
 import atexit
 import base64
 import fcntl
@@ -18,17 +16,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 
 from support.line_process import CommandFailedError, LineProcess
 from support.patience import START_S
 from support.spark_home import QUIET_SHARING, SHORT_LIVED_JVM
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java"
 JAR = PROJECT / "target" / "java-store.jar"

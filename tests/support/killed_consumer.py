@@ -6,8 +6,6 @@ Each line is written before the next step is taken: ``put N`` when a put was ack
 O`` or ``back Q O`` before the message at an offset of a queue is acknowledged or given back.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,13 +1,8 @@
 """Whether work that is done again and again keeps memory."""
 
-from __future__ import annotations
-
 import gc
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 _STRETCHES = 5
 

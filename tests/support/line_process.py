@@ -4,8 +4,6 @@ Both sides of a comparison speak this: the genuine Java store (``java_store.py``
 worker of ``bench/``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A CommitLog with its flusher and its writer, without queues, for tests of putting."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

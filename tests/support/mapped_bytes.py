@@ -1,14 +1,10 @@
 """Bytes of a mapped file, written as the log writes them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rocketstore.storage.files.mapped_file import MappedFile
-    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 
 
 def append_bytes(file: MappedFile, data: bytes) -> None:

@@ -1,24 +1,18 @@
 """A `Reader` over the memory maps of a store directory, without recovery, lock or threads."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from mmap import mmap
+from pathlib import Path
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.index_file import layout_of
 from rocketstore.native.log_end import LogEnd
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.reading.reader import Reader
-
-if TYPE_CHECKING:
-    from mmap import mmap
-    from pathlib import Path
-
-    from rocketstore.storage.files.mapped_file import MappedFile
 
 
 class MappedLog:

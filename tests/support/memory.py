@@ -4,20 +4,15 @@ What they simulate (a power cut, a disk that fails, a killed process) is not the
 of power, so their syncs need not reach a disk, which takes most of their time.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketstore.units import GiB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NEEDED_BYTES = 2 * GiB
 """A container often has 64 MiB: too few for what tests make side by side."""

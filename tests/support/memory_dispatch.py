@@ -4,8 +4,6 @@ Queue files and index files are numpy arrays; there is no file, no thread and no
 the walk and the tables' column names.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -15,7 +15,8 @@ import contextlib
 import json
 import struct
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from rocketstore.broker.codes import BrokerRequest as Code
 from rocketstore.consuming.sharing import share_of
@@ -26,9 +27,6 @@ from rocketstore.remoting.command import ONEWAY, Command
 from rocketstore.remoting.requests import RequestTable
 from support.broker_desk import SEND
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 TOPIC: Final = "orders"
 BROKER: Final = "broker-a"

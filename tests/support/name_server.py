@@ -1,22 +1,16 @@
 """``rocketstore serve namesrv`` as a process, and questions to any name server."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rocketstore.remoting.client import RemotingClient
+from rocketstore.remoting.command import Command
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocketstore.remoting.command import Command
 
 
 @contextmanager

@@ -4,13 +4,12 @@ Their threads run in a store that has no others: `run` starts them, so that what
 on the main thread is their start, the puts that wait for a slave, and the end.
 """
 
-from __future__ import annotations
-
 import _socket  # not counted by `FailingCalls`
 import contextlib
 import re
 import time
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from rocketstore import Message, MessageStore, PutMessageStatus
 from rocketstore.broker.codes import BrokerRequest
@@ -22,16 +21,11 @@ from rocketstore.remoting.frame import FrameReader
 from rocketstore.storage.running_flags import RunningFlag
 from support.broker_desk import SEND
 from support.configured_store import small_config
-from support.failing_calls import BESIDE
+from support.failing_calls import BESIDE, Fault
 from support.patience import PATIENCE_S
 from support.replicas import log_bytes, wait_until
 from support.service_work import Work
 from support.wire import framed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.failing_calls import Fault
 
 HEARTBEAT = {"ha_send_heartbeat_interval": 100}
 MOMENT_S = 0.03

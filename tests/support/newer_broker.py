@@ -5,24 +5,20 @@ stores of ``tests/golden/stores/newer.tar.xz``, which ``python -m support.newer_
 run in ``tests``, makes again.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.java_batch_store import PROJECT
 from support.java_program import OPEN, JavaProgram, class_path
 from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, CommandFailedError
 from support.line_process import InHome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NEWER_PROJECT = PROJECT / "newer"
 PATIENCE_S = 60

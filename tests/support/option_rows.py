@@ -1,7 +1,5 @@
 """The rows that docs/reference/configuration.md must have, from the options themselves."""
 
-from __future__ import annotations
-
 import enum
 
 from rocketstore.config.store_config import FIELDS, field_texts

@@ -6,24 +6,20 @@ consumer, ``exit``. Where one cannot be installed the calling test is skipped wi
 except in CI.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from support.line_process import InHome, LineProcess
 from support.patience import PATIENCE_S, START_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 INTEROP = Path(__file__).resolve().parents[1] / "interop"
 

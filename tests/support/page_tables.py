@@ -1,7 +1,5 @@
 """The tables of a Markdown page as rows, so that a test can compare it with a module."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

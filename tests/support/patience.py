@@ -4,8 +4,6 @@ No test that succeeds needs so long, however loaded the machine is: where what i
 come any more, because its process died, the wait ends at once.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 PATIENCE_S: Final = 240.0

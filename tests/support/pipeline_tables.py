@@ -1,18 +1,14 @@
 """Read a table of the data source without Spark: plan, pickle as Spark does, read, collect."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.tables import READERS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ARROW_TYPES = {
     "STRING": pa.string(),

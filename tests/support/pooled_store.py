@@ -1,15 +1,10 @@
 """A store with a transient store pool, without threads unless a test wants them."""
 
-from __future__ import annotations
+from pathlib import Path
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from rocketstore import MessageStore
 from support.configured_store import LOG_FILE_BYTES, open_small
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import MessageStore
 
 BODY = b"b" * 1000
 

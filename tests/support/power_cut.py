@@ -6,11 +6,11 @@ recovery), and what outlives it. A trial has several lives; a message that was p
 there in all later ones.
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from rocketstore import MessageStore, verify_store
 from rocketstore.config import FlushDiskType
@@ -38,13 +38,7 @@ from support.fault_workload import (
 )
 from support.inside import parts_of, services_of
 from support.shadow_disk import ShadowDisk
-from support.store_oracle import EXT_FILE_BYTES, LogContent, check_agreement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.store_oracle import LogRecord
+from support.store_oracle import EXT_FILE_BYTES, LogContent, LogRecord, check_agreement
 
 START_MS = 1_700_000_000_000
 MOST_STEPS = 70

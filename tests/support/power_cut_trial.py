@@ -5,11 +5,11 @@ says what the service does (`act`), what is safe on the disk by then (`note_safe
 makes uncertain (`forget_unsafe`).
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from rocketstore import MessageStore
 from rocketstore.config import FlushDiskType
@@ -18,10 +18,6 @@ from support.fault_settings import power_cut_seeds
 from support.memory import memory_directory
 from support.power_cut import PowerCutError, abandon
 from support.shadow_disk import ShadowDisk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 LIVES = 3
 SEEDS_PER_TEST = 25

@@ -1,11 +1,6 @@
 """Files that are made ahead of a log, in another thread."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rocketstore.storage.files.ahead import Preallocator
+from rocketstore.storage.files.ahead import Preallocator
 
 
 def wait_idle(files: Preallocator, timeout_s: float) -> bool:

@@ -1,18 +1,12 @@
 """Every call that an open store's programs make, each as a function of the store."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-from rocketstore import Message
+from rocketstore import Message, MessageStore
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.threads import Bell
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocketstore import MessageStore
 
 MESSAGE: Final = Message(topic="t", body=b"child", keys="k")
 LATER: Final = Message(topic="t", body=b"later", properties={"DELAY": "1"})

@@ -4,12 +4,10 @@
 is the product: planning, scanning, the verdict, writing, checking, the swap.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
+from collections.abc import Callable
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -29,9 +27,6 @@ from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
     items_per_file,
     parts_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NAMES = [column.split()[0] for column in ROW_SCHEMA.split(", ")]
 BATCH_ROWS = 3

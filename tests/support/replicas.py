@@ -1,17 +1,13 @@
 """Masters and slaves with small log files, and what is compared between them."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.config import BrokerRole
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LOG_FILE_BYTES = 65_536
 SIZES: dict[str, Any] = {

@@ -1,7 +1,5 @@
 """Make a report without Spark: tasks in this process, and their groups put together by Arrow."""
 
-from __future__ import annotations
-
 import pickle
 from html.parser import HTMLParser
 from pathlib import Path

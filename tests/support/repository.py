@@ -3,19 +3,14 @@
 Files are those that git tracks or would track; a file that .gitignore names is not looked at.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,18 +1,13 @@
 """Restore without Spark: each task pickled as Spark does, one after the other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.pipeline.jobs.restore import restore_job
+from rocketstore.pipeline.jobs.restore.restore_job import RestoreResult
 from support.arrow_frames import Frames
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.pipeline.jobs.restore.restore_job import RestoreResult
 
 
 def restored(

@@ -5,23 +5,19 @@ is how a test kills a job in the middle: nothing that the killed job would have 
 arrives, its own tidying up included. Signatures are not verified, only who claims to have signed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
 import threading
+from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest import mock
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ACCESS_KEY = "TESTACCESSKEY"
 SECRET_KEY = "tests-secret-of-nobody"  # noqa: S105 - of this server only

@@ -1,13 +1,9 @@
 """What the package logs, as a test reads it: a dict per line, with its event, level and fields."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 
 class _Collector(logging.Handler):

@@ -4,8 +4,6 @@ Hypothesis draws how many records there are and what they are chosen by: to draw
 ten times as long as the test.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 

@@ -4,22 +4,17 @@ A `Work` is done while something fails; then it is judged in a healthy store, op
 promised holds, what was not has happened as a whole or not at all, and nothing happens twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
 
 from rocketstore import FlushDiskType, Message, MessageStore, RocketStoreError
 from rocketstore.transaction.records import EndStatus
 from support.clock import Clock
 from support.configured_store import small_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.failing_calls import Fault
+from support.failing_calls import Fault
 
 LEVELS = "1s 5s 1h"
 HOUR_MS = 3_600_000

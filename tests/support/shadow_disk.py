@@ -17,20 +17,18 @@ tests/faults and tests/machine do that.
 from __future__ import annotations
 
 import os
+import random
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rocketstore.storage.files.disk import Disk
 from rocketstore.units import OS_PAGE_SIZE_BYTES
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterator
+Hook = Callable[[str, Path], None]
+"""Told the name of a call and the path it is about."""
 
-    Hook = Callable[[str, Path], None]
-    """Told the name of a call and the path it is about."""
 
 SECTOR_SIZE_BYTES = 512
 

@@ -13,23 +13,19 @@ import functools
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable
 from math import inf
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.replication.master import MasterService, _Connection
 from rocketstore.replication.master_session import MasterSession
-from rocketstore.replication.protocol import FRAME, HELLO, PeerError, SessionLimits
+from rocketstore.replication.protocol import FRAME, HELLO, PeerError, Session, SessionLimits
 from rocketstore.replication.slave_session import SlaveSession
 from support.memory import memory_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-
-    from rocketstore.replication.protocol import Session
 
 FILE_BYTES = 4096
 LIMITS = SessionLimits(

@@ -4,17 +4,13 @@ Of batch 0 one task's worker is killed at its first attempt. In batch 1 a task s
 staged something, and waits for the end of the process.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Any
 
 ROWS_PER_BATCH = 400
 BATCHES = 3

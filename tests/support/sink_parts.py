@@ -1,28 +1,27 @@
 """Batches for the sink without Spark: stage as tasks do, commit as the driver does, look at it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from rocketstore import MessageStore, StoreConfig, verify_store
+from rocketstore.format.stored_message import StoredMessage
 from rocketstore.pipeline.sink.row_encoder import RowEncoder
-from rocketstore.pipeline.sink.sink_writer import parse_sink_options, stage_chunks
+from rocketstore.pipeline.sink.sink_writer import (
+    SinkOptions,
+    StagedFile,
+    parse_sink_options,
+    stage_chunks,
+)
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
 from rocketstore.storage.store import BaseStore
 from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rocketstore.format.stored_message import StoredMessage
-    from rocketstore.pipeline.sink.sink_writer import SinkOptions, StagedFile
 
 SIZES = {
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),

@@ -1,19 +1,13 @@
 """Small stores for tests of recovery, repair and verify: written by our writer, without threads."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.format.file_name import file_name
+from rocketstore.storage.files.disk import Disk
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from rocketstore.storage.files.disk import Disk
 
 LOG_FILE_BYTES = 16_384
 QUEUE_FILE_BYTES = 2_000

@@ -4,22 +4,18 @@ Each is a process of its own and talks over sockets, as on many machines; what i
 the disk, which they share.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import psutil
 
 from support.patience import START_S
 from support.spark_home import java, spark_environment, spark_home
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"

@@ -6,8 +6,6 @@ pytest, for every JVM of this run and of later ones. A JVM that finds them to be
 another Java goes without.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools
@@ -16,16 +14,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from support.patience import START_S
 from support.repository import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHORT_LIVED_JVM = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "

@@ -4,8 +4,6 @@ A query that hangs must not hang the run: it is stopped with a limit, and what i
 workers were at is told.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

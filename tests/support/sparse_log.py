@@ -1,10 +1,9 @@
 """A store of any size on hardly any disk: files of a few records and a BLANK to the end each."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_host
@@ -13,10 +12,6 @@ from rocketstore.format.record import encode_blank
 from rocketstore.units import QueueKey
 from support.oracle.codecs import encode_entry
 from support.record_encoder import encode_record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 GIB = 1 << 30
 HOST = encode_host("127.0.0.1:10911")

@@ -1,7 +1,5 @@
 """A store directory made file by file for a test of reading, without the code that writes one."""
 
-from __future__ import annotations
-
 import os
 import random
 from dataclasses import dataclass, field

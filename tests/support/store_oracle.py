@@ -8,14 +8,12 @@ What the bytes of a file say is remembered for when it is looked at again, uncha
 kill say; what is returned is not to be changed.
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,10 +26,8 @@ from rocketstore.units import ByteRange, QueueKey
 from support.oracle.resync import resync
 from support.oracle.walk import walk
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+Entry = tuple[int, int, int]
 
-    Entry = tuple[int, int, int]
 
 _ENTRY = struct.Struct(">qiq")
 _ITEM = struct.Struct(">iqii")

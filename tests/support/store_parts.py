@@ -1,8 +1,6 @@
 """The loaded parts of a store, as `MessageStore.open` hands them to recovery."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocketstore.config import StoreConfig, StoreSizes
 from rocketstore.format.index_file import IndexLayout
@@ -10,9 +8,6 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.recovery.recover import LoadedStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOG_FILE_BYTES = 65_536
 QUEUE_FILE_BYTES = 2000

@@ -6,7 +6,8 @@ import json
 import pickle
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -20,9 +21,6 @@ from rocketstore.pipeline.streaming.stream_options import (
 )
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader, read_tasks
 from support.pipeline_tables import ARROW_TYPES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
 """Options of either way to follow a store."""

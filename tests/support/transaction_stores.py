@@ -1,21 +1,14 @@
 """A store with transactions that a test opens, kills at any put, and opens again."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
-
-from rocketstore import MessageStore
+from rocketstore import MessageStore, PutResult, StoreConfig, StoredMessage
+from rocketstore.native.log_end import Record
 from rocketstore.storage.reading.reader import messages_of
 from rocketstore.transaction.records import HALF, OP
+from rocketstore.units import QueueKey
 from support.clock import Clock
 from support.small_store import CONFIG
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import PutResult, StoreConfig, StoredMessage
-    from rocketstore.native.log_end import Record
-    from rocketstore.units import QueueKey
 
 
 class Killed(BaseException):

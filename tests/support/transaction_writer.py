@@ -8,25 +8,20 @@ What was wanted and what was answered stands in a journal beside the store: a li
 ``wanted LABEL END`` before each call, ``was LABEL END QUEUE_OFFSET PHYSICAL_OFFSET`` after it.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rocketstore import CheckAnswer, Message, MessageStore
+from rocketstore import CheckAnswer, Message, MessageStore, StoreConfig, StoredMessage
 from rocketstore.transaction import ledger, transactions
 from rocketstore.units import system_clock_ms
 from support.configured_store import small_config
 from support.delay_writer import DelayWriter, KillingDisk, Steps, serve
-
-if TYPE_CHECKING:
-    from rocketstore import StoreConfig, StoredMessage
 
 TOPIC: Final = "kill"
 GROUP: Final = "billing"

@@ -3,8 +3,6 @@
 A ``#`` starts a comment up to the end of the line; blanks and line ends are for the eye.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 VECTOR_ROOT = Path(__file__).resolve().parents[1] / "golden"

@@ -1,18 +1,14 @@
 """Recorded requests and replies, and frames made by hand."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocketstore.remoting.channel import Turns
+from rocketstore.remoting.command import Command
 from rocketstore.remoting.frame import encode_frame
+from rocketstore.remoting.requests import RequestTable
 from rocketstore.remoting.server import RemotingServer
 from support.vectors import VECTOR_ROOT
-
-if TYPE_CHECKING:
-    from rocketstore.remoting.command import Command
-    from rocketstore.remoting.requests import RequestTable
 
 
 def recorded(name: str) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """The pages lead somewhere: links resolve, commands and make targets exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every error class is there for a reason: something raises it, and somebody is told."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import functools

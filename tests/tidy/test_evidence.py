@@ -1,7 +1,5 @@
 """The pages that say what is proved: each test exists, no line of the specification is left out."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

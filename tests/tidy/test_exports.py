@@ -1,7 +1,5 @@
 """What a program may need to name is a name of ``rocketstore`` itself."""
 
-from __future__ import annotations
-
 import builtins
 import inspect
 import re

@@ -1,7 +1,5 @@
 """What imports cost: no compiler, no columns, no cluster; a broker loads what a broker needs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

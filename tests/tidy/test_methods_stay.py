@@ -4,17 +4,13 @@ What an object does is what its class says and what it was made with. Else a sto
 another way is silently another store: that has cost messages (docs/decisions/0040).
 """
 
-from __future__ import annotations
-
 import ast
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import pytest
 
 from support.repository import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MAKERS = {"__init__", "__post_init__", "__new__", "__get__"}
 SETTERS = {"setattr", "__setattr__", "delattr", "__delattr__"}

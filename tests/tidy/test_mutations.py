@@ -1,7 +1,5 @@
 """The lists of mutations fit the product, the tests and the pages as they are today."""
 
-from __future__ import annotations
-
 import re
 
 from mutation.tool import load_mutations

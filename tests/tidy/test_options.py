@@ -1,7 +1,5 @@
 """An option either does something, or the page says that it does nothing."""
 
-from __future__ import annotations
-
 import ast
 
 from mutation.tool import load_mutations

@@ -1,7 +1,5 @@
 """Nothing in the repository depends on the machine that it was written on."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """The repository stays readable: short modules, short functions, names that mean something."""
 
-from __future__ import annotations
-
 import ast
 
 from support.repository import (

@@ -3,8 +3,6 @@
 Cited is what comments, docstrings and prose say; code and its other strings are not looked at.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import io

@@ -1,7 +1,5 @@
 """The page of the tests names each directory, and nothing else."""
 
-from __future__ import annotations
-
 import re
 
 from support.repository import ROOT, files_with

@@ -1,7 +1,5 @@
 """Mistakes that a type checker finds; an ignore that is not needed is an error itself."""
 
-from __future__ import annotations
-
 from rocketstore import Message, MessageStore, StoreConfig
 
 Message(topic=b"orders")  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """The public face as a user writes it; checked by mypy, never run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import assert_type
 

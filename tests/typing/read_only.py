@@ -1,7 +1,5 @@
 """Reading beside another writer: the same questions, another type."""
 
-from __future__ import annotations
-
 from typing import assert_type
 
 from rocketstore import MessageStore, ReadOnlyStore, StoredMessage

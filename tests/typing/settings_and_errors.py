@@ -1,7 +1,5 @@
 """Settings are a value, errors are a tree."""
 
-from __future__ import annotations
-
 from typing import assert_type
 
 from rocketstore import (

@@ -1,7 +1,5 @@
 """Code as users write it passes mypy --strict, and their mistakes do not."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

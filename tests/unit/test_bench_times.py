@@ -1,7 +1,5 @@
 """What a benchmark counts as CPU time, also when workers end between two looks."""
 
-from __future__ import annotations
-
 from bench.pipeline._child import spent_cpu_s
 
 DRIVER, DAEMON, WORKER, NEW = (1, 0.0), (2, 0.0), (3, 0.0), (4, 9.0)

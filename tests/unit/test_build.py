@@ -1,7 +1,5 @@
 """The compiled modules are built as the interpreter was: not with assertions that abort it."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

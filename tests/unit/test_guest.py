@@ -2,15 +2,14 @@
 is global there (logging, warnings, signals, excepthooks) is another one afterwards.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +20,6 @@ from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.units import QueueKey
 from support.patience import PATIENCE_S
 from support.said import capture_logs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SMALL = {
     "mapped_file_size_commit_log": 65_536,

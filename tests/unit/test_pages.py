@@ -3,8 +3,6 @@
 Those on Spark: tests/spark; those with clients: tests/interop/test_testing_page.py.
 """
 
-from __future__ import annotations
-
 import ast
 import doctest
 import logging

@@ -1,7 +1,5 @@
 """What a new user of Python meets: help, slips, versions, results that are checked in a line."""
 
-from __future__ import annotations
-
 import inspect
 import pydoc
 import subprocess

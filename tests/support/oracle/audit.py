@@ -3,17 +3,11 @@
 The twin of ``rocketstore.native.audit``.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import numpy as np
+import numpy.typing as npt
 
 from rocketstore.format.index_file import ITEM_DTYPE, ITEM_SIZE_BYTES
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from rocketstore.native.row import ByteArray, Int64Array
+from rocketstore.native.row import ByteArray, Int64Array
 
 
 def follow_items(items: ByteArray, first: int, newest: Int64Array, found: Int64Array) -> None:

@@ -11,14 +11,10 @@ GF(2) divided by P, with the bits of each byte reflected. Two ways to go faster 
 Law: pure numbers; no file, no kernel.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+import numpy.typing as npt
 
 POLYNOMIAL: Final = 0x104C11DB7
 """P, its bit 32 included, highest power first."""

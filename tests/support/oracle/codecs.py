@@ -1,10 +1,10 @@
 """Plain codecs that only tests call: rows of entries, and the items and chains of an index file."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rocketstore.errors import TruncatedRecordError
 from rocketstore.format import packed
@@ -20,11 +20,6 @@ from rocketstore.format.index_file import (
     used_item_count,
 )
 from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import numpy.typing as npt
 
 
 class IndexItem(NamedTuple):

@@ -3,20 +3,15 @@
 The twin of ``rocketstore.native.dispatch``, which explains the law.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE, MAX_QUEUE_OFFSET
-from rocketstore.native.row import QueueColumn, SlotColumn, slot_of
+from rocketstore.native.row import ByteArray, Int64Array, QueueColumn, SlotColumn, slot_of
 from rocketstore.scan.columns import Column
 from support.oracle.index import positive_hash, put_item
 from support.oracle.java_hash import java_hash
-
-if TYPE_CHECKING:
-    from rocketstore.native.row import ByteArray, Int64Array
 
 _ENTRY: Final = struct.Struct(">qiq")
 _TRANSACTION_MASK: Final = 0xC

@@ -3,19 +3,13 @@
 The twin of ``rocketstore.native.columns``.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-from rocketstore.native.row import SlotColumn, slot_of
+from rocketstore.native.row import ByteArray, Int64Array, SlotColumn, slot_of
 from rocketstore.scan.columns import Column
 from support.oracle.index import positive_hash
 from support.oracle.java_hash import java_hash
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocketstore.native.row import ByteArray, Int64Array
 
 _TRANSACTION_MASK: Final = 0xC
 _WITHOUT_ENTRY: Final = (0x4, 0xC)

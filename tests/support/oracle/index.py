@@ -3,15 +3,11 @@
 The twin of ``rocketstore.native.index``, which explains the format's rules.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocketstore.format.properties import SECTOR_SIZE_BYTES
-
-if TYPE_CHECKING:
-    from rocketstore.native.row import ByteArray, Int64Array
+from rocketstore.native.row import ByteArray, Int64Array
 
 _HEADER_SIZE: Final = 40
 _SLOT_SIZE: Final = 4

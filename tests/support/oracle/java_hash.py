@@ -1,15 +1,11 @@
 """Java's ``String.hashCode`` of UTF-8 bytes; see ``rocketstore.native.java_hash``."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from rocketstore.format.java_hash import string_hash
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 
 @functools.lru_cache(maxsize=4096)

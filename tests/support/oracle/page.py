@@ -1,18 +1,12 @@
 """A page as the rules say it, entry by entry, over the plain codecs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from rocketstore.errors import FormatError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import FILLER_SIZE, MAX_EXT_ADDRESS
 from rocketstore.format.record import decode_record
+from rocketstore.format.stored_message import StoredMessage
 from rocketstore.rules.extra_queues import may_stand_in
 from support.oracle.codecs import iterate_entries
-
-if TYPE_CHECKING:
-    from rocketstore.format.stored_message import StoredMessage
 
 LOST, UNWANTED = "lost", "unwanted"
 

@@ -1,12 +1,9 @@
 """Find names and values in many property blocks; see ``rocketstore.native.columns``."""
 
-from __future__ import annotations
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+import numpy as np
+import numpy.typing as npt
 
 _COMPARED_NAMES: Final = 64
 

@@ -1,10 +1,12 @@
 """Find the next believable record behind damage; see ``rocketstore.scan.scanner``."""
 
-from __future__ import annotations
-
 import re
 import zlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from rocketstore.scan.columns import StopReason
 from support.oracle.checksum import (
@@ -15,12 +17,6 @@ from support.oracle.checksum import (
     multiplied,
 )
 from support.oracle.walk import check_record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import numpy.typing as npt
 
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
 _LEADS: Final = (b"\xda\xa3\x20", b"\xcb\xd4\x31\x94")

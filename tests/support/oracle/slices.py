@@ -1,14 +1,9 @@
 """Many slices of a buffer at once; see ``rocketstore.native.columns``."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import numpy as np
+import numpy.typing as npt
 
 from rocketstore.format.record import body_crc
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 
 def copy_slices(

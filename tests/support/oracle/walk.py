@@ -3,10 +3,11 @@
 Cost: about 4 µs a record, most of it the row and the properties.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from rocketstore.format.properties import is_text_whole
 from rocketstore.format.record import body_crc
@@ -19,10 +20,6 @@ from rocketstore.message import (
 )
 from rocketstore.scan.columns import COLUMN_COUNT, CallsFor, Column, StopReason
 from support.oracle.java_hash import hash_of_bytes
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 _MAGIC_V1: Final = 0xDAA320A7
 _MAGIC_V2: Final = 0xDAA320AB

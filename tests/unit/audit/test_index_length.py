@@ -1,8 +1,6 @@
 """An index file whose length does not tell its slots and items: cut short, or set otherwise."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
 from support.clock import START_MS, Clock
 from support.small_store import messages, put_all
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW_MS = START_MS + 3_600_000
 SLOTS, ITEMS = 100, 400

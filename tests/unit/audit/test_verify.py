@@ -1,10 +1,8 @@
 """Verify: every kind of fault is named with its place, and not a byte is changed."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +24,6 @@ from support.small_store import (
     put_all,
     read_log,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000

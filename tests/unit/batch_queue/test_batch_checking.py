@@ -1,11 +1,9 @@
 """What verify finds in batch queues, and a repair builds again."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,9 +25,6 @@ from support.inside import parts_of
 from support.memory import memory_directory
 from support.rebuild_runs import rebuilt_here
 from support.store_files import overwrite_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENTRY = BATCH_ENTRY_SIZE_BYTES
 CONFIG = StoreConfig()

@@ -1,11 +1,9 @@
 """Batch queues after a crash, and as 5.3.1 left them: entered again as if built from nothing."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +29,6 @@ from support.inside import parts_of
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
 from support.vectors import vector
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENTRY = BATCH_ENTRY_SIZE_BYTES
 

@@ -1,7 +1,5 @@
 """Batch topics: one record and one entry for many messages, which are read one by one."""
 
-from __future__ import annotations
-
 import json
 import struct
 import threading

@@ -1,19 +1,15 @@
 """A slave gets the log and no table: what a batch topic is, it learns from the records."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import BrokerRole
 from support.replicas import SIZES, address_of, open_master, open_slave, wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOPIC = "batches"
 

@@ -1,19 +1,13 @@
 """What administrators ask, beyond the recorded pairs."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketstore.broker.counts import DayTotals
 from rocketstore.broker.queue_locks import LOCK_LIFE_MS, MOST_LOCKS
 from rocketstore.format.metadata_json import SubscriptionGroupTable, TopicTable, decode_table
-from support.broker_desk import Peer
-
-if TYPE_CHECKING:
-    from support.broker_desk import Desk
+from support.broker_desk import Desk, Peer
 
 
 def test_group_that_is_settled_is_on_the_disk_and_counts_at_once(desk: Desk) -> None:

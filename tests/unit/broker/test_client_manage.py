@@ -1,9 +1,7 @@
 """Heartbeats: what they bring into being, whom they notify, and how a client goes."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,10 +12,8 @@ from rocketstore.format.metadata_json import (
     TopicTable,
     decode_table,
 )
+from rocketstore.remoting.command import Command
 from support.broker_desk import Desk, Peer
-
-if TYPE_CHECKING:
-    from rocketstore.remoting.command import Command
 
 
 def beat(

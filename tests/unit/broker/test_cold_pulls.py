@@ -1,20 +1,16 @@
 """Pulls of what is not in memory: a thread reads it, and the loop goes on."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from rocketstore import MessageStore
 from rocketstore.broker.testing import Broker
 from support.broker_desk import SEND, Desk
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S
 from unit.broker.test_pulling import PULL
-
-if TYPE_CHECKING:
-    from rocketstore import MessageStore
 
 
 class SlowDisk:

@@ -1,8 +1,6 @@
 """Flow control: what waited too long hears that the broker is busy, by 4.9's code and text."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from rocketstore.remoting.command import Command
 from rocketstore.remoting.requests import Call
 from support.broker_desk import SEND, Desk
 from unit.broker.test_pulling import PULL
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 END = {
     "producerGroup": "P", "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": 8,

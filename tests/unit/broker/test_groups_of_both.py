@@ -1,20 +1,13 @@
 """One group with clients of the broker and consumers of the program in it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from rocketstore import Message
+from rocketstore.consuming.consumer import Consumer
 from rocketstore.consuming.sharing import share_of
 from rocketstore.units import QueueKey
-from support.broker_desk import Peer
+from support.broker_desk import Desk, Peer
 from unit.broker.test_client_manage import beat, codes, members
-
-if TYPE_CHECKING:
-    from rocketstore.consuming.consumer import Consumer
-    from support.broker_desk import Desk
 
 QUEUES = [QueueKey("orders", queue_id) for queue_id in range(4)]
 

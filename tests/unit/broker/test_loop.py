@@ -1,12 +1,10 @@
 """What comes back to the loop from other threads: results, failures, work."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import pairwise
 from threading import get_ident
-from typing import TYPE_CHECKING
 
 from rocketstore.broker.loop import Loop
 from rocketstore.errors import FlushFailedError, StoreClosedError
@@ -16,9 +14,6 @@ from rocketstore.remoting.requests import Call
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from support.broker_desk import Peer
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Puts:

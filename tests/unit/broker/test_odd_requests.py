@@ -1,19 +1,14 @@
 """Whatever a request says, it is answered, held or dropped; nothing of it is a surprise."""
 
-from __future__ import annotations
-
 import logging
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketstore.broker.held_pulls import LOOK_MS
 from rocketstore.remoting.fields import field_rows
+from support.broker_desk import Desk
 from support.fault_settings import base_seed, odd_request_count
-
-if TYPE_CHECKING:
-    from support.broker_desk import Desk
 
 TEXTS = [
     "0", "1", "-1", "4", "2147483647", "-2147483648", "9223372036854775807", "true", "x", "",

@@ -1,25 +1,19 @@
 """Pulls: what they find, how they are held, and what wakes them."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
+from pathlib import Path
 from threading import Semaphore, get_ident
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketstore import Message
 from rocketstore.broker.held_pulls import LOOK_MS
 from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
+from rocketstore.remoting.command import Command
 from support.broker_desk import AtOnce, Desk, Peer
 from support.inside import parts_of, services_of, wait_until_led
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rocketstore.remoting.command import Command
 
 PULL = {
     "consumerGroup": "G", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,

@@ -1,13 +1,11 @@
 """The fixtures that a user's suite gets from the plugin, in a run of pytest of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +16,6 @@ from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S
 from support.repository import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUITE = """\
 import sys

@@ -3,13 +3,13 @@
 Each run has 200 rounds, of one seed; ``ROCKETSTORE_FAULT_WALK=all`` has twenty seeds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os
 import random
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -19,10 +19,6 @@ from support.broker_desk import Desk
 from support.model_clients import TOPIC, Journal, ModelConsumer, ModelProducer
 from support.patience import PATIENCE_S
 from support.wire import opened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 ROUNDS: Final = 200
 SEEDS: Final = 20 if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else 1

@@ -4,23 +4,18 @@ The requests of ``tests/golden/wire/broker.jsonl`` go to one broker in their ord
 log come out as they were recorded.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from rocketstore.broker.testing import Broker
 from rocketstore.format.record import decode_record
+from rocketstore.remoting.command import Command
 from support.broker_wire import Wire
 from support.wire import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocketstore.remoting.command import Command
 
 PAIRS = recorded("broker")
 

@@ -1,9 +1,9 @@
 """Registration: who waits for it, and what a name server that is away changes."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.settings import BrokerSettings
@@ -16,10 +16,6 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.topic_settings import TopicSettings
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class NameServers:

@@ -1,10 +1,7 @@
 """The page of requests says what the table of requests does; the guide, what can be set."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,11 +9,9 @@ from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.nameserver.requests import NameServer
 from rocketstore.remoting.codes import RequestCode
+from support.broker_desk import Desk
 from support.page_tables import table_with
 from unit.nameserver.test_requests_page import cells
-
-if TYPE_CHECKING:
-    from support.broker_desk import Desk
 
 PAGE = "reference/requests.md"
 TOLD = {BrokerRequest.CHECK_TRANSACTION_STATE, BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED}

@@ -1,8 +1,6 @@
 """Sends: which topic they make, what is stored of them, and when they are answered."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +8,9 @@ from rocketstore import StoreConfig
 from rocketstore.config import FlushDiskType
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.metadata_json import TopicConfig
+from rocketstore.format.stored_message import StoredMessage
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from support.broker_desk import SEND, Desk
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.format.stored_message import StoredMessage
 
 
 def stored(desk: Desk, topic: str, queue_id: int = 0) -> list[StoredMessage]:

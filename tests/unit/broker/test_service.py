@@ -1,12 +1,10 @@
 """A broker that runs: its thread, its ports, its end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +17,6 @@ from rocketstore.errors import ConfigError, RemotingError
 from support.broker_desk import SEND
 from support.broker_wire import Wire
 from unit.broker.test_pulling import PULL
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HELD = (11, {**PULL, "queueOffset": 1, "suspendTimeoutMillis": 600_000}, b"")
 

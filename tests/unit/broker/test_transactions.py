@@ -1,16 +1,10 @@
 """Ends of transactions, and whom a check asks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from rocketstore.format.record import decode_record
-
-if TYPE_CHECKING:
-    from rocketstore.remoting.command import Command
-    from support.broker_desk import Desk
+from rocketstore.remoting.command import Command
+from support.broker_desk import Desk
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 

@@ -1,7 +1,5 @@
 """``rocketstore bench``: it counts what it measures and leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

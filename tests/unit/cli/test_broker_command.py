@@ -1,22 +1,17 @@
 """``rocketstore serve broker``: it takes a broker.conf of 4.9, says when it is ready, and ends."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocketstore import MessageStore
 from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 CONF = """\
 brokerClusterName = DefaultCluster

@@ -1,7 +1,5 @@
 """``rocketstore config show``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The demo, whole: it is what a visitor runs first."""
 
-from __future__ import annotations
-
 import shlex
 import zipfile
 from collections import Counter

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,6 @@ from rocketstore import Message
 from rocketstore.cli.application import main, run
 from rocketstore.events import get_logger
 from rocketstore.message_store import MessageStore
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class InterruptedInput:

@@ -1,7 +1,5 @@
 """``rocketstore store import``: a line, a message."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,18 +1,13 @@
 """``rocketstore queue lag``: how far groups are behind, read without changing a byte."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from rocketstore.cli.application import run
 from support.golden_stores import golden_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, int | str]]:

@@ -1,7 +1,5 @@
 """Commands that read messages, as a user at a terminal and as a program sees them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -11,7 +9,8 @@ import sys
 import time
 import zlib
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ from rocketstore.cli.application import run
 from rocketstore.cli.moments import parse_time
 from rocketstore.errors import ConfigError
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SMALL = StoreConfig(
     mapped_file_size_commit_log=65_536,

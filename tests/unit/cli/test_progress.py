@@ -1,7 +1,5 @@
 """How far a command is: said on a terminal, and nowhere else."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore.cli.progress import progress

@@ -1,7 +1,5 @@
 """Commands that look at a store: their rows, their exit codes, and that they change nothing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What ``store verify``, ``store repair`` and the rebuild commands say and do."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

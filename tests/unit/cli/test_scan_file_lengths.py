@@ -1,11 +1,9 @@
 """``store scan`` of files of a wrong length: all that is intact is listed."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from rocketstore.format.file_name import file_name
 from support.clock import Clock
 from support.small_store import LOG_FILE_BYTES, build_store
 from unit.cli.test_reading_commands import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SET = ["--set", f"mappedFileSizeCommitLog={LOG_FILE_BYTES}"]
 

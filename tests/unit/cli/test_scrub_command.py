@@ -1,9 +1,8 @@
 """``rocketstore store scrub``: prints damage, keeps its rate, changes nothing."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,6 @@ from support.clock import Clock
 from support.golden import golden_case
 from support.memory import memory_directory
 from support.small_store import LOG_FILE_BYTES, build_store, log_path, open_store, overwrite
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """``rocketstore serve`` and ``rocketstore replica``."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,6 @@ from rocketstore import MessageStore
 from rocketstore.cli.application import run
 from support.patience import PATIENCE_S
 from support.replicas import log_bytes, open_master, put_many, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """An error that nobody foresaw can be traced from the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

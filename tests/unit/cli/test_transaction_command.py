@@ -1,20 +1,16 @@
 """``rocketstore transaction list``: what is open, read without changing a byte."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from rocketstore import Message
 from rocketstore.cli.application import run
 from support.clock import START_MS
 from support.golden_stores import golden_store
 from support.transaction_stores import Killed, TransactionStores
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def rows_of(capsys: pytest.CaptureFixture[str], root: Path) -> list[dict[str, Any]]:

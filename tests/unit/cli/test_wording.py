@@ -1,19 +1,14 @@
 """What commands say on stderr, where other threads log at the same time."""
 
-from __future__ import annotations
-
 import ast
 import io
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from rocketstore.cli.wording import complain, print_on_stderr
 from support.repository import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Writes(io.StringIO):

@@ -1,7 +1,5 @@
 """Commands that write a store do that alone: no service of an open store runs in them."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The asyncio face of a store: the same answers, awaited, and no thread for each that waits."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

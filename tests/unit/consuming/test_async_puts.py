@@ -1,7 +1,5 @@
 """Puts with a future: the results and errors of `put`, later (S0-14, asyncPutMessage)."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from concurrent.futures import wait

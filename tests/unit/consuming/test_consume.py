@@ -1,7 +1,5 @@
 """Consuming in process: what is delivered, to whom, and where a group goes on (spec B4, B24.4)."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """What is given back becomes the very records that a 4.9 broker makes of it (B4, S0-07, S0-12)."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import Message, MessageStore, PutFailedError

@@ -1,7 +1,5 @@
 """The offset of a group passes only what is acknowledged without a gap (ProcessQueue)."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What a `StoredMessage` makes of its bytes when it is asked: its body, its properties."""
 
-from __future__ import annotations
-
 import zlib
 
 import msgspec

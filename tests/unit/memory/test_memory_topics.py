@@ -1,10 +1,10 @@
 """Memory topics: the face of any topic, no byte on the disk, room made by the seed's rule."""
 
-from __future__ import annotations
-
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,10 +29,6 @@ from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CACHE, OTHER, DISK = "cache", "other", "disk"
 OK = PutMessageStatus.PUT_OK

@@ -1,7 +1,5 @@
 """The endpoint for Prometheus: off by default, real values over HTTP, a port that is freed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -16,7 +14,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,10 +32,6 @@ from support.inside import parts_of
 from support.networked_work import free_port
 from support.patience import PATIENCE_S
 from support.repository import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ORDER = Message(topic="orders", body=b"x" * 10)
 EXPORTER = "/metrics/exporter"

@@ -1,8 +1,6 @@
 """The runtime information has 4.9.8's keys and texts, but for what only a broker knows."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from rocketstore.units import GiB, KiB, QueueKey
 from support.clock import Clock
 from support.configured_store import open_small
 from support.inside import parts_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # As the classes of 4.9.8 have them: StoreStatsService, DefaultMessageStore.getRuntimeInfo, and
 # AdminBrokerProcessor.prepareRuntimeInfo without version, thread pools and totals since midnight.

@@ -1,13 +1,13 @@
 """The slow check of old CommitLog files: what it sees, spends, keeps and leaves alone."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,10 +39,6 @@ from support.small_store import (
     overwrite,
     put_all,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 COUNT = 200
 WHOLE = 1 << 30

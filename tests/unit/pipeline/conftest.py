@@ -1,7 +1,5 @@
 """Fixtures for the pipeline without Spark."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore.pipeline import files

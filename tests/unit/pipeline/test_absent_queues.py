@@ -1,7 +1,5 @@
 """An absent queue is lost only where something says that it was there; a topic has to be."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

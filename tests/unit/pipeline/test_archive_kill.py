@@ -1,7 +1,5 @@
 """A process that archives is killed for real, at moments that nobody chose."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

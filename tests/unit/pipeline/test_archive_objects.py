@@ -1,7 +1,5 @@
 """An archive on an object store: each record once, committed by Delta's conditional puts."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """An archive is known to be one before a byte is written, and a run that fails leaves nothing."""
 
-from __future__ import annotations
-
 import shutil
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Every record of a log is a row of the archive, once, and whatever is no record is kept beside."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """The audit finds what `store verify` finds, however the log is cut, and what only it looks at."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,10 +1,9 @@
 """Tables ``queues``, ``topics``, ``consumers`` know the queues of batch topics as any other."""
 
-from __future__ import annotations
-
 import json
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -24,10 +23,6 @@ from support.inside import parts_of
 from support.memory import memory_directory
 from support.pipeline_tables import ARROW_TYPES, read_table
 from support.stream_run import StreamRun, flat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HOUR_MS = 3_600_000
 SETTINGS = {

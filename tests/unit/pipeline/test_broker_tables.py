@@ -1,7 +1,5 @@
 """Tables ``queues``, ``topics``, ``consumers``: what Java said of its queues; how groups lag."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

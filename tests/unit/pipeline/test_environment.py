@@ -1,7 +1,5 @@
 """What is missing is one sentence that says what to install."""
 
-from __future__ import annotations
-
 import stat
 import subprocess
 import sys

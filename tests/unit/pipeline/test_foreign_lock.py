@@ -1,7 +1,5 @@
 """A store whose writer has no number here, as in another container, is in use all the same."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tables of golden stores hold what Java wrote, whatever way the files are cut."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import shutil

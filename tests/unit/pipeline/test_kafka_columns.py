@@ -1,7 +1,5 @@
 """Columns and options as Spark's Kafka source and sink have them, without Spark."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

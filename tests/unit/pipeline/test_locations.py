@@ -1,7 +1,5 @@
 """A place on a disk in all its spellings is one place, to the source, the sink and every job."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.parse import quote

@@ -3,8 +3,6 @@
 And what else verify, the audit, repair and rebuild say and do about directories that are there.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

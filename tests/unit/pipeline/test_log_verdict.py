@@ -1,7 +1,5 @@
 """What an earlier log left is the same to verify, audit and rebuild, however the log is cut."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Queues with numbers whose records are lost, by offsets and as a stream: no other row goes."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """A store on an object store is read as on a disk, by ranges, and tells nobody's credentials."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig

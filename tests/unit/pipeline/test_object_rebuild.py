@@ -1,7 +1,5 @@
 """Queues and index made in a new place: of a store on an object store there is no other way."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import StoreConfig

@@ -1,7 +1,5 @@
 """Options of the data source are taken at their word or refused by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore.errors import ConfigError

@@ -1,7 +1,5 @@
 """Columns built as arrays say what the codecs say of each record alone."""
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A directory is published as a whole or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

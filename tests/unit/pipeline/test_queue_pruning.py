@@ -1,7 +1,5 @@
 """A choice of topics leaves out what its queues show to be others', and never a row."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """What is read and what is not: selection, pruning, damage, loss."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Table ``reads`` accounts for every written byte of the log, with what a query does there."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Queues and index made from the log alone, in parts, are byte for byte what dispatch writes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """A rebuild that fails or is killed anywhere leaves whole queues and a whole index, old or new."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Queue offsets that repeat, jump, come late or cannot be get the places dispatch gives them."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from unittest.mock import patch

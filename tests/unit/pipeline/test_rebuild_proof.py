@@ -1,7 +1,5 @@
 """A proof finds every difference of queues and index, and counts the reasons that are no fault."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 

@@ -1,7 +1,5 @@
 """What a report counts: equal to counting one by one, and the same for every cut of the work."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -1,7 +1,5 @@
 """The directory of a report: whole or not there, and nothing of anybody else touched."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of a report: well-formed, complete in itself, and right for every kind of store."""
 
-from __future__ import annotations
-
 import functools
 import html
 import json

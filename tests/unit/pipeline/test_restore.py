@@ -1,7 +1,5 @@
 """A restored log is the archived one, byte for byte; a broken archive restores nothing."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """A log in several directories is read whole by every job, or one error says what to name."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

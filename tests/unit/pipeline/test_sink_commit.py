@@ -1,7 +1,5 @@
 """Commits of the sink: once per batch, in order, refused in time, swept behind."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A driver that is killed anywhere in a commit: the batch is there once, whatever comes next."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -1,7 +1,5 @@
 """Options of the sink: each is known, and refused when malformed or out of place."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore.errors import ConfigError

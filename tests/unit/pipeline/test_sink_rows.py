@@ -1,7 +1,5 @@
 """Rows become the records that a put would make, and what a put refuses is refused."""
 
-from __future__ import annotations
-
 import contextlib
 from datetime import UTC, datetime
 

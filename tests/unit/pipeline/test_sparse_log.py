@@ -1,7 +1,5 @@
 """A log of terabytes, most of them never written, costs what is there."""
 
-from __future__ import annotations
-
 import pickle
 import time
 import tracemalloc

@@ -1,7 +1,5 @@
 """Every message of a store that is being written comes once, whatever is in between."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A stream over a log that was cut, deleted, torn or damaged: an error or counted, never silent."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """What a stream keeps in a checkpoint, what it may be asked for, and how much a batch may be."""
 
-from __future__ import annotations
-
 import json
 import re
 

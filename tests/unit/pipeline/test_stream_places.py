@@ -1,7 +1,5 @@
 """A stream of queues stands at a place in the log: what that costs, begins, passes and misses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 It may lack what was lost before it was read, and only after it has said so.
 """
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """What killed jobs left is found and removed; what a running job may need never is."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

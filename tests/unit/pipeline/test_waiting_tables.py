@@ -1,7 +1,5 @@
 """Tables ``delays`` and ``transactions``: what waits in stores of Java, and in stores of ours."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

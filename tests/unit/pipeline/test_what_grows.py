@@ -1,7 +1,5 @@
 """Work grows with what there is and not with its square: files listed and opened, counted."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

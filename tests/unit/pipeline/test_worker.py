@@ -1,21 +1,17 @@
 """A worker process is spared collections of what its libraries made, and no other process is."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys
 import traceback
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from rocketstore.events import ROOT
 from rocketstore.pipeline import environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Circle:

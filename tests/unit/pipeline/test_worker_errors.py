@@ -1,7 +1,5 @@
 """What a worker raised is found in what Spark says."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import errors

@@ -1,9 +1,7 @@
 """A store with queue extensions: what dispatch writes, and what is read of it."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,6 +15,7 @@ from rocketstore.format.queue_extension import ExtensionUnit, encode_unit
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.queues.queue_extension import QueueExtensions
 from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.reading.reader import Reader
 from support.clock import START_MS, Clock
 from support.extended_store import (
     EXT_FILE_BYTES,
@@ -33,11 +32,6 @@ from support.inside import parts_of
 from support.memory import tmp_path  # noqa: F401 - a directory in memory
 from support.rebuild_runs import rebuilt_here
 from support.small_store import CONFIG
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.storage.reading.reader import Reader
 
 DIRECTORY = "consumequeue_ext"
 NOW_MS = 1_800_000_000_000

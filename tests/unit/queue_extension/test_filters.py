@@ -1,7 +1,5 @@
 """Bit maps of consumers' filters: the bits are those of the Java classes."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """The leftovers test, on columns alone: who is kept, who is an old log's record."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

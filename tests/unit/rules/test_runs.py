@@ -1,7 +1,5 @@
 """Runs of numbers are the sets that they stand for."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

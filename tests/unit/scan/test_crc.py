@@ -1,7 +1,5 @@
 """The numbers behind the CRC of a body."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from pathlib import Path

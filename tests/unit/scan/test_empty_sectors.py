@@ -1,7 +1,5 @@
 """Records of which a power cut left a sector unwritten: no checksum covers topic and properties."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

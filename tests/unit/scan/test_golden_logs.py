@@ -1,7 +1,5 @@
 """Every CommitLog that Apache RocketMQ 4.9.3 wrote scans to what 4.9.3 reads from it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

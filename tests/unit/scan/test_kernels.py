@@ -1,7 +1,5 @@
 """The door to the bulk functions: switchable; compiled and interpreted they are one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """docs/how-it-works/scan.md names every column, stop reason and kind of damage there is."""
 
-from __future__ import annotations
-
 import re
 
 import pyarrow as pa

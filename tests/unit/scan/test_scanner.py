@@ -1,7 +1,5 @@
 """Each way a CommitLog can be broken, and what a scan says about it."""
 
-from __future__ import annotations
-
 import mmap
 import resource
 

@@ -1,7 +1,5 @@
 """Where splits begin, and what belongs to them."""
 
-from __future__ import annotations
-
 from rocketstore.scan.scanner import scan_window
 from support.synthetic_log import SyntheticLog, record_bytes
 

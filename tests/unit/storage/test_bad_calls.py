@@ -1,20 +1,16 @@
 """Calls with something else than what is asked for end in a typed error that says so."""
 
-from __future__ import annotations
-
 import inspect
 import typing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rocketstore import InvalidFilterError, Message, MessageStore, RefusedMessageError
 from support.clock import Clock
 from support.small_store import open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MESSAGE = Message(topic="Topic", body=b"x")
 

@@ -1,7 +1,5 @@
 """Batches: all messages with consecutive offsets, or none (spec B3.6, F15)."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

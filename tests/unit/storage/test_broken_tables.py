@@ -1,10 +1,10 @@
 """One behaviour for every table that is broken, at every door (decision 0036)."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,10 +14,6 @@ from rocketstore.errors import FormatError, SystemRefusedError
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
 from support.said import capture_logs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 TOPICS, GROUPS, FILTERS = "topics.json", "subscriptionGroup.json", "consumerFilter.json"
 OFFSETS, LIGHT, DELAYS = "consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json"

@@ -1,7 +1,5 @@
 """Nothing is lost silently: what does not run compiled is said, and why."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,10 +1,10 @@
 """Every door to a store against every kind of topic: what is put by one is found by all others."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,10 +35,6 @@ from support.clock import START_MS, Clock
 from support.patience import PATIENCE_S
 from support.rebuild_runs import rebuilt_here
 from support.sink_parts import CONFIG, rows, sink_options, stage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 KINDS = ("plain", "memory", "batch")
 ON_DISK = ("plain", "batch")

@@ -1,7 +1,5 @@
 """Sizes that nobody set are learnt from the files, and can be read from the store's settings."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A store from open to close: its threads, its markers, and what is left (spec B1, F12)."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

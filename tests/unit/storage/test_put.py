@@ -1,7 +1,5 @@
 """Putting single messages: what is stored where, and every way of being refused (spec B3)."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import threading

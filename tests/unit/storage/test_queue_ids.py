@@ -1,7 +1,5 @@
 """What is equal to a queue id and is none has the same answer whatever queues there are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

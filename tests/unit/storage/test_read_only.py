@@ -1,11 +1,9 @@
 """A store read beside its writer: nothing changed, nothing taken, everything dispatched seen."""
 
-from __future__ import annotations
-
 import builtins
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +22,6 @@ from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 from support.store_files import INDEX_LAYOUT, StoreFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QUEUE = QueueKey("TopicTest", 0)
 

@@ -1,7 +1,5 @@
 """Retention: which file goes when, and by which rule; and the flags of a full disk."""
 
-from __future__ import annotations
-
 import os
 import time
 from datetime import UTC

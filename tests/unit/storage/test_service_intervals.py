@@ -1,7 +1,5 @@
 """How often the services act: intervals of 4.9, from the settings (spec B1, B9.4, B17)."""
 
-from __future__ import annotations
-
 from datetime import UTC
 
 import pytest

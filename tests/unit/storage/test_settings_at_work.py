@@ -1,7 +1,5 @@
 """Settings reach the part that they are about."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """How often and how much is flushed: each setting of it, driven turn by turn without a thread."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import FlushDiskType, Message, PutMessageStatus, StoreConfig

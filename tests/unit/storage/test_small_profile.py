@@ -3,10 +3,8 @@
 And what an embedded store does not do unasked.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from rocketstore.config import load_config
 from rocketstore.config.files import SMALL
 from rocketstore.units import MiB
 from support.inside import parts_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ONE = Message(topic="orders", body=b"one", keys="k")
 

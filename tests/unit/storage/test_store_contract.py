@@ -1,7 +1,5 @@
 """What a store answers does not depend on which kind of store it is that is asked."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig

@@ -1,13 +1,12 @@
 """What a topic is comes from the store: by every door, at every moment, for every message."""
 
-from __future__ import annotations
-
 import errno
 import json
 import threading
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +18,6 @@ from rocketstore.storage.store import BaseStore
 from support.clock import START_MS, Clock
 from support.faulty_disk import FaultyDisk
 from support.inside import parts_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KINDS = ("memory", "batch")
 REFUSED = PutMessageStatus.SERVICE_NOT_AVAILABLE

@@ -1,13 +1,11 @@
 """Two stores never write to one directory, and no store goes on with another one's log."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -20,9 +18,6 @@ from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.layout import StoreLayout
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOW_MS = START_MS + 3_600_000
 

@@ -1,7 +1,5 @@
 """consumerOffset.json: read as brokers leave it, written as they write it (spec F13, K-D4)."""
 
-from __future__ import annotations
-
 import shutil
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """subscriptionGroup.json: what was settled for a consumer group (spec F13)."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore import FormatError

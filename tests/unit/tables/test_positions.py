@@ -1,12 +1,11 @@
 """Positions belong to a log: what consumers, delays and transactions count is true of it alone."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +26,6 @@ from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.tables.positions import agreed_end, mark_of, with_mark
 from rocketstore.transaction.ledger import open_transactions
 from support.replicas import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOG = ("commitlog", "consumequeue", "batchconsumequeue", "index", "checkpoint", "known-ends")
 SETTINGS: dict[str, Any] = {"message_delay_level": "1s 1h", "transaction_time_out": 0}

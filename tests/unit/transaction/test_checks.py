@@ -1,8 +1,7 @@
 """The check: whom it asks, when, what it puts, and that a transaction still ends once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,9 +30,6 @@ from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.small_store import CONFIG
 from support.transaction_stores import Killed, TransactionStores, all_of, ended, halves
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ORDERS = QueueKey("orders", 3)
 MESSAGE = Message(topic="orders", body=b"o-17", flag=7, reconsume_times=2, unique_key="K1")

@@ -9,21 +9,17 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hypothesis.strategies as st
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rocketstore import CheckAnswer, EndStatus, Message
+from rocketstore import CheckAnswer, EndResult, EndStatus, HalfMessage, Message, StoredMessage
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.memory import MEMORY
 from support.transaction_stores import Killed, TransactionStores, all_of, ended
-
-if TYPE_CHECKING:
-    from rocketstore import EndResult, HalfMessage, StoredMessage
 
 ORDERS = QueueKey("orders", 0)
 KILLS = st.none() | st.tuples(st.sampled_from([0, 0, 0, 1, 2]), st.booleans(), st.booleans())

@@ -1,9 +1,8 @@
 """Begin, commit, roll back: what is stored, what is answered, what a kill leaves."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +14,7 @@ from rocketstore import (
     Message,
     MessageStore,
     PutMessageStatus,
+    PutResult,
     RefusedMessageError,
 )
 from rocketstore.format.host import encode_host
@@ -30,11 +30,6 @@ from support.clock import START_MS
 from support.interrupts import InterruptAt
 from support.small_store import CONFIG
 from support.transaction_stores import Killed, TransactionStores, all_of, ended
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import PutResult
 
 ORDERS = QueueKey("orders", 3)
 MESSAGE = Message(

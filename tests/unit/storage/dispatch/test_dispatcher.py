@@ -1,7 +1,5 @@
 """Dispatch: from records to queue entries and index items."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """Dispatch by a loop that leads: what it does itself, and what it leaves to the thread."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

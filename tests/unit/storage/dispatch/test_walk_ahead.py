@@ -1,7 +1,5 @@
 """A second thread that walks the log ahead of dispatch: equal results, and nothing left behind."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import threading

@@ -1,13 +1,8 @@
 """Files are tested on the disk: what the system does to them differs from one in memory."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Making a file: no moment shows a name without its size."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

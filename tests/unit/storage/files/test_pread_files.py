@@ -1,7 +1,5 @@
 """Files read with pread: what is found, what is reported, and what a live writer may do to them."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Warming: every page present, locked and read ahead before a put needs the file (spec B7)."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

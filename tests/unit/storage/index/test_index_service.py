@@ -1,7 +1,5 @@
 """The index: candidates by key and time, new files, cutting back, durability."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 from datetime import UTC

@@ -1,7 +1,5 @@
 """A put by `PlainPuts`, compiled and interpreted, and one by the checks: the same; and no crash."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import random

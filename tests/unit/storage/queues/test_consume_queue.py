@@ -1,7 +1,5 @@
 """ConsumeQueues: reading, filling, cutting, flushing, and many of them at once."""
 
-from __future__ import annotations
-
 import gc
 import os
 import resource

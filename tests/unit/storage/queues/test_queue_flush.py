@@ -1,7 +1,5 @@
 """The checkpoint moves only to what queues and index really have on the disk."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore.config import StoreConfig

@@ -1,18 +1,13 @@
 """Whether a page can be read without the disk: of files that the system has let go of, and back."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocketstore import Message, MessageStore
 from rocketstore.scan import kernels
 from support.configured_store import small_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(not kernels.is_compiled(), reason="interpreted code cannot ask")
 

@@ -1,24 +1,19 @@
 """Messages by key: what the index suggests is held against the records."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rocketstore.format.java_hash import key_hash
 from rocketstore.storage.read_only import ReadOnlyStore
+from rocketstore.storage.reading.reader import Reader
 from support.mapped_reader import mapped_reader
 from support.store_files import INDEX_LAYOUT, StoreFiles
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+OpenReader = Callable[[], Reader]
 
-    from rocketstore.storage.reading.reader import Reader
-
-    OpenReader = Callable[[], Reader]
 
 FIRST, SECOND = "20240101000000000", "20240101000001000"
 

@@ -1,22 +1,16 @@
 """A store whose log lost its end, read as it is: the rest is served, and soon."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocketstore.format.file_name import file_name
+from rocketstore.native.decode import LogAtHand
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading import pread_log
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 from support.store_files import StoreFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.native.decode import LogAtHand
 
 QUEUE = QueueKey("TopicTest", 0)
 

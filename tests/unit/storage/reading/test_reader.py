@@ -1,10 +1,10 @@
 """What a get answers, over memory maps and over files read with pread."""
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,19 +14,15 @@ from rocketstore.format.host import encode_message_id
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.pages import PageLimits, page_without_entry
+from rocketstore.storage.reading.reader import Reader
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 from support.mapped_reader import mapped_reader
 from support.record_encoder import encode_record
 from support.store_files import HOST, StoreFiles
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+OpenReader = Callable[..., Reader]
 
-    from rocketstore.storage.reading.reader import Reader
-
-    OpenReader = Callable[..., Reader]
 
 QUEUE = QueueKey("TopicTest", 0)
 LIMITS = PageLimits(1_000, 5, 500, 3, 2_000)

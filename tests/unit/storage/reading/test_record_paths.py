@@ -1,12 +1,11 @@
 """Every way to a record says the same of it: an intact message, or damage."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -26,12 +25,8 @@ from rocketstore.format.record import decode_record
 from rocketstore.native.decode import decode
 from rocketstore.pipeline.files import opened
 from rocketstore.scan.scanner import scan_window
+from rocketstore.storage.reading.reader import Reader
 from support.synthetic_log import record_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.storage.reading.reader import Reader
 
 LOG_FILE_BYTES = 1 << 20
 TOPIC, KEY, RECORD_BYTES = "orders", "k1", 1400

@@ -1,10 +1,8 @@
 """Which queue offset belongs to a moment, also where records are lost and clocks go back."""
 
-from __future__ import annotations
-
 import os
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +18,6 @@ from support.mapped_reader import mapped_reader
 from support.oracle.codecs import encode_entry
 from support.store_files import StoreFiles
 from support.synthetic_log import record_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QUEUE = QueueKey("TopicTest", 0)
 

@@ -1,8 +1,6 @@
 """A file that is a link to a disk that is not there: named, and nothing is made in its place."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from rocketstore.pipeline.files import LocalFiles
 from rocketstore.rules.findings import Severity
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, LOG_FILE_BYTES, bodies, build_store, open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000

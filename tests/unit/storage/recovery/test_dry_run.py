@@ -1,10 +1,9 @@
 """A dry run says what is wrong and what the repair then does, and writes nothing."""
 
-from __future__ import annotations
-
 import random
 import shutil
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -22,9 +21,6 @@ from support.small_store import (
     overwrite,
 )
 from support.store_parts import INDEX_LAYOUT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Policy = Literal["salvage", "compatible"]
 

@@ -1,20 +1,13 @@
 """Queue offsets that cannot be: a header has no checksum, so one flipped bit forges them."""
 
-from __future__ import annotations
-
 import shutil
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
-from rocketstore.rules.findings import Severity
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.rules.findings import Finding
+from rocketstore.rules.findings import Finding, Severity
 
 MESSAGES = 250
 QUEUE_OFFSET_AT = 20

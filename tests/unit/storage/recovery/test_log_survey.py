@@ -1,22 +1,16 @@
 """A survey of a log: chains, damage and the end, mapped or read piece by piece."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rocketstore.rules.log_rules import LogView
 from rocketstore.storage.files.pread_files import PreadFiles, ReadLogFile
 from rocketstore.storage.recovery.log_survey import survey_log
 from support.clock import START_MS, Clock
 from support.small_store import LOG_FILE_BYTES, build_store, overwrite, read_log
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.rules.log_rules import LogView
 
 NOW_MS = START_MS + 3_600_000
 COUNT = 120

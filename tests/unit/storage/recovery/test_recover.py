@@ -1,10 +1,8 @@
 """Recovery: what survives, what is cut, and what consumers see afterwards."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +29,6 @@ from support.small_store import (
     put_all,
     read_log,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNT = 200
 

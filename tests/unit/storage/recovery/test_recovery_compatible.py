@@ -1,7 +1,5 @@
 """Where 4.9.3 ends a log: its record check, its start file, its queue ends."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

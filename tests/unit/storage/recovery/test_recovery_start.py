@@ -1,7 +1,5 @@
 """Where recovery after a crash begins: before all of it, log, queues and index are durable."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocketstore.format.checkpoint import Checkpoint

@@ -1,15 +1,15 @@
 """Repair: what it keeps, what it says, that it can be interrupted and repeated."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from rocketstore import repair_store, verify_store
+from rocketstore.audit.repair_plan import RepairReport
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreLockedError
 from rocketstore.rules.findings import Severity
 from support.clock import START_MS, Clock
@@ -26,11 +26,6 @@ from support.small_store import (
     open_store,
     overwrite,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.audit.repair_plan import RepairReport
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000

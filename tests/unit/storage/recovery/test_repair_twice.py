@@ -1,17 +1,12 @@
 """A second repair finds nothing to do, and a dry run reports what the repair does."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocketstore import repair_store
 from support.clock import Clock
 from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, crashed, log_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class SlowClock(Clock):

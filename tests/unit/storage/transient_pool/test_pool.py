@@ -1,7 +1,5 @@
 """Buffers are lent, written, committed and free again."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -1,12 +1,10 @@
 """A store with a pool: what is put is seen when it is committed, and nothing is lost in order."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,9 @@ from rocketstore import (
     BrokerRole,
     FlushDiskType,
     Message,
+    MessageStore,
     PutMessageStatus,
+    PutResult,
     StoreError,
     StoreFullError,
     verify_store,
@@ -23,6 +23,7 @@ from rocketstore.aio import AsyncMessageStore
 from rocketstore.config.sources import from_properties
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.transient_pool import committer as committer_module
 from rocketstore.storage.transient_pool import pool as pool_module
@@ -35,12 +36,6 @@ from support.patience import PATIENCE_S
 from support.pooled_store import BODY, fill_file, in_files, open_pooled
 from support.replicas import wait_until
 from support.said import capture_logs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore import MessageStore, PutResult
-    from rocketstore.storage.files.mapped_file import MappedFile
 
 TOPIC = "orders"
 
