@@ -23,6 +23,7 @@ from rocketstore.rules.unbacked import LogBounds, UnbackedKind
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.storage.recovery.recover import LoadedStore, RecoveryReport, recover
+from rocketstore.verification.queue_rules import added
 from support.golden import CRASH_CASES, golden_case, manifest
 from support.index_answers import find
 from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
@@ -175,7 +176,7 @@ def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
         for columns in chain_records(file, chain.start, chain.stop):
             expected = expected_entries(columns, numbers, np.zeros(0, np.int64))
             for queue, part in audit.compare(expected, numbers.keys()):
-                queue.take(part)
+                queue.part = added(queue.part, part)
     lost = survey.bounds().lost
     bounds = LogBounds(0, report.end, parts.log_files.files[-1].base + LOG_FILE_BYTES, lost)
     holes = 0

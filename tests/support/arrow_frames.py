@@ -67,9 +67,6 @@ class Frame:
     def groupBy(self, *names: str) -> Grouped:  # noqa: N802 - Spark's name
         return Grouped(self, names)
 
-    def count(self) -> int:
-        return self._table.num_rows
-
     def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
         return self._table
 

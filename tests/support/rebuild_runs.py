@@ -22,11 +22,7 @@ from rocketstore.pipeline.jobs.rebuild.log_blocks import (
     scan_log,
 )
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import EMPTY_BLOCK, numbered_pieces
-from rocketstore.pipeline.jobs.rebuild.rebuilt_files import (
-    WRITTEN_SCHEMA,
-    items_per_file,
-    parts_of,
-)
+from rocketstore.pipeline.jobs.rebuild.rebuilt_files import WRITTEN_SCHEMA, items_per_file
 
 NAMES = [column.split()[0] for column in ROW_SCHEMA.split(", ")]
 BATCH_ROWS = 3
@@ -58,29 +54,25 @@ class RowsHere:
         return as_table(sorted(rows, key=in_order))
 
     def write(self, pieces, old, writing):
-        size = items_per_file(writing.sizes)
+        items, entries = items_per_file(writing.sizes), writing.part_entries
         before = {row["piece"]: row["before"] for row in numbered_pieces(pieces).to_pylist()}
         kept = [row for row in self._blocks if row["piece"] in before and row["count"] >= 0]
-        long = long_queues([row for row in kept if row["target"] != INDEX_TARGET], writing)
-        parts = parts_of(long, writing.part_entries).to_pylist()
-        whole = {QUEUE_TARGET + os.fsencode(name) for name in old} - {queue for queue, *_ in long}
+        past_of = long_queues([row for row in kept if row["target"] != INDEX_TARGET], entries)
+        whole = {QUEUE_TARGET + os.fsencode(name) for name in old} - past_of.keys()
         blocks = [EMPTY_BLOCK | {"target": target, "data": b""} for target in whole]
         for row in kept:
-            if row["target"] != INDEX_TARGET:
-                first, past = row["first"], row["first"] + row["count"]
-                blocks += [
-                    {**row, "target": part["part"]}
-                    for part in parts
-                    if part["queue"] == row["target"]
-                    and first < part["stop"]
-                    and part["start"] < past
-                ] or [row]
+            target, past = row["target"], past_of.get(row["target"])
+            if target == INDEX_TARGET:
+                first, size, after = before[row["piece"]] + row["first"], items, b"%d"
+            elif past is not None:
+                first, size, after = row["first"], entries, b"\0%d\0"
+            else:
+                blocks.append(row)
                 continue
-            item, last = before[row["piece"]] + row["first"], row["count"] - 1
-            blocks += [
-                {**row, "target": b"i%d" % number, "first": item}
-                for number in range(item // size, (item + last) // size + 1)
-            ]
+            for at in range(first // size, (first + row["count"] - 1) // size + 1):
+                is_last = past is not None and past <= (at + 1) * size
+                part = target + after % at + b"last" * is_last
+                blocks.append({**row, "target": part, "first": first})
         blocks = self.change(blocks)
         blocks.sort(key=lambda row: (row["target"], in_order(row)))
         targets = sorted({row["target"] for row in blocks})
@@ -94,17 +86,17 @@ class RowsHere:
         return pa.Table.from_batches(written) if written else empty
 
 
-def long_queues(blocks, writing):
-    """Return what `LogRows` finds to be queues of several parts."""
-    found = []
+def long_queues(blocks, part_entries):
+    """Return what Spark finds to be queues of several parts, each with one past its last number."""
+    found = {}
     key = itemgetter("target")
     for target, rows in itertools.groupby(
         sorted(blocks, key=lambda row: (key(row), in_order(row))), key
     ):
         spans = [(row["first"], row["first"] + row["count"]) for row in rows]
         goes_on = all(one[1] == after[0] for one, after in itertools.pairwise(spans))
-        if goes_on and spans[-1][1] - spans[0][0] > writing.part_entries:
-            found.append((target, spans[0][0], spans[-1][1]))
+        if goes_on and spans[-1][1] - spans[0][0] > part_entries:
+            found[target] = spans[-1][1]
     return found
 
 

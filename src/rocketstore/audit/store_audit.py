@@ -13,9 +13,10 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from rocketstore.config.files import observed_in
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
+from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
 from rocketstore.rules.findings import Finding, LastWriter, StoreCounts, finding
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
@@ -46,6 +48,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
+from rocketstore.units import QueueKey
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.index_rules import IndexFacts, Lacking
@@ -61,9 +64,6 @@ if TYPE_CHECKING:
     from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.rules.files import FileFinding
     from rocketstore.rules.table_files import Content
-    from rocketstore.units import QueueKey
-
-    _Parts: TypeAlias = "dict[AuditedQueue, QueuePart]"
 
 
 def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSizes]:
@@ -150,7 +150,7 @@ class StoreAudit:
 
     def batch_findings(self) -> list[Finding]:
         """Return what was found in the queues of batch topics."""
-        return self.batches.compare(self.log_files, self.log, self.writer)
+        return [*self.batches.findings(self.log.start, self.writer)]
 
 
 def _last_bytes(path: Path, count: int) -> bytes:
@@ -196,12 +196,14 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
         spans = [(one.start, min(one.stop, survey.end)) for one in survey.kept if one.record_count]
         held = [[span for span in spans if file.holds(span[0])] for file in files]
         compare = functools.partial(_compared, now_ms + CLOCK_TOLERANCE_MS, queues, index, config)
-        for stretch, keys, parts in pool.map(compare, files, held):
+        for stretch, keys, parts, called in pool.map(compare, files, held):
             for chain in stretch.chains:
                 met.extend(chain)
             lacking += keys
             for queue, part in parts.items():
-                queue.take(part)
+                queue.part = queue_rules.added(queue.part, part)
+            for key, content in called.items():
+                batches.called[key] += content
     audited = queues.concluded(survey)
     reached = max((queue.dispatched_to for queue in audited), default=-1) if was_killed else None
     return StoreAudit(
@@ -229,10 +231,13 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
 def _compared(
     latest_ms: int, queues: QueueAudit, index: IndexAudit, config: StoreConfig, file: ReadLogFile,
     spans: Sequence[tuple[int, int]],
-) -> tuple[Stretch, list[Lacking], _Parts]:  # fmt: skip
-    """Compare the records in some spans of one file with queues and index."""
+) -> tuple[
+    Stretch, list[Lacking], dict[AuditedQueue, QueuePart], dict[QueueKey, bytearray]
+]:  # fmt: skip
+    """Compare records in spans of a file with queues and index; gather entries of batch queues."""
     met, lacking = Stretch(file.base, file.base), []
-    parts: _Parts = {}
+    parts: dict[AuditedQueue, QueuePart] = {}
+    called = defaultdict[QueueKey, bytearray](bytearray)
     numbers = QueueNumbers(queues.batch_topics)
     delays = delay_array(parse_delay_levels(config.message_delay_level))
     for start, stop in spans:
@@ -240,12 +245,14 @@ def _compared(
             met.take_records(columns, latest_ms)
             expected = expected_entries(columns, numbers, delays)
             for queue, part in queues.compare(expected, numbers.keys()):
-                parts[queue] = queue_rules.added(parts[queue], part) if queue in parts else part
+                parts[queue] = queue_rules.added(parts.get(queue), part)
+            for key, entry in entries_called_for(columns, numbers):
+                called[key] += entry
             if config.message_index_enable:
                 first = int(columns.physical_offset[0])
                 past = int(columns.physical_offset[-1] + columns.size[-1])
                 lacking.append(index.compare(expected_items(columns), first, past))
-    return met, lacking, parts
+    return met, lacking, parts, called
 
 
 class AuditedQueue(QueueView):
@@ -261,10 +268,6 @@ class AuditedQueue(QueueView):
         """Compare what records call for with what stands there."""
         found = entries_at(expected.queue_offset, self._read)
         return queue_rules.compare(expected, found, self._units.tags_codes)
-
-    def take(self, part: QueuePart) -> None:
-        """Take what the next records say."""
-        self.part = part if self.part is None else queue_rules.added(self.part, part)
 
 
 class QueueAudit:

@@ -11,7 +11,7 @@ IndexService.buildIndex of 4.9.3 (spec B11, B12, B15.1, F5, F8), as the dispatch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,12 +24,9 @@ from rocketstore.scan import kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import numpy.typing as npt
-
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.scan.columns import RecordColumns
-
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 class ExpectedEntries(NamedTuple):
@@ -43,7 +40,7 @@ class ExpectedEntries(NamedTuple):
     queue_offset: Int64Array
     entries: EntryArray
     deliver_from_ms: Int64Array
-    is_extra: npt.NDArray[np.bool_]
+    is_extra: BoolArray
 
     def rows(self, chosen: Int64Array) -> ExpectedEntries:
         """Return some of them."""

@@ -34,16 +34,13 @@ from rocketstore.scan.queue_search import Files, padded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
-
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.rules.expectation import ExpectedEntries
     from rocketstore.rules.runs import Runs
     from rocketstore.rules.unbacked import LogBounds
     from rocketstore.units import QueueKey
 
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
-    BoolArray: TypeAlias = npt.NDArray[np.bool_]
     ReadEntries: TypeAlias = Callable[[int, int], EntryArray]
 
 CHUNK_ENTRIES: Final = 65_536
@@ -148,8 +145,10 @@ def _missing_runs(offsets: Int64Array, physical: Int64Array, agrees: BoolArray) 
     return np.stack(columns, axis=1)
 
 
-def added(part: QueuePart, more: QueuePart) -> QueuePart:
-    """Return the sum of a part and the one after it."""
+def added(part: QueuePart | None, more: QueuePart) -> QueuePart:
+    """Return the sum of a part, if there is one, and the one after it."""
+    if part is None:
+        return more
     both = [one for one in (part, more) if one.first <= one.last]
     return QueuePart(
         part.start if len(part.stated) else more.start,

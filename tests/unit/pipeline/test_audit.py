@@ -346,7 +346,7 @@ def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkey
         row for task in tasks for batch in audit_work.read_task(task) for row in batch.to_pylist()
     ]
     assert listed == []
-    assert {row["kind"] for row in rows} == {"stretch", "index", "parts", "backed"}
+    assert {row["kind"] for row in rows} == {"log", "index", "parts", "backed"}
     parts = [
         part for row in rows if row["kind"] == "parts" for part in audit_work.FactRow(**row).parts
     ]

@@ -11,6 +11,7 @@ import itertools
 import json
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from rocketstore.format.file_name import (
     LOCK_FILE_NAME,
 )
 from rocketstore.pipeline.columns import arrow_schema
-from rocketstore.pipeline.files import files_at, is_remote, read_part, sync_path
+from rocketstore.pipeline.files import is_remote, local_path, read_part, sync_path
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.pipeline.jobs.audit.audit_judgement import (
     FINDINGS,
@@ -42,17 +43,16 @@ from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, s
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import MOST_TASKS
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
-from rocketstore.pipeline.stores import offset_files, store_timestamp_ms
-from rocketstore.rules import runs
+from rocketstore.pipeline.stores import store_timestamp_ms
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings
 from rocketstore.rules.newer import newer_findings
 from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.units import QueueKey
-from rocketstore.verification import small_files
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
+from rocketstore.verification.small_files import positions, small_file_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask, StorePlaces
+    from rocketstore.rules.runs import Runs
 
 MOST_COLLECTED: Final = 100_000
 """Findings of queues, and then queues, that are collected: the worst first. `out` holds all."""
@@ -167,8 +168,8 @@ def prove_rebuild(
     from rocketstore.storage.files.lock import refuse_writer  # noqa: PLC0415 - drivers only
 
     if not is_remote(str(store)):
-        _, root = files_at(str(store))
-        refuse_writer(Path(root, LOCK_FILE_NAME), hint="stop that writer; an audit needs no stop")
+        lock = Path(local_path(str(store)), LOCK_FILE_NAME)
+        refuse_writer(lock, hint="stop that writer; an audit needs no stop")
     report = audit(spark, store, config=config, max_split_bytes=max_split_bytes)
     findings = []
     for one in report.findings:
@@ -195,42 +196,24 @@ class _Audit(NamedTuple):
     index_files: list[Finding]
 
     def run(self, tasks: Sequence[AuditTask], out: str | Path | None) -> AuditReport:
-        facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS)
-        judged = None
-        try:
-            with plain_failure():
-                facts.persist()
-                whole = _rows(facts.filter("kind IN ('stretch', 'index')"))
-                of_log, of_index = (
-                    [row["facts"] for row in whole if row["kind"] == kind]
-                    for kind in ("stretch", "index")
-                )
-                decode = msgspec.msgpack.decode
-                stretches = [decode(one, type=Stretch) for one in of_log]
-                index = [decode(one, type=IndexFacts) for one in of_index]
-                view, excluded = self._shape(facts, stretches)
-                judged = self._judged(facts, view, excluded).persist()
-                report, own = self._report(judged, index, view)
-                if out is not None:
-                    _write_report(report, own, judged, str(out))
-                return report
-        finally:
-            for frame in (facts, judged):
-                if frame is not None:
-                    frame.unpersist()
-
-    def _shape(self, facts: DataFrame, stretches: list[Stretch]) -> tuple[LogView, runs.Runs]:
-        """Return the log, and the ranges of it that hold no messages."""
-        places, size = self.places, self.places.sizes.commit_log_file_bytes
-        gone = {one.base for one in stretches if one.is_gone}
-        if places.is_live:
-            # Retention may have taken the oldest files, and their entries, since they were read.
-            listings = map(places.files.list, places.log_directories)
-            there = {base for base, _ in offset_files(itertools.chain.from_iterable(listings))}
-            gone |= {file.base for file in places.log.files} - there
-        view = judged_log(places, stretches, partial(self._stated, facts), self.now_ms, gone)
-        excluded = [(one.start, one.stop) for one in view.leftovers]
-        return view, runs.joined([excluded, [(base, base + size) for base in gone]])
+        with ExitStack() as stack, plain_failure():
+            facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS).persist()
+            stack.callback(facts.unpersist)
+            whole = facts.filter("kind IN ('log', 'index')").toArrow().to_pylist()
+            of_log, of_index = (
+                [row for row in whole if row["kind"] == kind] for kind in ("log", "index")
+            )
+            decode = msgspec.msgpack.decode
+            found = [decode(row["facts"], type=list[Stretch]) for row in of_log]
+            index = [decode(row["facts"], type=IndexFacts) for row in of_index]
+            stretches, ask = itertools.chain.from_iterable(found), partial(self._stated, facts)
+            view, excluded = judged_log(self.places, stretches, ask, self.now_ms)
+            judged = self._judged(facts, of_log, view, excluded).persist()
+            stack.callback(judged.unpersist)
+            report, own = self._report(judged, index, view)
+            if out is not None:
+                _write_report(report, own, judged, str(out))
+            return report
 
     def _stated(self, facts: DataFrame, start: int, stop: int) -> pa.Table:
         """Return runs of the queue offsets of records in a range at least, in the log's order."""
@@ -239,18 +222,21 @@ class _Audit(NamedTuple):
         found = map_batches(parts, audit_work.stated_runs, RUNS)
         return found.sort("piece", "ordinal").toArrow()
 
-    def _judged(self, facts: DataFrame, view: LogView, excluded: runs.Runs) -> DataFrame:
+    def _judged(
+        self, facts: DataFrame, of_log: list[dict[str, Any]], view: LogView, excluded: Runs
+    ) -> DataFrame:
         import pyarrow as pa  # noqa: PLC0415 - only where jobs run
 
         queues, batch_queues = self.places.queues, self.places.batch_queues
         topics = frozenset(key.topic for key in (*queues, *batch_queues))
         rows = audit_work.as_batches(map(FactRow._asdict, self._known()), FACTS)
-        known = pa.Table.from_batches(rows).combine_chunks()
-        about = facts.filter("kind NOT IN ('stretch', 'index')")
-        about = about.unionByName(self.spark.createDataFrame(known))
-        groups = min(MOST_TASKS, 2 + about.count() // _ROWS_PER_TASK)
+        known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
+        about = facts.filter("kind NOT IN ('log', 'index')")
+        about = about.unionByName(self.spark.createDataFrame(known, FACTS))
+        count = len(known) + sum(row["size"] for row in of_log)
+        groups = min(MOST_TASKS, 2 + count // _ROWS_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
-        reached = self._dispatched_to(facts) if self._was_aborted else None
+        reached = max(row["reached"] for row in of_log) if self.places.was_aborted else None
         writer = LastWriter(self.places.is_live, reached)
         context = JudgeContext(self.common, view.bounds(), excluded, topics, writer)
 
@@ -261,8 +247,7 @@ class _Audit(NamedTuple):
         return map_batches(together, judge, JUDGED)
 
     def _known(self) -> Iterator[FactRow]:
-        """Yield what the driver knows of queues and consumers, a row at least."""
-        yield FactRow("index", "listed", -1)
+        """Yield what the driver knows of queues and consumers."""
         of_kinds = {"queue": self.places.queues, "batch": self.places.batch_queues}
         for kind, of_kind in of_kinds.items():
             for key, row in of_kind.items():
@@ -270,20 +255,11 @@ class _Audit(NamedTuple):
                 yield listed
                 for base, size, path in row.files:
                     yield listed._replace(place=base, size=size, file=path)
-        for one in small_files.positions(self.small.get, self.changed):
+        for one in positions(self.small.get, self.changed):
             kind = "batch" if one.topic in self.common.batch_topics else "queue"
             target = audit_work.queue_target(QueueKey(one.topic, one.queue_id), kind)
             position = FactRow(target, "position", -1, first=one.offset)
             yield position._replace(file=one.file, who=one.who)
-
-    @property
-    def _was_aborted(self) -> bool:
-        return not (self.places.was_closed or self.places.is_live)
-
-    def _dispatched_to(self, facts: DataFrame) -> int:
-        """Return the physical offset of the last record with an entry; -1 without one."""
-        furthest = facts.filter("kind = 'parts'").groupBy("kind").agg({"reached": "max"})
-        return max((row["max(reached)"] for row in _rows(furthest)), default=-1)
 
     # --- the report ---------------------------------------------------------------------------
 
@@ -292,28 +268,27 @@ class _Audit(NamedTuple):
     ) -> tuple[AuditReport, list[Finding]]:
         """Return the reported findings, and those that are not rows of `judged`."""
         counted = judged.filter("counted IS NOT NULL").groupBy("counted", "file")
-        added = _rows(counted.agg({"count": "sum", "first": "min"}))
+        added = counted.agg({"count": "sum", "first": "min"}).toArrow().to_pylist()
         sums = Counter({row["counted"]: row["sum(count)"] for row in added})
         # The worst first.
         worst = judged.filter("counted IS NULL").orderBy("place", ascending=True)
-        of_queues: list[Finding] = []
-        of_consumers: list[Finding] = []
-        queues: list[QueueRow] = []
-        for row in _rows(worst.limit(MOST_COLLECTED)):
-            if row["kind"] is None:
-                queues.append(msgspec.convert(row, QueueRow))
-                continue
-            severity, *rest = (row[name] for name in arrow_schema(FINDINGS).names)
-            one = Finding(Severity(severity), *rest)
-            (of_queues if one.kind.startswith("queue") else of_consumers).append(one)
-        for found in (of_queues, of_consumers):
-            found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
-        log = [*self._log_findings(view, sums["used"]), *self.of_kinds]
-        log += self._queue_file_findings()
+        rows, names = (
+            worst.limit(MOST_COLLECTED).toArrow().to_pylist(),
+            arrow_schema(FINDINGS).names,
+        )
+        queues = [msgspec.convert(row, QueueRow) for row in rows if row["kind"] is None]
+        found = [
+            Finding(Severity(row["severity"]), *(row[name] for name in names[1:]))
+            for row in rows
+            if row["kind"] is not None
+        ]
+        found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
+        found.sort(key=lambda one: not one.kind.startswith("queue"))
+        count = sum(one.kind.startswith("queue") for one in found)
+        log = [*self._log_findings(view, sums["used"])]
         rest = [*self._item_findings(added, index, view), *self._small_findings(view)]
-        rest += self._newer_findings()
         report = AuditReport(
-            [*log, *of_queues, *rest, *of_consumers],
+            [*log, *found[:count], *rest, *found[count:]],
             view.counts(
                 view.kept,
                 queue_count=sums["queues"],
@@ -328,17 +303,16 @@ class _Audit(NamedTuple):
         return report, [*log, *rest]
 
     def _log_findings(self, view: LogView, entry_count: int) -> Iterator[Finding]:
+        """Yield what is wrong with the log, and with files and kinds of queues."""
         places, log = self.places, self.places.log
         last = log.files[-1].base if log.files else None
         last_bytes = partial(_last_bytes, places)
         yield from log_file_findings(log.problems, last, entry_count, places.below_root, last_bytes)
         yield from log_findings(view, places.file_position, is_live=places.is_live)
-
-    def _queue_file_findings(self) -> Iterator[Finding]:
-        rows = (*self.places.queues.items(), *self.places.batch_queues.items())
-        for key, row in rows:
-            yield from queue_file_findings(key, row.problems, self.places.below_root)
-        for (topic, queue), entries in sorted(self.places.extensions.items()):
+        yield from self.of_kinds
+        for key, row in (*places.queues.items(), *places.batch_queues.items()):
+            yield from queue_file_findings(key, row.problems, places.below_root)
+        for (topic, queue), entries in sorted(places.extensions.items()):
             if sizes := [one.size for one in entries if not one.is_directory]:
                 directory = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"
                 yield extension_finding(directory, topic, queue, sizes)
@@ -348,39 +322,34 @@ class _Audit(NamedTuple):
     ) -> list[Finding]:
         if not self.common.has_index:
             return []
-        found = [
-            (row["counted"], row["file"], row["sum(count)"], row["min(first)"]) for row in added
-        ]
-        lacking = [Lacking(*rest) for counted, _, *rest in found if counted == "lacking"]
+        sums = {
+            (row["counted"], row["file"]): (row["sum(count)"], row["min(first)"]) for row in added
+        }
         return self.index_files + index_findings(
             sorted(index, key=lambda one: one.file),
             self.common.sizes.index_layout,
-            lacking[0] if lacking else Lacking(),
+            Lacking(*sums.get(("lacking", ""), ())),
             [
-                StrayCount(file, counted == "stale", *rest)
-                for counted, file, *rest in found
-                if counted in {"stray", "stale"}
+                StrayCount(file, kind == "stale", *sums[kind, file])
+                for kind, file in sums
+                if kind in {"stray", "stale"}
             ],
             partial(_store_time, self.places, view),
             is_live=self.places.is_live,
         )
 
-    def _newer_findings(self) -> Iterator[Finding]:
+    def _small_findings(self, view: LogView) -> Iterator[Finding]:
         def codes_from(key: QueueKey, start: int) -> Iterator[Any]:
             entries = QueueFiles(self.places.location, key).messages(start, ALL_OFFSETS.stop)
             return (found["tags_code"] for _, found in entries)
 
-        return newer_findings(self.small.get, lambda: self.places.queues, codes_from)
-
-    def _small_findings(self, view: LogView) -> Iterator[Finding]:
-        is_live = self.places.is_live
         latest_ms = max((one.latest_ms for one in view.kept), default=0)
-        return small_files.small_file_findings(
-            self.small.get,
-            self.now_ms,
-            self.now_ms if is_live else latest_ms,  # records that are being written were not read
-            was_aborted=self._was_aborted,
+        if self.places.is_live:
+            latest_ms = self.now_ms  # records that are being written were not read
+        yield from small_file_findings(
+            self.small.get, self.now_ms, latest_ms, was_aborted=self.places.was_aborted
         )
+        yield from newer_findings(self.small.get, lambda: self.places.queues, codes_from)
 
 
 def _last_bytes(places: StorePlaces, path: str, count: int) -> bytes:
@@ -430,11 +399,3 @@ def _write_report(
         if not is_remote(place):
             for path in Path(place).rglob("*.parquet"):
                 sync_path(path)
-
-
-# --- Spark --------------------------------------------------------------------------------------
-
-
-def _rows(frame: DataFrame) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
-    return rows

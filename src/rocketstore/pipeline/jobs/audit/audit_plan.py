@@ -61,10 +61,8 @@ from rocketstore.verification.small_files import SMALL_FILES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
     from rocketstore.config import StoreConfig, StoreSizes
+    from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
     from rocketstore.rules.queue_kinds import QueueKinds
     from rocketstore.scan.scanner import ScanBatch
@@ -95,9 +93,7 @@ class FileRow(NamedTuple):
 
 def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
     """Return the files that were listed, each of which should have `file_size` bytes."""
-    problems: list[FileFinding[str]] = []
-    found: list[StoreFile] = []
-    entries = list(entries)
+    problems, found, entries = list[FileFinding[str]](), list[StoreFile](), list(entries)
     names = {entry.name for entry in entries}
     for entry in entries:
         base = parse_file_name(entry.name)
@@ -118,8 +114,8 @@ class StorePlaces(NamedTuple):
     """A store's parts as they were found.
 
     Tasks open `location`, of which `root` is the path inside its file system. A live store has a
-    working writer: records that it has not dispatched yet are no fault. One that was closed has no
-    ``abort``.
+    working writer: records that it has not dispatched yet are no fault. An aborted one has none,
+    and a file ``abort``.
     """
 
     location: str
@@ -133,7 +129,7 @@ class StorePlaces(NamedTuple):
     index_entries: list[FileEntry]
     extensions: dict[tuple[str, str], list[FileEntry]]
     is_live: bool
-    was_closed: bool
+    was_aborted: bool
 
     def below_root(self, path: str) -> str:
         """Return a path relative to the store where it lies there."""
@@ -201,8 +197,9 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     )
     lengths = ([(Path(one.path), one.size) for one in family] for family in families)
     sizes = resolve_sizes(config, observed_in(config, *lengths))
-    lock, was_closed = Path(root, LOCK_FILE_NAME), ABORT_FILE_NAME not in there
-    queue_bytes = sizes.consume_queue_file_bytes
+    # No lock reaches an object store.
+    has_abort, queue_bytes = ABORT_FILE_NAME in there, sizes.consume_queue_file_bytes
+    is_live = has_abort if is_remote(location) else may_have_writer(Path(root, LOCK_FILE_NAME))
     return StorePlaces(
         location if is_remote(location) else root,
         files,
@@ -214,9 +211,8 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
         {key: row_of(entries, _usual(entries)) for key, entries in sorted(batch_queues.items())},
         index,
         _listed(location, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
-        # No lock reaches an object store.
-        not was_closed if is_remote(location) else may_have_writer(lock),
-        was_closed,
+        is_live,
+        has_abort and not is_live,
     )
 
 
@@ -326,7 +322,7 @@ class AuditTask(NamedTuple):
     has_index: bool
     is_live: bool
     items_end: int
-    delays_ms: npt.NDArray[np.int64]
+    delays_ms: Int64Array
     latest_ms: int
     irregular_queues: Mapping[QueueKey, Sequence[StoreFile]]
     batch_topics: frozenset[str]
@@ -375,8 +371,7 @@ def plan_tasks(
 
 def _index_files(places: StorePlaces) -> tuple[list[Finding], list[AuditIndexFile]]:
     """Return the faults of index files as they are listed, and the usable ones."""
-    wrong: list[Finding] = []
-    found: list[AuditIndexFile] = []
+    wrong, found = list[Finding](), list[AuditIndexFile]()
     layout = places.sizes.index_layout
     for entry in places.index_entries:
         name = places.below_root(entry.path)

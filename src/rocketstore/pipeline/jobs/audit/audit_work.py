@@ -40,14 +40,12 @@ from rocketstore.verification.queue_rules import QueuePart
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy.typing as npt
     import pyarrow as pa
 
+    from rocketstore.native.row import ByteArray, Int64Array
     from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditIndexFile, AuditTask
     from rocketstore.units import QueueKey
-
-    Int64Array = npt.NDArray[np.int64]
 
 FACTS: Final = (
     "target STRING, kind STRING, place BIGINT, last BIGINT, first BIGINT, size BIGINT, "
@@ -74,8 +72,9 @@ _BATCH_ROWS: Final = 256
 class FactRow(NamedTuple):
     """A row of `FACTS`.
 
-    By `kind`: ``stretch`` and ``index`` are `facts` for the driver. Of a queue, ``parts`` are what
-    each chain of a task says (`QueuePart`), from `place` to `last`, dispatched as far as `reached`;
+    By `kind`: ``log`` and ``index`` are `facts` for the driver; a task of the log has sent so many
+    other rows (`size`), and records are dispatched as far as `reached`. Of a queue, ``parts`` are
+    what each chain of a task says (`QueuePart`), from `place` to `last`, dispatched as far;
     ``entries`` are those that a batch queue is called for. Of the index there are `size` keys
     ``lacking``, items ``repeated``, or ``backed``, the first of which has the number `first`;
     ``stray`` ones are numbers and physical offsets. The driver adds each `file` of `size` bytes
@@ -176,6 +175,15 @@ class _LogReader:
         self._parts: dict[tuple[int, int], QueuePart] = {}
 
     def rows(self) -> Iterator[FactRow]:
+        """Yield what is found, then a row about the log and the rows before it."""
+        count, reached = 0, -1
+        for row in self._found():
+            count, reached = count + 1, max(reached, row.reached)
+            yield row
+        facts = msgspec.msgpack.encode(self._stretches)
+        yield FactRow("log", "log", self._task.edges[0], size=count, reached=reached, facts=facts)
+
+    def _found(self) -> Iterator[FactRow]:
         task = self._task
         for cut, (begin, end) in zip(task.cuts, itertools.pairwise(task.edges), strict=True):
             stretch = Stretch(cut.segment.base, cut.segment.base + cut.start, is_gone=True)
@@ -201,8 +209,6 @@ class _LogReader:
                         count = 0
                 stretch.is_gone = False
             yield from self._compared(reached)
-            facts = msgspec.msgpack.encode(stretch)
-            yield FactRow("stretch", "stretch", stretch.start, facts=facts)
             for found in self._items.until(end):
                 yield found.stray(np.arange(found.offsets.size))
         if self._entries:
@@ -247,8 +253,7 @@ class _LogReader:
                 # Extra queues are written only where that is switched on.
                 if len(part.backed) or not some.is_extra.all():
                     place = int(chains[rows[0]]), number
-                    known = self._parts.get(place)
-                    self._parts[place] = part if known is None else queue_rules.added(known, part)
+                    self._parts[place] = queue_rules.added(self._parts.get(place), part)
             if len(self._parts) >= MOST_PARTS:
                 yield from self._part_rows()
 
@@ -352,6 +357,6 @@ def _index_rows(task: AuditTask) -> Iterator[FactRow]:
         yield FactRow("index", "index", facts.first, facts=msgspec.msgpack.encode(facts))
 
 
-def _bytes_of(file: OpenFile, position: int, size: int) -> npt.NDArray[np.uint8]:
+def _bytes_of(file: OpenFile, position: int, size: int) -> ByteArray:
     content = np.empty(size, dtype=np.uint8)
     return content[: file.read_into(position, content.data)]

@@ -7,22 +7,26 @@ and ``store verify`` say the same. Of the log itself only headers inside damage 
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from rocketstore.pipeline.files import opened
+from rocketstore.pipeline.stores import offset_files
+from rocketstore.rules import runs
 from rocketstore.rules.leftovers import Headers, KeyColumns, left_chains
 from rocketstore.rules.log_rules import log_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
     from rocketstore.rules.log_rules import Chain, LogView, Stretch
+    from rocketstore.rules.runs import Runs
 
 
 WINDOW_BYTES: Final = 2**34
@@ -34,18 +38,26 @@ def judged_log(
     stretches: Iterable[Stretch],
     ask: Callable[[int, int], pa.Table],
     now_ms: int,
-    gone: Container[int] = (),
-) -> LogView:
-    """Combine what tasks found of a log; files that begin at `gone` no longer exist.
+) -> tuple[LogView, Runs]:
+    """Combine what tasks found of a log; return also the ranges of it that hold no messages.
 
     `ask` returns the queue offsets of the records in a range, as runs in the order of the log:
     target, piece (a physical offset in the records' chain), first, count; a negative one is how
     many messages a record of a batch topic has, which is a row by itself.
     """
-    present = sorted((one for one in stretches if one.base not in gone), key=lambda one: one.start)
+    found, size = sorted(stretches, key=lambda one: one.start), places.sizes.commit_log_file_bytes
+    gone = {one.base for one in found if one.is_gone}
+    if places.is_live:
+        # Retention may have taken the oldest files, and their entries, since they were read.
+        listings = map(places.files.list, places.log_directories)
+        there = {base for base, _ in offset_files(itertools.chain.from_iterable(listings))}
+        gone |= {file.base for file in places.log.files} - there
+    present = [one for one in found if one.base not in gone]
     bases = [file.base for file in places.log.files if file.base not in gone]
     judge = partial(left_chains, source=_Evidence(places, ask), now_ms=now_ms)
-    return log_view(present, bases, places.sizes.commit_log_file_bytes, judge)
+    view = log_view(present, bases, size, judge)
+    left = [(one.start, one.stop) for one in view.leftovers]
+    return view, runs.joined([left, [(base, base + size) for base in gone]])
 
 
 class _Evidence:

@@ -33,18 +33,16 @@ from rocketstore.scan.columns import CallsFor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
     import pyarrow as pa
 
     from rocketstore.config import StoreConfig
+    from rocketstore.native.row import BoolArray, ByteArray, Int64Array
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.rules.expectation import ExpectedEntries
     from rocketstore.rules.log_rules import Chain
     from rocketstore.rules.queue_numbers import TaskQueue
     from rocketstore.scan.columns import RecordColumns
 
-    Int64Array = npt.NDArray[np.int64]
-    Bytes = npt.NDArray[np.uint8]
     Row = tuple[bytes, int, int, int, int, bytes, int]
 
 
@@ -125,7 +123,7 @@ class _LogScan:
         self._queues = QueueNumbers(task.batch_topics)
         self._targets = {INDEX_TARGET: 0}
         self._target_of = np.zeros(0, np.int64)
-        self._held: list[tuple[Int64Array, int, Int64Array, Bytes]] = []
+        self._held: list[tuple[Int64Array, int, Int64Array, ByteArray]] = []
         self._batches: list[tuple[bytes, int, int, int]] = []
         self._ordinal = 0
 
@@ -186,9 +184,7 @@ class _LogScan:
             return found.rows(order[chosen[order]])
         return found if chosen.all() else found.rows(np.flatnonzero(chosen))
 
-    def _is_dispatched(
-        self, found: ExpectedEntries, columns: RecordColumns
-    ) -> npt.NDArray[np.bool_]:
+    def _is_dispatched(self, found: ExpectedEntries, columns: RecordColumns) -> BoolArray:
         """Return which extra entries dispatch writes with these settings (spec F8)."""
         queues, numbers = self._queues.queues, found.queue_number
         lmq, light = has_light_queues(self._task.config), LMQ_PREFIX.encode()
@@ -196,7 +192,7 @@ class _LogScan:
         records = np.searchsorted(columns.physical_offset, found.entries["physical_offset"])
         wanted = np.where(is_light[numbers], 0, columns.queue_id[records])
         ids = np.array([queue.queue_id for queue in queues])
-        is_wanted: npt.NDArray[np.bool_] = ids[numbers] == wanted
+        is_wanted: BoolArray = ids[numbers] == wanted
         return is_wanted
 
     def blocks(self) -> Iterator[Row]:
@@ -238,7 +234,7 @@ def _target(queue: TaskQueue) -> bytes:
     return QUEUE_TARGET + f"{queue.name}/{queue.queue_id}".encode() if is_usable else b""
 
 
-def packed(rows: Bytes) -> bytes:
+def packed(rows: ByteArray) -> bytes:
     """Return rows of 20 bytes in LZ4, all first bytes before all second: some 15 % of them."""
     import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
 
@@ -246,7 +242,7 @@ def packed(rows: Bytes) -> bytes:
     return content
 
 
-def unpacked(data: bytes, count: int, crc: int) -> Bytes:
+def unpacked(data: bytes, count: int, crc: int) -> ByteArray:
     """Return the bytes that `packed` was given; raise where they are not what was sent."""
     import pyarrow as pa  # noqa: PLC0415 - as above
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -173,12 +173,10 @@ def _build(
     _refuse_log(places, has_queues=bool(old))
     common = config, batch_topics_of(places), now_ms + CLOCK_TOLERANCE_MS
     tasks = [log_blocks.ScanTask(*common, cuts) for cuts in log_cuts(places, max_split_bytes)]
-    rows = LogRows(spark, tasks)
-    try:
+    with closing(LogRows(spark, tasks)) as rows:
         facts = rows.facts()
         stretches = (stretch for found, _ in facts for stretch in found)
-        view = judged_log(places, stretches, rows.runs, now_ms)
-        left = runs.joined([[(one.start, one.stop) for one in view.leftovers]])
+        view, left = judged_log(places, stretches, rows.runs, now_ms)
         pieces = [one for _, found in facts for one in found if not runs.holds(left, one.start)]
         pieces.sort(key=lambda one: one.start)
         whole_files = max(1, PART_ENTRIES // places.sizes.entries_per_file)
@@ -194,8 +192,6 @@ def _build(
             for name in [*made, INDEX_DIRECTORY] if config.message_index_enable else made:
                 Path(directory, name).mkdir()
         written = rows.write(pieces, old, writing).to_pylist()
-    finally:
-        rows.close()
     _check_counts(written, pieces)
     rebuilt_files.take_over(directory, written, places.sizes)
     return _report(places.location, old, written, pieces, view)
@@ -305,64 +301,61 @@ class LogRows:
         from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
         is_item = f"target = X'{INDEX_TARGET.hex()}'"
-        size = rebuilt_files.items_per_file(writing.sizes)
-        file, last_file = (f"(before + {at}) div {size}" for at in ("first", "first + count - 1"))
         kept = self._rows.where(f"target <> X'{FACTS_TARGET.hex()}' AND count >= 0")
         # With their schemas, since Spark Connect takes no empty table without.
         numbered = self._spark.createDataFrame(numbered_pieces(pieces), _PIECES_SCHEMA)
         kept = kept.join(f.broadcast(numbered), "piece")
-        count = sum(one.entry_count + one.item_count for one in pieces)
-        long = self._long_queues(kept, writing.part_entries) if count > writing.part_entries else []
-        in_parts = {rebuilt_files.queue_of(target) for target, _, _ in long}
-        parts = self._spark.createDataFrame(
-            rebuilt_files.parts_of(long, writing.part_entries), rebuilt_files.PARTS_SCHEMA
-        )
-        is_inside = f.expr("target = queue AND first < stop AND first + count > start")
+        names = pa.array([QUEUE_TARGET + os.fsencode(name) for name in old], pa.binary())
+        whole = self._spark.createDataFrame(pa.table({"target": names}), "target BINARY")
+        count, size = sum(one.entry_count + one.item_count for one in pieces), writing.part_entries
+        if count > size:
+            long = f.broadcast(_long_queues(kept, size))
+            kept, whole = kept.join(long, "target", "left"), whole.join(long, "target", "left_anti")
+        else:
+            kept = kept.withColumn("past", f.lit(None))
+        # A block at the edge of two files of the index, or of two parts, goes to both.
+        number = f"IF({is_item}, before + first, first)"
+        room = f"IF({is_item}, {rebuilt_files.items_per_file(writing.sizes)}, {size})"
+        places = f"sequence(first div {room}, (first + count - 1) div {room})"
+        in_place = "concat(target, X'00', encode(string(at), 'UTF-8'), X'00', IF("
+        in_place += f"(at + 1) * {size} < past, X'', encode('last', 'UTF-8')))"
         blocks = (
-            # A block at the edge of two parts, or of items at that of two files, goes to both.
-            kept.join(f.broadcast(parts), is_inside, "left")
-            .withColumn(
-                "file", f.expr(f"explode(IF({is_item}, sequence({file}, {last_file}), array(0L)))")
-            )
+            kept.withColumn("first", f.expr(number))
+            .withColumn("at", f.expr(f"explode(IF({is_item} OR past > 0, {places}, array(0L)))"))
             .selectExpr(
-                f"IF({is_item}, concat(target, encode(string(file), 'UTF-8')), "
-                "coalesce(part, target)) AS target",
-                f"IF({is_item}, before + first, first) AS first",
-                *("piece", "ordinal", "count", "data", "crc"),
+                f"CASE WHEN {is_item} THEN concat(target, encode(string(at), 'UTF-8')) "
+                f"WHEN past > 0 THEN {in_place} ELSE target END AS target",
+                *("first", "piece", "ordinal", "count", "data", "crc"),
             )
         )
-        if whole := [name for name in old if name not in in_parts]:
-            names = pa.array([QUEUE_TARGET + os.fsencode(name) for name in whole], pa.binary())
-            empty = [f"{number}L AS {name}" for name, number in EMPTY_BLOCK.items()]
-            first = self._spark.createDataFrame(pa.table({"target": names}))
-            blocks = blocks.unionByName(first.selectExpr("target", *empty, "X'' AS data"))
+        empty = [f"{number}L AS {name}" for name, number in EMPTY_BLOCK.items()]
+        blocks = blocks.unionByName(whole.selectExpr("target", *empty, "X'' AS data"))
         partitions = max(_PARTITIONS_MIN, count * ENTRY_SIZE_BYTES // _PARTITION_BYTES)
         ordered = blocks.repartition(partitions, "target")
         ordered = ordered.sortWithinPartitions("target", "piece", "ordinal")
         return _collected(map_batches(ordered, writing.write, rebuilt_files.WRITTEN_SCHEMA))
 
-    def _long_queues(self, kept: DataFrame, part_entries: int) -> list[tuple[bytes, int, int]]:
-        """Return target, first number and one past the last of queues of more than one part.
 
-        Of these each record states one number more than the one before it.
-        """
-        from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
+def _long_queues(kept: DataFrame, part_entries: int) -> DataFrame:
+    """Return target, and one past the last number, of queues of more than one part.
 
-        entries = kept.where(f"startswith(target, X'{QUEUE_TARGET.hex()}')")
-        sums = entries.groupBy("target").agg(f.sum("count").alias("sum"))
-        before = "lag(first + count) OVER (PARTITION BY target ORDER BY piece, ordinal)"
-        found = (
-            entries.join(f.broadcast(sums.where(f"sum > {part_entries}")), "target")
-            .selectExpr("target", "first", "count", f"coalesce({before}, first) = first AS goes_on")
-            .groupBy("target")
-            .agg(
-                f.expr("min(first)"),
-                f.expr("max(first + count)"),
-                f.expr("bool_and(goes_on) AS goes_on"),
-            )
+    Of these each record states one number more than the one before it.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
+
+    entries = kept.where(f"startswith(target, X'{QUEUE_TARGET.hex()}')")
+    sums = entries.groupBy("target").agg(f.sum("count").alias("sum"))
+    before = "lag(first + count) OVER (PARTITION BY target ORDER BY piece, ordinal)"
+    return (
+        entries.join(f.broadcast(sums.where(f"sum > {part_entries}")), "target")
+        .selectExpr(
+            "target", "first + count AS past", f"coalesce({before}, first) = first AS is_next"
         )
-        rows = _collected(found.where("goes_on").drop("goes_on")).to_pydict().values()
-        return list(zip(*rows, strict=True))
+        .groupBy("target")
+        .agg(f.expr("max(past) AS past"), f.expr("bool_and(is_next) AS goes_on"))
+        .where("goes_on")
+        .drop("goes_on")
+    )
 
 
 def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:

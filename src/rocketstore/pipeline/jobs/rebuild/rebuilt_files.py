@@ -29,7 +29,6 @@ from rocketstore.format import queue_entry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, file_name
 from rocketstore.format.index_file import next_index_file_name
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
-from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.files import ObjectStore, is_remote, joined, sync_path
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
@@ -40,19 +39,19 @@ from rocketstore.pipeline.jobs.rebuild.log_blocks import (
     unpacked,
 )
 from rocketstore.pipeline.queues import QueueFiles
-from rocketstore.rules.queue_numbers import is_likely_beginning, may_follow
+from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.rules.unbacked import UnbackedKind, unbacked_runs
 from rocketstore.scan import kernels
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
     import pyarrow as pa
 
     from rocketstore.config import StoreSizes
     from rocketstore.format.queue_entry import EntryArray
+    from rocketstore.native.row import ByteArray
     from rocketstore.rules.unbacked import LogBounds
 
 WRITTEN_SCHEMA: Final = (
@@ -63,17 +62,13 @@ WRITTEN_SCHEMA: Final = (
 `count` are entries or items, `kept` places at a queue's end that stand for numbers that were given
 out, `first_ms` the store time of an index file's first item."""
 
-PARTS_SCHEMA: Final = "queue BINARY, start BIGINT, stop BIGINT, part BINARY"
-
 ATTEMPTS: Final = "attempts"
 """Directory beside the new ``consumequeue`` and ``index``, for directories of attempts."""
 
 _MAPPED_ITEMS: Final = 524_288
 """Items after which an index file's pages are let go of; they stay in the system's cache."""
 
-_GIVEN: Final = frozenset(
-    {UnbackedKind.LOST, UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.KEPT}
-)
+_GIVEN: Final = {UnbackedKind.LOST, UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.KEPT}
 """Kinds of old entries whose numbers were given out, and whose records are lost."""
 
 
@@ -82,11 +77,11 @@ class Block(NamedTuple):
 
     target: bytes
     first: int
-    content: npt.NDArray[np.uint8]
+    content: ByteArray
 
-    def inside(self, numbers: range) -> Block:
-        """Return what has one of these numbers: a block at an edge of two targets goes to both."""
-        start, stop = (max(0, at - self.first) for at in (numbers.start, numbers.stop))
+    def inside(self, number: int, size: int) -> Block:
+        """Return what is of a target that has so many: a block at an edge of two goes to both."""
+        start, stop = (max(0, at * size - self.first) for at in (number, number + 1))
         rows = self.content[start * ENTRY_SIZE_BYTES : stop * ENTRY_SIZE_BYTES]
         return Block(self.target, self.first + start, rows)
 
@@ -147,33 +142,30 @@ class FileWriting(NamedTuple):
     ) -> tuple[int, int, int, int]:
         """Write an index file, which the driver names; return items, 0, 0, the first one's time."""
         layout, size = self.sizes.index_layout, items_per_file(self.sizes)
-        count = first_ms = mapped = 0
+        count = first_ms = 0
         with whole_file(f"{attempt}/index", layout.size_bytes) as descriptor:
             mapping = mmap.mmap(descriptor, layout.size_bytes)
             array = np.frombuffer(mapping, np.uint8)
             for block in blocks:
-                own = block.inside(range(number * size, (number + 1) * size))
-                items = own.content.view(ITEM_DTYPE)
+                items = block.inside(number, size).content.view(ITEM_DTYPE)
                 first_ms = first_ms if count else int(items["stored"][0])
                 # Kernels want each column in one piece.
                 columns = [items[name].astype(np.int64) for name in ("hash", "physical", "stored")]
                 done = kernels.put_items(array, *layout, *columns)
                 assert done == len(items), "a file is given no more items than it has room for"
-                count, mapped = count + done, mapped + done
-                if mapped >= _MAPPED_ITEMS:
+                count += done
+                if count % _MAPPED_ITEMS < done:
                     mapping.madvise(mmap.MADV_DONTNEED)
-                    mapped = 0
         return count, 0, 0, first_ms
 
     def _write_queue(
         self, attempt: str, target: bytes, blocks: Iterator[Block]
     ) -> tuple[int, int, int, int]:
         """Write a queue or a part of it; return entries, refused records, kept places, 0."""
+        # A part's number, and whether it is the last; no topic has the separator.
         _, *part = target.split(b"\0")
         if part:
-            at, size = int(part[0]), self.part_entries
-            numbers = range(at * size, (at + 1) * size)
-            blocks = (block.inside(numbers) for block in blocks)
+            blocks = (block.inside(int(part[0]), self.part_entries) for block in blocks)
         files = QueueWriter(attempt, self.sizes.consume_queue_file_bytes)
         places, count = EntryPlaces(self.sizes.entries_per_file), 0
         blocks, ahead = itertools.tee(block for block in blocks if len(block.content))
@@ -186,12 +178,11 @@ class FileWriting(NamedTuple):
                 count += stop - start
         for start, stop in places.holes:
             files.fill(start, stop, queue_entry.FILLER_BYTES)
-        end = places.following if places.following >= 0 else None
         is_end = part[1:] != [b""]
-        kept = self._keep_given(queue_of(target), files, end) if is_end else 0
+        kept = self._keep_given(queue_of(target), files, places.following) if is_end else 0
         return count, places.refused_count, kept, 0
 
-    def _keep_given(self, name: str, files: QueueWriter, end: int | None) -> int:
+    def _keep_given(self, name: str, files: QueueWriter, end: int) -> int:
         """Keep the places after a queue's `end` that the old queue has; return how many.
 
         A queue made from the log alone ends after its last record. Where the old one went on,
@@ -200,7 +191,7 @@ class FileWriting(NamedTuple):
         """
         topic, _, number = name.rpartition("/")
         old = QueueFiles(self.store, QueueKey(topic, int(number)))
-        if end is None:
+        if end < 0:
             return self._keep_vanished(old, files)
         given = reached = end
         for first, entries in old.chunks(end, old.stored_stop):
@@ -225,23 +216,6 @@ class FileWriting(NamedTuple):
                     files.fill(first, first + run.stop, queue_entry.KEPT_PLACE_BYTES)
                     return run.stop
         return 0
-
-
-def parts_of(queues: Iterable[tuple[bytes, int, int]], size: int) -> pa.Table:
-    """Return the parts of queues: of each its target and the numbers that it has.
-
-    Queues are given by their target, first number and one past the last. A part's target has its
-    number, and says whether it is the last; no topic has the separator.
-    """
-    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
-
-    parts = []
-    for queue, first, past in queues:
-        for at in range(first // size, -(-past // size)):
-            start, stop = at * size, (at + 1) * size
-            part = b"%b\0%d\0%b" % (queue, at, b"last" * (past <= stop))
-            parts.append({"queue": queue, "start": start, "stop": stop, "part": part})
-    return pa.Table.from_pylist(parts, schema=arrow_schema(PARTS_SCHEMA))
 
 
 def queue_of(target: bytes) -> str:
@@ -292,8 +266,8 @@ class EntryPlaces:
         physical, count, row = entries["physical_offset"], len(entries), 0
         if self.following < 0:
             # A forged number would refuse all records after it.
-            goes_on = next_number is None or 0 <= next_number - first <= self._room
-            if count == 1 and not goes_on and not is_likely_beginning(first, int(physical[0])):
+            goes_on = count > 1 or is_continued(first, next_number, self._room)
+            if not (goes_on or is_likely_beginning(first, int(physical[0]))):
                 self.refused_count += 1
                 return
             self.following = first - first % self._room
@@ -325,12 +299,11 @@ class EntryPlaces:
         return True
 
 
-class QueueWriter:
+class QueueWriter(NamedTuple):
     """The files of one queue, made whole as they are needed, with all their blocks."""
 
-    def __init__(self, directory: str, file_bytes: int) -> None:
-        self.file_bytes = file_bytes
-        self._directory = directory
+    directory: str
+    file_bytes: int
 
     def write(self, queue_offset: int, entries: EntryArray | bytes) -> None:
         """Write entries from a queue offset on."""
@@ -338,7 +311,7 @@ class QueueWriter:
         at = queue_offset * ENTRY_SIZE_BYTES
         while view:
             base = at - at % self.file_bytes
-            path = f"{self._directory}/{file_name(base)}"
+            path = f"{self.directory}/{file_name(base)}"
             with whole_file(path, self.file_bytes) as descriptor:
                 written = os.pwrite(descriptor, view[: base + self.file_bytes - at], at - base)
             view = view[written:]
