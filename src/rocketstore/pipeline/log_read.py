@@ -12,7 +12,6 @@ raised, and the range is scanned.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,12 +19,11 @@ import numpy as np
 
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
-from rocketstore.format.queue_entry import ENTRY_DTYPE
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.pipeline.files import OpenFile, opened
 from rocketstore.pipeline.planning import SplitTask, grouped
 from rocketstore.pipeline.projection import wanted_records
-from rocketstore.pipeline.queues import QueueFiles, ScanNeeded
+from rocketstore.pipeline.queues import NEIGHBOURS, QueueFiles, ScanNeeded
 from rocketstore.pipeline.stores import SegmentState
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import to_arrow
@@ -36,11 +34,9 @@ from rocketstore.units import ByteRange, KiB, MiB, QueueKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy.typing as npt
-
+    from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.options import ReadOptions
 
-    Numbers = npt.NDArray[np.int64]
     QueueOpener = Callable[[str, QueueKey], QueueFiles]
 
 _log = get_logger(__name__)
@@ -48,7 +44,6 @@ _log = get_logger(__name__)
 WORTH_A_SCAN: Final = 4  # the part of their range from which on records are found by a scan
 _GAP_BYTES: Final = 32 * KiB  # between records that are read at once: quicker than to ask again
 _BLOCK_BYTES: Final = 8 * MiB
-_NEIGHBOURS: Final = 512  # more entries than a page has, which is what a disk or a kernel loses
 
 
 class FoundDamage(NamedTuple):
@@ -126,15 +121,10 @@ def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
     return [FoundDamage(one, is_torn_tail=False) for one in own]
 
 
-def intact_records(
-    task: SplitTask,
-    options: ReadOptions,
-    queue_of: QueueOpener = QueueFiles,
-    seen: Counter[str] | None = None,
+def _intact_records(
+    task: SplitTask, options: ReadOptions, queue_of: QueueOpener, seen: Counter[str]
 ) -> Iterator[RecordColumns]:
-    """Yield the records of a task's range, and deal with damage and loss as the query asked."""
-    yielded: list[Numbers] = []
-    seen = Counter() if seen is None else seen
+    yielded: list[Int64Array] = []
     if task.queues:
         stop = max(task.start, min(task.stop, task.dispatched - task.segment.base))
         try:
@@ -161,9 +151,12 @@ def chosen_records(
     queue_of: QueueOpener = QueueFiles,
     seen: Counter[str] | None = None,
 ) -> Iterator[RecordColumns]:
-    """Yield those of them that the query wants; whose task has many ranges lists queues once."""
+    """Yield the records of a range that the query wants; deal with damage and loss as it asked.
+
+    Whose task has many ranges lists queues once (`queue_of`).
+    """
     seen = Counter() if seen is None else seen
-    for columns in intact_records(task, options, queue_of, seen):
+    for columns in _intact_records(task, options, queue_of, seen):
         seen["records"] += len(columns)
         wanted = wanted_records(columns, options, task.store.broker_name, task.queue_ranges)
         if len(wanted):
@@ -244,12 +237,12 @@ def _records_by_entries(
         seen["bytesRead"] += file.read_count
 
 
-def _length(run: Numbers) -> int:
+def _length(run: Int64Array) -> int:
     """Return the bytes from the first to the last record of a run."""
     return int((run[:, 0] + run[:, 1]).max() - run[0, 0])
 
 
-def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> RecordColumns:
+def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Int64Array]) -> RecordColumns:
     """Return the records of some runs, all that entries name among them, from one buffer."""
     base = task.segment.base
     data = np.empty(sum(map(_length, runs)), dtype=np.uint8)
@@ -282,24 +275,14 @@ def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Numbers]) -> Recor
     return columns
 
 
-def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Numbers:
+def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Int64Array:
     """Return rows of the entries that point into a range of the log, of the queue of a number."""
-
-    def place_of(number: int) -> int:
-        entry = queue.entry(number)
-        if entry is None or not entry.is_message:
-            raise ScanNeeded(f"entry {number} of queue {queue.key} leads to no record")
-        return entry.physical_offset
-
-    end = queue.max_offset
-    first = bisect_left(range(end), begin, lo=queue.first_offset, key=place_of)
-    last = bisect_left(range(end), stop, lo=first, key=place_of)
-    # An entry that lies leads a search beside it: its neighbours show that.
-    low, high = max(queue.first_offset, first - _NEIGHBOURS), min(end, last + _NEIGHBOURS)
-    chunks = [entries for _, entries in queue.messages(low, high)]
-    entries = np.concatenate([np.empty(0, dtype=ENTRY_DTYPE), *chunks])
-    places = entries["physical_offset"].astype(np.int64)
-    if len(entries) < high - low or (np.diff(places) <= 0).any():
-        raise ScanNeeded(f"entries {low} to {high} of queue {queue.key} are not in order")
-    said = places, entries["record_size"], queue.key.queue_id, np.arange(low, high), number
+    first, last = queue.pointing_into(begin, stop)
+    low, high = (
+        max(queue.first_offset, first - NEIGHBOURS),
+        min(queue.max_offset, last + NEIGHBOURS),
+    )
+    entries = queue.rising(low, high)
+    own = queue.key.queue_id, np.arange(low, high), number
+    said = entries["physical_offset"], entries["record_size"], *own
     return np.column_stack(np.broadcast_arrays(*said))[first - low : last - low].astype(np.int64)

@@ -21,7 +21,6 @@ from rocketstore.format.file_name import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
 )
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE_BYTES
 from rocketstore.format.record import decode_record
 from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import opened, read_part, side_by_side, stored_stop
@@ -34,6 +33,7 @@ from rocketstore.pipeline.stores import (
     segment_at,
     store_timestamp_ms,
 )
+from rocketstore.rules.extra_queues import offset_in
 from rocketstore.rules.runs import joined, pairs
 from rocketstore.units import ByteRange, MiB, QueueKey
 
@@ -171,12 +171,7 @@ def _within_queues(
     chosen = queues.chosen_queues(store, options, CONSUME_QUEUE_DIRECTORY)
     for key in queues.chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY):
         raise ScanNeeded(f"{key} is a batch queue, in which a read looks for nothing")
-    try:
-        lost = queues.lost_queues(store, options, chosen, or_maybe=True)
-    except (FormatError, StoreDamagedError) as error:
-        raise ScanNeeded(error.message) from error
-    if lost:
-        raise ScanNeeded(f"there is no queue {lost:.200}, which the store had, or may have had")
+    queues.check_none_lost(store, options, chosen)
     log = _Log(store, segments)
     # First: a writer that goes on must not get further in another queue than in these.
     tail, dispatched = [], log.end
@@ -200,22 +195,6 @@ def _within(task: SplitTask, spans: Sequence[ByteRange]) -> Iterator[SplitTask]:
     for span in itertools.takewhile(lambda span: span.start < end, spans[first:]):
         start, stop = max(begin, span.start), min(end, span.stop)
         yield task._replace(start=start - task.segment.base, stop=stop - task.segment.base)
-
-
-def check_whole(queue: QueueFiles, stop: int) -> None:
-    """Refuse a queue that lacks a file, or has entries after the zeros that should end it."""
-    if stop == queue.first_offset:
-        raise ScanNeeded(f"queue {queue.key} has no entries")
-    for one, other in itertools.pairwise(queue.files.files):
-        if one.stop != other.base:
-            raise ScanNeeded(
-                f"queue {queue.key} has no file of entry {one.stop // ENTRY_SIZE_BYTES}"
-            )
-    for _, entries in queue.chunks(stop, queue.stored_stop):
-        if entries.tobytes().replace(KEPT_PLACE_BYTES, b"").strip(b"\0"):
-            raise ScanNeeded(
-                f"queue {queue.key} ends at entry {stop} and has other bytes after that"
-            )
 
 
 class _Log:
@@ -242,19 +221,19 @@ class _Log:
     def _last_record(self, key: QueueKey) -> int | None:
         """Return where the record of a queue's last entry starts; None where none does."""
         queue = QueueFiles(self.store.location, key)
-        return self._record_start(queue, queue.max_offset - 1)
+        return record_start(self.store, self.segments, queue, queue.max_offset - 1)
 
     def span(self, key: QueueKey, wanted: range) -> ByteRange | None:
         """Return where records of a queue start, from the first to the last, if any do."""
         queue = QueueFiles(self.store.location, key)
         maximum = queue.max_offset
-        check_whole(queue, maximum)
-        first = self._first_kept(queue)
+        queue.check_whole()
+        first = queue.first_kept(self.start)
         start = first if wanted.start <= first else queue.next_message(wanted.start, maximum)[0]
         stop = min(wanted.stop, maximum)
         if start >= stop:
             return None
-        low, high = self._record_start(queue, start), self._record_start(queue, stop - 1)
+        low, high = (record_start(self.store, self.segments, queue, at) for at in (start, stop - 1))
         if low is None or high is None:
             number = start if low is None else stop - 1
             raise ScanNeeded(f"entry {number} of queue {key} leads to no record that says so")
@@ -267,41 +246,24 @@ class _Log:
             low = self.start - 1  # which says so
         return ByteRange(low, high + 1)
 
-    def _first_kept(self, queue: QueueFiles) -> int:
-        """Return the first entry that points into the log; fillers and expired ones come before."""
 
-        def is_kept(number: int) -> bool:
-            entry = queue.entry(number)
-            if entry is None or not entry.is_written:
-                raise ScanNeeded(f"entry {number} of queue {queue.key} was never written")
-            return entry.is_message and entry.physical_offset >= self.start
-
-        if is_kept(queue.first_offset):
-            return queue.first_offset
-        first = queue.first_left(self.start)
-        # A single false entry can lead a search past the right place.
-        before = (
-            first - (1 << power) for power in range((first - queue.first_offset).bit_length())
-        )
-        if (number := next(filter(is_kept, before), None)) is not None:
-            raise ScanNeeded(f"entry {number} of queue {queue.key} comes before expired ones")
-        return first
-
-    def _record_start(self, queue: QueueFiles, number: int) -> int | None:
-        """Return where the record of an entry starts, None unless the record says so itself."""
-        entry = queue.entry(number)
-        at = -1 if entry is None else entry.physical_offset
-        segment = segment_at(self.segments, at)
-        if entry is None or segment is None or not 0 < entry.record_size <= _MOST_RECORD_BYTES:
-            return None
-        place = (segment.path, at - segment.base, entry.record_size)
-        content = read_part(self.store.location, *place)
-        try:
-            found = decode_record(content, 0, base=at, check_crc=False)
-        except FormatError:
-            return None
-        stated = (found.topic, found.queue_id, found.queue_offset)
-        return at if stated == (*queue.key, number) else None
+def record_start(
+    store: StorePlace, segments: Sequence[Segment], queue: QueueFiles, number: int
+) -> int | None:
+    """Return where the record of an entry starts, None unless the record says so itself."""
+    entry = queue.entry(number)
+    at = -1 if entry is None else entry.physical_offset
+    segment = segment_at(segments, at)
+    if entry is None or not 0 < entry.record_size <= _MOST_RECORD_BYTES:
+        return None
+    if segment is None or segment.is_missing:
+        return None
+    content = read_part(store.location, segment.path, at - segment.base, entry.record_size)
+    try:
+        found = decode_record(content, 0, base=at, check_crc=False)
+    except FormatError:
+        return None
+    return at if offset_in(found, queue.key) == number else None
 
 
 def last_dispatched(store: StorePlace, segment: Segment, stop: int) -> int | None:

@@ -7,13 +7,14 @@ entries whose record was looked at; where a queue is missing, damaged or late, m
 from __future__ import annotations
 
 import difflib
+import itertools
 from bisect import bisect_left, bisect_right
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from rocketstore.errors import ConfigError, StoreError
+from rocketstore.errors import ConfigError, FormatError, StoreDamagedError, StoreError
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.format.file_name import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -22,8 +23,15 @@ from rocketstore.format.file_name import (
     parse_queue_id,
 )
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, TopicTable
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, stored_stop
+from rocketstore.format.queue_entry import (
+    ENTRY_DTYPE,
+    ENTRY_SIZE_BYTES,
+    FILLER,
+    KEPT_PLACE_BYTES,
+    equal_mask,
+    written_mask,
+)
+from rocketstore.pipeline.files import files_at, is_remote, read_part, stored_stop
 from rocketstore.pipeline.options import (
     ANY_BROKER,
     EARLIEST,
@@ -49,38 +57,20 @@ from rocketstore.scan.queue_search import QueueSearch
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import numpy.typing as npt
-
-    Numbers = npt.NDArray[np.int64]
+    from rocketstore.format.queue_entry import EntryArray
 
 EVERY_KIND: Final = (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
 """Directories of the queues that consumers read: of batch topics, and of all others."""
 
 ALL_OFFSETS: Final = range(2**62)  # of a queue to its end, wherever that will be
-_CHUNK_ROWS: Final = 65_536
+CHUNK_ROWS: Final = 65_536
+NEIGHBOURS: Final = 512  # more entries than a page has, which is what a disk or a kernel loses
 
 
 class ScanNeeded(Exception):  # noqa: N818 - not an error: more is read
     """Why a queue cannot be relied upon, so that the log itself is scanned."""
-
-
-def stored_rows(
-    location: str, path: str, origin: int, rows: range, kind: np.dtype[Any]
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield rows of a file whose row 0 is at `origin`: chunks, each with the number of its first.
-
-    Rows that the file does not have are left out.
-    """
-    if not rows:
-        return
-    with opened(location, path) as file:
-        for first in rows[::_CHUNK_ROWS]:
-            wanted = min(_CHUNK_ROWS, rows.stop - first) * kind.itemsize
-            raw = file.read(origin + first * kind.itemsize, wanted)
-            if count := len(raw) // kind.itemsize:
-                yield first, np.frombuffer(raw, dtype=kind, count=count)
 
 
 def files_of(location: str, directory: str, key: QueueKey) -> list[StoreFile]:
@@ -134,7 +124,7 @@ class StoredFiles:
 class QueueFiles(QueueSearch):
     """The entries of one queue, as they were when they were first asked for."""
 
-    chunk_entries = _CHUNK_ROWS
+    chunk_entries = CHUNK_ROWS
 
     def __init__(self, location: str, key: QueueKey) -> None:
         self.location, self.key = location, key
@@ -163,6 +153,50 @@ class QueueFiles(QueueSearch):
 
     def _data_stop(self, file: StoreFile) -> int:
         return stored_stop(self.location, file.path, file.size)
+
+    def check_whole(self) -> None:
+        """Refuse a queue that lacks a file, or has entries after the zeros that should end it."""
+        stop = self.max_offset
+        if stop == self.first_offset:
+            raise ScanNeeded(f"queue {self.key} has no entries")
+        for one, other in itertools.pairwise(self.files.files):
+            if one.stop != other.base:
+                number = one.stop // ENTRY_SIZE_BYTES
+                raise ScanNeeded(f"queue {self.key} has no file of entry {number}")
+        for _, entries in self.chunks(stop, self.stored_stop):
+            if entries.tobytes().replace(KEPT_PLACE_BYTES, b"").strip(b"\0"):
+                what = f"ends at entry {stop} and has other bytes after that"
+                raise ScanNeeded(f"queue {self.key} {what}")
+
+    def pointing_into(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first entry that points into a stretch of the log, and the one after the last.
+
+        A single false entry can lead the search past the right place: its `NEIGHBOURS` show that.
+        """
+
+        def first_at(place: int, low: int) -> int:
+            return self.first_where(low, self.max_offset, lambda one: one.physical_offset >= place)
+
+        first = first_at(start, self.first_offset)
+        return first, first_at(stop, first)
+
+    def rising(self, start: int, stop: int, *, or_fillers: bool = False) -> EntryArray:
+        """Return the entries of a range if all are messages, in the order of the log."""
+        chunks = (entries for _, entries in self.chunks(start, stop))
+        found = np.concatenate([np.empty(0, ENTRY_DTYPE), *chunks])
+        is_filler = equal_mask(found, FILLER)
+        entries = found[written_mask(found) & ~is_filler]
+        steps = np.diff(entries["physical_offset"].astype(np.int64))
+        if len(entries) + or_fillers * is_filler.sum() < stop - start or (steps <= 0).any():
+            raise ScanNeeded(f"entries {start} to {stop} of queue {self.key} are not in order")
+        return entries
+
+    def first_kept(self, log_min: int) -> int:
+        """Return the first entry that points into the log; fillers and expired ones come before."""
+        first = self.first_left(log_min)
+        low = max(self.first_offset, first - NEIGHBOURS)
+        self.rising(low, min(first + 1, self.max_offset), or_fillers=True)
+        return first
 
     def byte_count(self, start: int, stop: int) -> int:
         """Return the length of the records that the entries of a range point at."""
@@ -279,6 +313,16 @@ def lost_queues(
     return ", ".join(str(key) for key in sorted(lost) if is_chosen(options, store, key))
 
 
+def check_none_lost(store: StorePlace, options: ReadOptions, there: Iterable[QueueKey]) -> None:
+    """Raise `ScanNeeded` where a chosen queue is not `there` that had messages, or may have had."""
+    try:
+        lost = lost_queues(store, options, there, or_maybe=True)
+    except (FormatError, StoreDamagedError) as error:
+        raise ScanNeeded(error.message) from error
+    if lost:
+        raise ScanNeeded(f"there is no queue {lost:.200}, which the store had, or may have had")
+
+
 def _configured(store: StorePlace) -> Mapping[str, TopicConfig]:
     table = read_metadata(store, TOPICS_FILE, TopicTable)
     return {} if table is None else table.topic_config_table
@@ -325,31 +369,20 @@ def queue_ranges(
     ranges, queue_of = {}, queue_opener(store.location)
     for key in sorted(starting.keys() | ending.keys()):
         start, stop = starting.get(key, EARLIEST), ending.get(key, LATEST)
-        if options.fail_on_data_loss:
-            _check_there(store, segments, queue_of(key), key, start, stop)
         ranges[key] = range(max(start, 0), ALL_OFFSETS.stop if stop == LATEST else stop)
+        if not options.fail_on_data_loss:
+            continue
+        queue = queue_of(key)
+        maximum = queue.max_offset
+        minimum = queue.first_left(segments[0].base) if segments else maximum
+        if not queue.files.files:
+            problem = f"there is no queue {key}"
+        elif start != EARLIEST and not minimum <= start <= maximum:
+            problem = f"startingOffsets asks for {start}, there are {minimum} to {maximum}"
+        elif stop > maximum:
+            problem = f"endingOffsets asks for {stop}, the queue ends at {maximum}"
+        else:
+            continue
+        what, hint = f"queue {key} of {store.location}: {problem}", "to read what is there: "
+        raise StoreError(what, hint=hint + 'option("failOnDataLoss", "false")')
     return ranges
-
-
-def _check_there(
-    store: StorePlace,
-    segments: Sequence[Segment],
-    queue: QueueFiles | BatchQueueFiles,
-    key: QueueKey,
-    start: int,
-    stop: int,
-) -> None:
-    maximum = queue.max_offset
-    minimum = queue.first_left(segments[0].base) if segments else maximum
-    if not queue.files.files:
-        problem = f"there is no queue {key}"
-    elif start != EARLIEST and not minimum <= start <= maximum:
-        problem = f"startingOffsets asks for {start}, there are {minimum} to {maximum}"
-    elif stop > maximum:
-        problem = f"endingOffsets asks for {stop}, the queue ends at {maximum}"
-    else:
-        return
-    raise StoreError(
-        f"queue {key} of {store.location}: {problem}",
-        hint='to read what is there: option("failOnDataLoss", "false")',
-    )

@@ -10,7 +10,7 @@ import pytest
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline import files
-from rocketstore.pipeline.log_read import intact_records
+from rocketstore.pipeline.log_read import chosen_records
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.queues import list_queues
 from rocketstore.units import QueueKey
@@ -149,7 +149,7 @@ def test_one_topic_of_a_hundred_in_turn_costs_its_records(interleaved, log_bytes
         found = [
             columns.physical_offset.tolist()
             for part in parts
-            for columns in intact_records(part, options)
+            for columns in chosen_records(part, options)
         ]
         assert set(places_of(expected)) <= {at for batch in found for at in batch}
         # Records that lie apart are one batch all the same; the end of the log is another.

@@ -14,31 +14,37 @@ what has come, and not what queues there are.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rocketstore.errors import FormatError, StoreDamagedError, StoreError
+from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
-from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, check_whole, last_dispatched
+from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, last_dispatched, record_start
 from rocketstore.pipeline.projection import wanted_records
-from rocketstore.pipeline.queues import QueueFiles, ScanNeeded, chosen_queues, lost_queues
+from rocketstore.pipeline.queues import (
+    NEIGHBOURS,
+    QueueFiles,
+    ScanNeeded,
+    check_none_lost,
+    chosen_queues,
+)
 from rocketstore.pipeline.stores import segment_at, store_timestamp_ms
 from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, LiveLog
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
-from rocketstore.rules.extra_queues import offset_in
 from rocketstore.units import ByteRange, GiB, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import Losses
-    from rocketstore.pipeline.streaming.live_log import Numbers
     from rocketstore.pipeline.streaming.stream_options import BatchLimits, StreamOptions
 
 LONG_BYTES: Final = 256 * MiB  # of a batch: to look at queues first costs less than to read it
@@ -139,22 +145,12 @@ class LiveQueues(LiveLog):
             return super().gone(start, stop)
         count = unknown = 0
         for queue in self.queues:
-            first, last = self._numbers(queue, start, stop)
+            first, last = queue.pointing_into(start, stop)
             count += last - first
             unknown += 0 < first == queue.first_offset < queue.max_offset
         if unknown:
             return f"{count} messages are gone, and maybe others of {unknown} queues"
         return f"{count} messages are gone" if count else None
-
-    @staticmethod
-    def _numbers(queue: QueueFiles, start: int, stop: int) -> tuple[int, int]:
-        """Return the first entry that points into a stretch of the log, and the one after it."""
-        first = queue.first_where(
-            queue.first_offset, queue.max_offset, lambda entry: entry.physical_offset >= start
-        )
-        return first, queue.first_where(
-            first, queue.max_offset, lambda entry: entry.physical_offset >= stop
-        )
 
     def has_some(self, begin: Place, goal: Place) -> bool:
         """Whether there is a row between two places; of much that has come, without a look."""
@@ -162,19 +158,16 @@ class LiveQueues(LiveLog):
             return True
         return any(len(places) for places, _ in self._scanned(begin, begin.offset, goal.offset))
 
-    def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Numbers, Numbers]]:
+    def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Yield where the rows of a batch start, and their sizes, in the order of the log."""
-        at = begin.offset
-        if stop - at > LONG_BYTES:
-            try:
-                for places, sizes, reached in self._by_entries(at, self._dispatched(at, stop)):
-                    yield places, sizes
-                    at = reached
-            except ScanNeeded as reason:
-                _log.info("stream.reads_all", store=self, reason=reason)
-        yield from self._scanned(begin, at, stop)
+        reached = begin.offset
+        for places, sizes, reached in self._told(begin.offset, stop):  # noqa: B007 - the last one
+            yield places, sizes
+        yield from self._scanned(begin, reached, stop)
 
-    def _scanned(self, begin: Place, start: int, stop: int) -> Iterator[tuple[Numbers, Numbers]]:
+    def _scanned(
+        self, begin: Place, start: int, stop: int
+    ) -> Iterator[tuple[Int64Array, Int64Array]]:
         options, ranges = replace(self.options, tags=None), ranges_of(begin)
         for columns in self.scan(start, stop):
             found = wanted_records(columns, options, self.store.broker_name, ranges)
@@ -197,25 +190,26 @@ class LiveQueues(LiveLog):
 
     def ranges(self, begin: Place, goal: Place) -> Iterable[ByteRange]:
         """Return the stretches of a batch that can have rows."""
-        start, stop = begin.offset, goal.offset
-        if stop - start <= LONG_BYTES:
-            return super().ranges(begin, goal)
-        dispatched = self._dispatched(start, stop)
+        start = reached = begin.offset
+        stop = goal.offset
         gap = max(MiB, (stop - start) // MOST_TASKS)
-        found: list[ByteRange] = []
-        try:
-            numbers = self._believed(start, dispatched)
-            if sum(last - first for _, first, last in numbers) > LIMITED_ENTRIES:
-                return super().ranges(begin, goal)
-            for places, _, _ in self._by_entries(start, dispatched):
-                cuts = np.split(places, np.flatnonzero(np.diff(places) > gap) + 1)
-                found += [ByteRange(int(one[0]), int(one[-1]) + 1) for one in cuts if len(one)]
-        except ScanNeeded as reason:
-            _log.info("stream.reads_all", store=self, reason=reason)
-            return super().ranges(begin, goal)
-        return [*found, ByteRange(dispatched, stop)]
+        # The driver reads as many entries as it holds at a time.
+        for places, _, reached in itertools.islice(self._told(start, stop), 1):  # noqa: B007 - above
+            cuts = np.split(places, np.flatnonzero(np.diff(places) > gap) + 1)
+            for one in cuts if len(places) else ():
+                yield ByteRange(int(one[0]), int(one[-1]) + 1)
+        yield ByteRange(reached, stop)
 
     # --- by entries -----------------------------------------------------------------------------
+
+    def _told(self, start: int, stop: int) -> Iterator[tuple[Int64Array, Int64Array, int]]:
+        """Yield what entries tell of a long stretch, see `_by_entries`, as far as they do."""
+        if stop - start <= LONG_BYTES:
+            return
+        try:
+            yield from self._by_entries(start, self._dispatched(start, stop))
+        except ScanNeeded as reason:
+            _log.info("stream.reads_all", store=self, reason=reason)
 
     def _dispatched(self, start: int, stop: int) -> int:
         """Return a place before which every record has its entry."""
@@ -231,13 +225,10 @@ class LiveQueues(LiveLog):
         if not self.queues or len(self.queues) > MOST_QUEUES:
             return f"{len(self.queues)} queues are chosen"
         try:
-            keys = [one.key for one in self.queues]
-            lost = lost_queues(self.store, self.options, keys, or_maybe=True)
-        except (FormatError, StoreDamagedError) as error:
-            return error.message
-        return (
-            f"there is no queue {lost:.200}, which the store had, or may have had" if lost else ""
-        )
+            check_none_lost(self.store, self.options, [one.key for one in self.queues])
+        except ScanNeeded as reason:
+            return str(reason)
+        return ""
 
     def _believed(self, start: int, stop: int) -> list[tuple[QueueFiles, int, int]]:
         """Return the numbers of the entries that point into a stretch, of few queues."""
@@ -245,24 +236,26 @@ class LiveQueues(LiveLog):
             raise ScanNeeded(self._doubt)
         found = []
         for queue in self.queues:
-            check_whole(queue, queue.max_offset)
-            first, last = self._numbers(queue, start, stop)
-            # A single false entry can lead a search past the right place.
+            queue.check_whole()
+            first, last = queue.pointing_into(start, stop)
+            # Where the search led is only believed if its neighbours and records say so.
+            queue.rising(max(queue.first_offset, first - NEIGHBOURS), first, or_fillers=True)
             for number in {first - 1, first, last - 1, last}:
-                if queue.first_offset <= number < queue.max_offset:
-                    self._check(queue, number)
+                if not queue.first_offset <= number < queue.max_offset:
+                    continue
+                at, entry = (
+                    record_start(self.store, self.segments, queue, number),
+                    queue.entry(number),
+                )
+                is_expired = (
+                    entry is not None and entry.is_message and entry.physical_offset < self.start
+                )
+                if at is None and not is_expired:
+                    raise ScanNeeded(f"entry {number} of queue {queue.key} leads to no such record")
             found.append((queue, first, last))
         return found
 
-    def _check(self, queue: QueueFiles, number: int) -> None:
-        entry = queue.entry(number)
-        at = -1 if entry is None or not entry.is_message else entry.physical_offset
-        if not 0 <= at < self.start:
-            record = self.record(at)[0]
-            if record is None or offset_in(record, queue.key) != number:
-                raise ScanNeeded(f"entry {number} of queue {queue.key} leads to no such record")
-
-    def _by_entries(self, start: int, stop: int) -> Iterator[tuple[Numbers, Numbers, int]]:
+    def _by_entries(self, start: int, stop: int) -> Iterator[tuple[Int64Array, Int64Array, int]]:
         """Yield where the records of entries start, their sizes, and up to where these are all."""
         while start < stop:
             parts, reached = [np.empty((2, 0), np.int64)], stop
@@ -270,23 +263,14 @@ class LiveQueues(LiveLog):
             room = max(1, LIMITED_ENTRIES // len(believed))
             for queue, first, last in believed:
                 seen = min(last, first + room)
-                places, sizes = _rising(queue, first, seen)
-                parts.append(np.stack([places, sizes]))
+                found = queue.rising(first, seen)
+                said = found["physical_offset"], found["record_size"]
+                parts.append(np.stack(said).astype(np.int64))
                 if seen < last:
                     # After the last entry that was looked at, this queue may have earlier ones.
-                    reached = min(reached, int(places[-1]) + 1)
-            found = np.concatenate(parts, axis=1)
-            found = found[:, found[0] < reached]
-            places, sizes = found[:, np.argsort(found[0], kind="stable")]
+                    reached = min(reached, int(parts[-1][0, -1]) + 1)
+            joined = np.concatenate(parts, axis=1)
+            joined = joined[:, joined[0] < reached]
+            places, sizes = joined[:, np.argsort(joined[0], kind="stable")]
             yield places, sizes, reached
             start = reached
-
-
-def _rising(queue: QueueFiles, start: int, stop: int) -> tuple[Numbers, Numbers]:
-    """Return places and sizes of a queue's entries, all of which are messages and in order."""
-    found = [entries for _, entries in queue.messages(start, stop)]
-    places = np.concatenate([np.empty(0, np.int64), *(one["physical_offset"] for one in found)])
-    if len(places) < stop - start or (np.diff(places) <= 0).any():
-        raise ScanNeeded(f"entries {start} to {stop} of queue {queue.key} are not in order")
-    sizes = np.concatenate([np.empty(0, np.int64), *(one["record_size"] for one in found)])
-    return places.astype(np.int64), sizes.astype(np.int64)

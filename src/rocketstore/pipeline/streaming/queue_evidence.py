@@ -20,15 +20,12 @@ from rocketstore.rules.expectation import extra_entries
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import QueueOpener
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.pipeline.queues import QueueFiles
     from rocketstore.scan.columns import RecordColumns
-
-    Numbers = npt.NDArray[np.int64]
 
 _log = get_logger(__name__)
 
@@ -44,7 +41,7 @@ class QueueEvidence:
         self.expected = self.found = 0
         self._task, self._options, self._queue_of = task, options, queue_of
         self._topics: dict[str, int] = {}
-        self._stated: list[Numbers] = [np.empty((2, 0), np.int64)]
+        self._stated: list[Int64Array] = [np.empty((2, 0), np.int64)]
 
     def take(self, columns: RecordColumns, wanted: RecordColumns) -> None:
         """Take records of the range, and those of chosen queues among them.
@@ -84,25 +81,21 @@ class QueueEvidence:
             path = self._task.segment.path
             _log.warning("stream.offset_stated_twice", records=surplus, path=path, hint=hint)
 
-    def _compare_queue(self, key: QueueKey, stated: Numbers) -> int:
+    def _compare_queue(self, key: QueueKey, stated: Int64Array) -> int:
         """Compare one queue; return how many records state an offset that another one has."""
         queue = self._queue_of(self._task.store.location, key)
         begin = self._task.segment.base + self._task.start
-        stop, end = begin + self._task.byte_count, queue.max_offset
-        first = queue.first_where(
-            queue.first_offset, end, lambda entry: entry.physical_offset >= begin
-        )
-        last = queue.first_where(first, end, lambda entry: entry.physical_offset >= stop)
+        first, last = queue.pointing_into(begin, begin + self._task.byte_count)
         first = max(first, dict(self._task.queue_ranges).get(key, range(0)).start)
         inside = stated[(stated >= first) & (stated < last)]
         promised = self._promised(queue, first, last)
         found = np.unique(inside)
         self.expected += len(promised)
         self.found += int(np.isin(promised, found).sum())
-        is_elsewhere = (stated >= queue.first_offset) & (stated < end)
+        is_elsewhere = (stated >= queue.first_offset) & (stated < queue.max_offset)
         return int(is_elsewhere.sum()) - len(found)
 
-    def _promised(self, queue: QueueFiles, start: int, stop: int) -> Numbers:
+    def _promised(self, queue: QueueFiles, start: int, stop: int) -> Int64Array:
         """Return the queue offsets of entries that point at messages.
 
         Entries that are missing between others, or point backwards, are damage.
