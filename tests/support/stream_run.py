@@ -9,18 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.source import row_type
 from rocketstore.pipeline.streaming.stream_options import (
     UNLIMITED,
     BatchLimits,
     parse_stream_options,
 )
-from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader, read_tasks
-from support.pipeline_tables import ARROW_TYPES
+from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
 
 MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
 """Options of either way to follow a store."""
@@ -91,11 +88,7 @@ class StreamRun:
         start = json.loads(self.start_text(number))
         end = json.loads(self.checkpoint.offsets[number])
         tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))  # noqa: S301
-        options = self.options.read
-        names = [(name, ARROW_TYPES[TABLES[options.table][name]]) for name in options.columns]
-        schema = pa.schema(names)
-        batches = [one for task in tasks for one in read_tasks(task.value, options, schema)]
-        return pa.Table.from_batches(batches, schema=schema).to_pylist()
+        return [row for task in tasks for one in self.reader.read(task) for row in one.to_pylist()]
 
     def commit(self) -> None:
         self.checkpoint.committed += 1

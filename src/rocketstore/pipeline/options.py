@@ -12,10 +12,9 @@ an error that names it. Nothing here looks at a store, but whether a path with c
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -35,7 +34,7 @@ from rocketstore.pipeline.option_table import OPTIONS, READS, SERVERS, SINK, SPA
 from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 DEFAULT_SPLIT_BYTES: Final = 256 * MiB  # a task costs 0.02 s of processor before it reads a byte
 
@@ -50,6 +49,7 @@ _TIME_UNITS: Final = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600,
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX: Final = 2**63 - 1
 
+T = TypeVar("T")
 Unit = TypeVar("Unit", int, float)
 
 
@@ -125,15 +125,9 @@ class GivenOptions(dict[str, str]):
     def names(self, name: str, *, json_too: bool = False) -> tuple[str, ...]:
         """Return names that stand between commas, or in a JSON array; none without a value."""
         text = self.get(name, "").strip()
-        if not (json_too and text.startswith("[")):
-            return tuple(part.strip() for part in text.split(",") if part.strip())
-        try:
-            listed = json.loads(text)
-        except ValueError as error:
-            raise self.refused(name, "is not a JSON array") from error
-        if not all(isinstance(one, str) for one in listed):
-            raise self.refused(name, "is not a JSON array of texts")
-        return tuple(listed)
+        if json_too and text.startswith("["):
+            return decoded(name, text, tuple[str, ...], "must be a JSON array of texts")
+        return tuple(part.strip() for part in text.split(",") if part.strip())
 
     @property
     def has_kafka_names(self) -> bool:
@@ -194,6 +188,16 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
     return refused(key, value, "is unknown", hint)
 
 
+def decoded(key: str, text: str, kind: type[T], what: str, hint: str | None = None) -> T:
+    """Return what the JSON of an option says; raise where it is of another kind."""
+    import msgspec  # noqa: PLC0415 - few reads need it
+
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise refused(key, text, what, hint) from error
+
+
 def parse_places(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
     """Return the offset, -2 or -1 that JSON gives each queue; `keyword` is for errors."""
     if not text.strip().startswith("{"):
@@ -203,14 +207,18 @@ def parse_places(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
 
 def parse_numbers(key: str, text: str, least: int, expected: str) -> dict[QueuePlace, int]:
     """Return the number that JSON gives each queue, `least` at least."""
+    kind, what = dict[str, dict[str, int | dict[str, int]]], 'must be JSON such as {"t":{"0":23}}'
+    given = [
+        (topic, *((name, one) if isinstance(one, dict) else (ANY_BROKER, {name: one})))
+        for topic, inner in decoded(key, text, kind, what).items()
+        for name, one in inner.items()
+    ]
     numbers: dict[QueuePlace, int] = {}
-    for topic, broker, queues in _by_topic(key, text):
-        if not isinstance(queues, dict):
-            raise refused(key, text, 'must be JSON such as {"topic":{"0":23}}')
+    for topic, broker, queues in given:
         for queue, number in queues.items():
             if not (queue.isascii() and queue.isdigit()):
                 raise refused(key, text, f"must be a queue id where {queue!r} stands")
-            if type(number) is not int or number < least:
+            if number < least:
                 raise refused(key, text, f"must be {expected}")
             numbers[QueuePlace(topic, broker, int(queue))] = number
     return numbers
@@ -225,34 +233,17 @@ def of_broker(numbers: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey, 
 
 def _parse_assignment(key: str, text: str) -> frozenset[QueuePlace]:
     """Return the queues of ``{"topic": [0, 1]}`` or ``{"topic": {"broker": [0, 1]}}``."""
-    places = set()
-    for topic, broker, queues in _by_topic(key, text):
-        if not isinstance(queues, list) or not all(type(n) is int and n >= 0 for n in queues):
-            raise refused(key, text, 'must be JSON such as {"topic":[0,1]}')
-        places |= {QueuePlace(topic, broker, queue) for queue in queues}
-    return frozenset(places)
-
-
-def _by_topic(key: str, text: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield topics and brokers of a JSON object with two levels or three, and what is below."""
-    try:
-        loaded = json.loads(text)
-    except ValueError:
-        loaded = None
-    if not isinstance(loaded, dict):
-        raise refused(key, text, "must be a JSON object")
-    for topic, inner in loaded.items():
-        if not isinstance(inner, dict):
-            yield topic, ANY_BROKER, inner
-            continue
-        of_any = {}
-        for name, one in inner.items():
-            if isinstance(one, dict | list):
-                yield topic, name, one
-            else:
-                of_any[name] = one
-        if of_any:
-            yield topic, ANY_BROKER, of_any
+    what = 'must be JSON such as {"topic":[0,1]}'
+    found = decoded(key, text, dict[str, list[int] | dict[str, list[int]]], what)
+    places = frozenset(
+        QueuePlace(topic, broker, queue)
+        for topic, of in found.items()
+        for broker, queues in (of if isinstance(of, dict) else {ANY_BROKER: of}).items()
+        for queue in queues
+    )
+    if any(place.queue_id < 0 for place in places):
+        raise refused(key, text, what)
+    return places
 
 
 @dataclass(frozen=True)
@@ -308,37 +299,25 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Return the options of a query; `ConfigError` where they are not all of sense."""
     table = GivenOptions(given, READS).one_of("table", tuple(TABLES))
     values = GivenOptions(given, frozenset({table}))
-    parsed = read_options(
-        values,
-        starting_offsets=_bounds(values, "startingOffsets", "earliest", not_allowed=LATEST),
-        ending_offsets=_bounds(values, "endingOffsets", "latest", not_allowed=EARLIEST),
-        starting_timestamp_ms=values.timestamp_ms("startingTimestamp"),
-        ending_timestamp_ms=values.timestamp_ms("endingTimestamp"),
-        starting_times_ms=queue_times_ms(values, "startingOffsetsByTimestamp"),
-        ending_times_ms=queue_times_ms(values, "endingOffsetsByTimestamp"),
-    )
-    for name, offsets, times in (
-        ("startingOffsets", parsed.starting_offsets, parsed.starting_times_ms),
-        ("endingOffsets", parsed.ending_offsets, parsed.ending_times_ms),
+    parsed, bounds = read_options(values), dict[str, Any]()
+    for side, keyword, not_allowed in (
+        ("starting", "earliest", LATEST),
+        ("ending", "latest", EARLIEST),
     ):
-        if offsets and times:
-            raise values.refused(f"{name}ByTimestamp", f"excludes {name}", "give one of them")
+        name, by_time = f"{side}Offsets", f"{side}OffsetsByTimestamp"
+        text = values.get(name, keyword)
+        is_whole = text.strip().lower() == keyword
+        offsets = {} if is_whole else parse_places(name, text, keyword=keyword)
+        if not_allowed in offsets.values():
+            raise values.refused(name, f"must be a queue offset or {keyword}, not {not_allowed}")
+        times_ms = queue_times_ms(values, by_time)
+        if offsets and times_ms:
+            raise values.refused(by_time, f"excludes {name}", "give one of them")
         check_offsets_are_of_chosen_topics(parsed, name, offsets)
-        check_offsets_are_of_chosen_topics(parsed, f"{name}ByTimestamp", times)
-    return parsed
-
-
-def _bounds(
-    values: GivenOptions, name: str, keyword: str, *, not_allowed: int
-) -> dict[QueuePlace, int]:
-    """Return the offset that each queue is given; empty for the keyword."""
-    text = values.get(name, keyword)
-    if text.strip().lower() == keyword:
-        return {}
-    places = parse_places(name, text, keyword=keyword)
-    if not_allowed in places.values():
-        raise values.refused(name, f"must be a queue offset or {keyword}, not {not_allowed}")
-    return places
+        check_offsets_are_of_chosen_topics(parsed, by_time, times_ms)
+        bounds |= {f"{side}_offsets": offsets, f"{side}_times_ms": times_ms}
+        bounds[f"{side}_timestamp_ms"] = values.timestamp_ms(f"{side}Timestamp")
+    return replace(parsed, **bounds)
 
 
 def queue_times_ms(values: GivenOptions, name: str) -> dict[QueuePlace, int]:
@@ -352,8 +331,8 @@ def queue_times_ms(values: GivenOptions, name: str) -> dict[QueuePlace, int]:
     return times_ms
 
 
-def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
-    """Return what is read, of a query or a stream; `bounds` say from where to where."""
+def read_options(values: GivenOptions) -> ReadOptions:
+    """Return what is read, of a query or a stream, without from where to where."""
     table = values.one_of("table", tuple(TABLES))
     columns_of = KAFKA if values.has_kafka_names else table
     if columns_of == KAFKA and table != "messages":
@@ -384,7 +363,6 @@ def read_options(values: GivenOptions, **bounds: Any) -> ReadOptions:
         layout=_layout(values),
         log_directories=tuple(dict.fromkeys(one.rstrip("/") for one in logs)),
         end_offset=values.get("endOffset", ""),
-        **bounds,
     )
 
 

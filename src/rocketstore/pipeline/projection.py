@@ -9,6 +9,7 @@ query did not name.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,9 +30,8 @@ from rocketstore.units import MiB, QueueKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
+    from rocketstore.native.row import BoolArray, Int64Array
 
-    Mask = npt.NDArray[np.bool_]
     QueueRanges = Sequence[tuple[QueueKey, range]]
 
 pa: Any = pyarrow  # the annotations of both are too narrow
@@ -56,7 +56,7 @@ def wanted_records(
 
 def _masks(
     columns: RecordColumns, options: ReadOptions, broker: str, ranges: QueueRanges
-) -> Iterator[Mask]:
+) -> Iterator[BoolArray]:
     if options.starting_timestamp_ms is not None:
         yield columns.store_timestamp >= options.starting_timestamp_ms
     if options.ending_timestamp_ms is not None:
@@ -69,8 +69,8 @@ def _masks(
     topics, numbers = distinct(columns, "topic")
     yield _passing(topics, numbers, options.wants_topic)
 
-    def in_queue(topic: str, queue_id: int) -> Mask:
-        mask: Mask = columns.queue_id == queue_id
+    def in_queue(topic: str, queue_id: int) -> BoolArray:
+        mask: BoolArray = columns.queue_id == queue_id
         return mask & _passing(topics, numbers, topic.__eq__)
 
     if options.queues is not None:
@@ -87,16 +87,16 @@ def _masks(
         yield ~(outside & in_queue(*key))
 
 
-def distinct(columns: RecordColumns, name: str) -> tuple[list[str], npt.NDArray[np.int64]]:
+def distinct(columns: RecordColumns, name: str) -> tuple[list[str], Int64Array]:
     """Return the distinct texts of a column, and which of them each record has; -1 is none."""
     encoded: Any = to_arrow(columns, [name]).column(0).dictionary_encode()
     numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return encoded.dictionary.to_pylist(), numbers
 
 
-def _passing(texts: list[str], numbers: npt.NDArray[np.int64], test: Callable[[str], bool]) -> Mask:
+def _passing(texts: list[str], numbers: Int64Array, test: Callable[[str], bool]) -> BoolArray:
     """Test each distinct text once; a missing one, the last verdict, never passes."""
-    found: Mask = np.array([*map(test, texts), False], dtype=np.bool_)[numbers]
+    found: BoolArray = np.array([*map(test, texts), False], dtype=np.bool_)[numbers]
     return found
 
 
@@ -139,7 +139,7 @@ def _array(values: Any, kind: Any, count: int | None) -> Any:
     return array if array.type == kind else array.cast(kind)
 
 
-def timestamps(milliseconds: npt.NDArray[np.int64] | Sequence[int | None]) -> Any:
+def timestamps(milliseconds: Int64Array | Sequence[int | None]) -> Any:
     """Return milliseconds as UTC times, null where there are none or no calendar has the time."""
     no_date = LAST_TIMESTAMP_MS + 1
     if not isinstance(milliseconds, np.ndarray):
@@ -164,7 +164,10 @@ def record_values(
 def _bodies(
     columns: RecordColumns, names: Sequence[str], *, decompress: bool
 ) -> Iterator[tuple[slice, Any]]:
-    """Yield rows with their bodies, cut where inflated ones grow too large for one batch."""
+    """Yield rows with their bodies, cut where inflated ones grow too large for one batch.
+
+    One that is no whole zlib stream, or inflates too far, stays as stored.
+    """
     if not len(columns):
         return
     if not {BODY, VALUE}.intersection(names):
@@ -183,21 +186,14 @@ def _bodies(
     for row, is_packed in enumerate(is_zlib.tolist()):
         body = columns.bytes_of(row, Column.BODY_AT, Column.BODY_SIZE)
         if is_packed:
-            body = _inflated(body)
+            with contextlib.suppress(FormatError):  # the CRC agrees, so this is what was sent
+                body = inflated(body, COMPRESSED_FLAG, "")
         if bodies and total + len(body) > INFLATED_BATCH_BYTES:
             yield slice(begin, row), bodies
             begin, total, bodies = row, 0, []
         bodies.append(body)
         total += len(body)
     yield slice(begin, len(columns)), bodies
-
-
-def _inflated(stored: bytes) -> bytes:
-    """Return an inflated body; as stored when it is no whole zlib stream or inflates too far."""
-    try:
-        return inflated(stored, COMPRESSED_FLAG, "")
-    except FormatError:  # the CRC agrees, so this is what its producer sent
-        return stored
 
 
 def _key_lists(columns: RecordColumns) -> Any:

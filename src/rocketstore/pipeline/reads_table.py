@@ -75,10 +75,8 @@ def _of_batch(options: ReadOptions, bounds: dict[str, ByteRange]) -> list[tuple[
         place = places.get(store.broker_name)
         if place is not None and place.since is not None:
             bounds[store.broker_name] = ByteRange(place.since, place.offset)
-            found = follow(store, options).tasks(
-                stream_options.Place(place.since), place, Losses(options)
-            )
-            parts += [one._replace(queue_ranges=stream_options.ranges_of(place)) for one in found]
+            begin, losses = stream_options.Place(place.since), Losses(options)
+            parts += follow(store, options).tasks(begin, place, losses)
     return planning.plan_ranges(parts, options)
 
 

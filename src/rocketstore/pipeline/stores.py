@@ -32,6 +32,7 @@ from rocketstore.format.file_name import (
     COMMIT_LOG_DIRECTORY,
     CONFIG_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
+    KNOWN_ENDS_FILE_NAME,
     LOCK_FILE_NAME,
     file_name,
     parse_file_name,
@@ -63,7 +64,6 @@ _SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an 
     CONSUME_QUEUE_DIRECTORY,
 })  # fmt: skip
 
-KNOWN_ENDS_FILE_NAME: Final = "known-ends"
 REBUILD_DIRECTORY: Final = "rebuild"  # in the store, where a rebuild works; gone when none runs
 _HEAD_BYTES: Final = 128
 

@@ -35,7 +35,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
 from rocketstore.pipeline import planning, queues, reads_table, waiting_tables
-from rocketstore.pipeline.files import FileEntry, files_at, read_part, side_by_side
+from rocketstore.pipeline.files import FileEntry, files_at, opened, read_part, side_by_side
 from rocketstore.pipeline.log_read import chosen_records, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS, batch_of, record_batches, rows_batch
 from rocketstore.pipeline.queues import QueueFiles, chosen_queues, chosen_stores, files_of
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch, Schema
 
+    from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.queues import Numbers
 
 pa: Any = pyarrow
 QUEUES_PER_TASK: Final = 256  # some requests each: enough work for a task, few enough to spread
@@ -137,8 +137,13 @@ class RowsTask(NamedTuple):
     of: Any
 
     def chunks(self, kind: np.dtype[Any]) -> Iterator[tuple[int, np.ndarray]]:
-        """Return the rows in chunks, each with the number of its first one."""
-        return queues.stored_rows(self.store.location, self.path, self.origin, self.rows, kind)
+        """Yield the rows that the file has, in chunks, each with the number of its first one."""
+        with opened(self.store.location, self.path) as file:
+            for first in self.rows[:: queues.CHUNK_ROWS]:
+                wanted = min(queues.CHUNK_ROWS, self.rows.stop - first) * kind.itemsize
+                raw = file.read(self.origin + first * kind.itemsize, wanted)
+                if count := len(raw) // kind.itemsize:
+                    yield first, np.frombuffer(raw, dtype=kind, count=count)
 
 
 def _cut_rows(
@@ -204,7 +209,7 @@ def _entries(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iter
                 yield batch_of(values, schema, len(entries))
 
 
-def _of_units(queue: QueueFiles, codes: Numbers, names: Sequence[str]) -> dict[str, Any]:
+def _of_units(queue: QueueFiles, codes: Int64Array, names: Sequence[str]) -> dict[str, Any]:
     """Return the columns that entries have of their units, null where no unit stands."""
     tags_codes, stored_ms = codes.copy(), np.full(len(codes), LAST_TIMESTAMP_MS + 1)
     bit_maps: list[bytes | None] = [None] * len(codes)
@@ -322,19 +327,6 @@ Topic: TypeAlias = tuple[str, tuple[QueueKey, ...], metadata_json.TopicConfig | 
 """A topic, its chosen queues and what ``topics.json`` says of it, if it does."""
 
 
-class QueueBounds(NamedTuple):
-    """A queue as consumers see it: the columns of table ``queues``."""
-
-    topic: str
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    byte_count: int
-    first_ms: int | None
-    last_ms: int | None
-    broker_name: str
-
-
 def _plan_queues(options: ReadOptions) -> list[QueueTask]:
     found = [
         (one, chosen_queues(one, options, *queues.EVERY_KIND)) for one in chosen_stores(options)
@@ -352,8 +344,8 @@ def _queues(task: QueueTask, _: ReadOptions, schema: Schema) -> Iterator[RecordB
 
 def _bounds(
     store: StorePlace, keys: Sequence[QueueKey], names: Sequence[str]
-) -> Iterator[QueueBounds]:
-    """Yield the requested columns (`names`) of queues."""
+) -> Iterator[tuple[Any, ...]]:
+    """Yield rows of table ``queues``, of which the columns in `names` are counted."""
     segments = [one for one in list_segments(store) if not one.is_missing]
     log_min = segments[0].base if segments else 0
     has_times = any(name.endswith("StoreTimestamp") for name in names)
@@ -369,7 +361,7 @@ def _bounds(
         start, stop = queue.first_left(log_min), queue.max_offset
         byte_count = queue.byte_count(start, stop) if "bytes" in names else 0
         times = time_at(start), time_at(stop - 1)
-        yield QueueBounds(*key, start, stop, byte_count, *times, store.broker_name)
+        yield *key, start, stop, byte_count, *times, store.broker_name
 
 
 def _plan_topics(options: ReadOptions) -> list[tuple[StorePlace, tuple[Topic, ...]]]:
@@ -393,18 +385,19 @@ def _topics(
     """Yield topics, each with its queues together."""
     store, topics = task
     bounds = _bounds(store, [key for _, keys, _ in topics for key in keys], schema.names)
-    found = {topic: list(group) for topic, group in groupby(bounds, lambda one: one.topic)}
+    found = {topic: list(group) for topic, group in groupby(bounds, lambda one: one[0])}
     rows = []
     for name, keys, config in topics:
-        own = found.get(name, [])
+        own = [one[2:-1] for one in found.get(name, ())]
+        starts, stops, sizes, firsts, lasts = zip(*own, strict=True) if own else ((),) * 5
         set_by = (config.read_queue_nums, config.write_queue_nums, config.perm) if config else ()
         row = (
             name,
             len(keys),
-            sum(one.max_offset - one.min_offset for one in own),
-            sum(one.byte_count for one in own),
-            min((one.first_ms for one in own if one.first_ms is not None), default=None),
-            max((one.last_ms for one in own if one.last_ms is not None), default=None),
+            sum(stops) - sum(starts),
+            sum(sizes),
+            min((one for one in firsts if one is not None), default=None),
+            max((one for one in lasts if one is not None), default=None),
             *(set_by or [None] * 3),
             store.broker_name,
         )

@@ -6,7 +6,7 @@ whose messages are what consumers get: this makes a row of each.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
@@ -20,7 +20,7 @@ from rocketstore.rules.batch_entries import inner_place
 from rocketstore.rules.inner_messages import OF_THE_RECORD, whole_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyarrow import RecordBatch
 
@@ -51,18 +51,13 @@ def inner_messages(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         is_batch = pc.not_equal(pc.bit_wise_and(batch.column("sysFlag"), INNER_BATCH), 0)
         yield batch.filter(pc.invert(is_batch))
         held = batch.filter(is_batch)
-        rows: list[int] = []
-        own: dict[str, list[Any]] = defaultdict(list)
-        for row in range(len(held)):
-            for values in _messages_of(*(held.column(name)[row].as_py() for name in _NEEDED)):
-                rows.append(row)
-                for name, value in values.items():
-                    own[name].append(value)
-            if len(rows) >= _ROWS_AT_ONCE:
-                yield _rows_of(held, rows, own)
-                rows, own = [], defaultdict(list)
-        if rows:
-            yield _rows_of(held, rows, own)
+        found = (
+            (row, values)
+            for row in range(len(held))
+            for values in _messages_of(*(held.column(name)[row].as_py() for name in _NEEDED))
+        )
+        while some := list(islice(found, _ROWS_AT_ONCE)):
+            yield _rows_of(held, *zip(*some, strict=True))
 
 
 def _messages_of(
@@ -85,10 +80,12 @@ def _messages_of(
         }
 
 
-def _rows_of(held: RecordBatch, rows: list[int], own: dict[str, list[Any]]) -> RecordBatch:
+def _rows_of(held: RecordBatch, rows: Sequence[int], own: Sequence[dict[str, Any]]) -> RecordBatch:
     repeated = held.take(pa.array(rows))
     columns = [
-        pa.array(own[field.name], field.type) if field.name in own else repeated.column(field.name)
+        pa.array([one[field.name] for one in own], field.type)
+        if field.name in own[0]
+        else repeated.column(field.name)
         for field in held.schema
     ]
     made: RecordBatch = pa.RecordBatch.from_arrays(columns, schema=held.schema)

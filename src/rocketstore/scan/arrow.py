@@ -136,6 +136,17 @@ def binary_slices(
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
+def bytes_of(array: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return where each of some texts or binaries begins and the last one ends, and all bytes."""
+    _, ends, data = array.buffers()
+    if data is None or not len(array):
+        return np.zeros(len(array) + 1, dtype=np.int64), np.empty(0, dtype=np.uint8)
+    kind = np.int64 if pa.types.is_large_binary(array.type) else np.int32
+    offsets = np.frombuffer(ends, kind)[array.offset : array.offset + len(array) + 1]
+    held = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return (offsets - offsets[0]).astype(np.int64), held
+
+
 def _text(array: Any) -> Any:
     """Return binary as strings; invalid UTF-8 is replaced as Java does."""
     present, offsets, data = array.buffers()

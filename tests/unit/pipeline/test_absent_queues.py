@@ -7,7 +7,6 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, FormatError, StoreError
-from rocketstore.pipeline import stores
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import StorePlace, read_known_ends
 from rocketstore.storage import checkpoint
@@ -200,7 +199,6 @@ def test_a_query_s_own_offset_says_that_a_queue_was_there(store):
 
 
 def test_known_ends_are_read_as_storage_writes_them(store):
-    assert stores.KNOWN_ENDS_FILE_NAME == checkpoint.KNOWN_ENDS_FILE_NAME
     ends = checkpoint.read_known_ends(store)
     place = StorePlace(str(store), "store", is_open=False)
     assert read_known_ends(place) == {key for key, _ in ends.queues}

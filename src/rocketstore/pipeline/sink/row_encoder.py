@@ -137,7 +137,9 @@ class RowEncoder:
         self._first += count
         rows = max(1, self._options.chunk_bytes * count // max(messages.nbytes, 1))
         for first in range(0, count, rows):
-            yield with_first_equal(messages.slice(first, rows))
+            chunk = messages.slice(first, rows)
+            like = first_equal(map(chunk.column, ABOUT), chunk.num_rows)
+            yield chunk.append_column("like", pa.array(like, pa.int32()))
 
     def _refuse(self, columns: dict[str, Any], count: int) -> None:
         """Raise the reason of the first row that the store would refuse."""
@@ -234,12 +236,6 @@ class RowEncoder:
         )
         if refusal is not None:
             raise RefusedMessageError(refusal.why)
-
-
-def with_first_equal(chunk: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a chunk with column `like`."""
-    like = first_equal(map(chunk.column, ABOUT), chunk.num_rows)
-    return chunk.append_column("like", pa.array(like, pa.int32()))
 
 
 def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:

@@ -36,6 +36,7 @@ from rocketstore.pipeline.sink.sink_writer import (
     staging_root,
 )
 from rocketstore.rules.runs import joined, pairs, runs_of
+from rocketstore.scan.arrow import bytes_of
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import refuse_writer
 from rocketstore.storage.files.whole_file import replace_whole
@@ -49,9 +50,7 @@ from rocketstore.units import MiB, system_clock_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
-
-    Numbers = npt.NDArray[np.int64]
+    from rocketstore.native.row import Int64Array
 
 _log: Final = get_logger(__name__)
 _T = TypeVar("_T")
@@ -175,11 +174,7 @@ class StagedChunk:
     def __init__(self, batch: pa.RecordBatch, first: int) -> None:
         self.first, self.sizes = first, batch.column("size")
         bodies, blocks, like = (batch.column(name) for name in ("body", "properties", "like"))
-        _, body_ends, body_bytes = bodies.buffers()
-        _, block_ends, block_bytes = blocks.buffers()
-        self.bodies, self.blocks = (
-            np.frombuffer(one or b"", dtype=np.uint8) for one in (body_bytes, block_bytes)
-        )
+        (body_ends, self.bodies), (block_ends, self.blocks) = bytes_of(bodies), bytes_of(blocks)
         heads, numbers = np.unique(like.to_numpy(), return_inverse=True)
         about = batch.select(ABOUT).take(pa.array(heads)).to_pylist()
         self.messages = [
@@ -192,9 +187,8 @@ class StagedChunk:
         ]  # fmt: skip
         self.queue_ids = [one["queueId"] for one in about]
         columns = [numbers]
-        for ends, kind in ((body_ends, np.int64), (block_ends, np.int32)):
-            offsets = np.frombuffer(ends, kind)[: batch.num_rows + 1].astype(np.int64)
-            columns += [offsets[:-1], np.diff(offsets)]
+        for ends in (body_ends, block_ends):
+            columns += [ends[:-1], np.diff(ends)]
         born = batch.column("bornTimestamp").fill_null(BORN_NOW).to_numpy()
         self.rows = np.stack([*columns, born], axis=1)
 
@@ -317,7 +311,7 @@ class _Commit:
             place += size
         return with_numbers(intent.present, present)
 
-    def _chunks(self, intent: Intent) -> Iterator[tuple[StagedChunk, Numbers]]:
+    def _chunks(self, intent: Intent) -> Iterator[tuple[StagedChunk, Int64Array]]:
         """Yield what was staged, in order, and the rows of each chunk that are not present."""
         first = 0
         job = staging_root(self._options.root) / intent.job

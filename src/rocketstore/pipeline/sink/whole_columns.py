@@ -6,7 +6,7 @@ in UTF-8, and checked to be.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
@@ -24,13 +24,12 @@ from rocketstore.format.properties import (
     joined_keys,
 )
 from rocketstore.format.refusals import refuse_special
+from rocketstore.scan.arrow import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import numpy.typing as npt
-
-    Numbers: TypeAlias = npt.NDArray[np.int64]
+    from rocketstore.native.row import Int64Array
 
 pa: Any = pyarrow
 _PAIRS: Final = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
@@ -39,7 +38,7 @@ _MOST_CODES: Final = 2**31  # of rows that differ, times the values of one more 
 _COLUMNS: Final = (("keys", KEYS), ("uniqKey", UNIQ_KEY), ("tags", TAGS))  # in stored order
 
 
-def first_equal(columns: Iterable[pyarrow.Array], count: int) -> Numbers:
+def first_equal(columns: Iterable[pyarrow.Array], count: int) -> Int64Array:
     """Return for each row the number of the first one that equals it in all of some columns."""
     code = np.zeros(count, dtype=np.int64)
     size = 1
@@ -55,9 +54,9 @@ def first_equal(columns: Iterable[pyarrow.Array], count: int) -> Numbers:
     return first[code]
 
 
-def java_hashes(texts: pyarrow.Array) -> Numbers:
+def java_hashes(texts: pyarrow.Array) -> Int64Array:
     """Return ``String.hashCode`` of texts, none of which is empty."""
-    offsets, data = _bytes_of(texts)
+    offsets, data = bytes_of(texts)
     if not len(texts) or data.max() > 0x7F:
         return np.array([string_hash(text) for text in texts.to_pylist()], dtype=np.int64)
     sizes = np.diff(offsets)
@@ -195,18 +194,8 @@ def _texts(names: Any, values: Any) -> list[Any]:
         raise RefusedMessageError(f"a text is not UTF-8: {error}") from error
     is_usual = not (names.null_count or values.null_count)
     for one in found if is_usual else ():
-        _, data = _bytes_of(one)
+        _, data = bytes_of(one)
         is_usual &= not len(data) or int(data.min()) > ord("\x02")
     for pair in () if is_usual else zip(*(one.to_pylist() for one in found), strict=True):
         encode_properties([pair])
     return found
-
-
-def _bytes_of(texts: Any) -> tuple[Numbers, npt.NDArray[np.uint8]]:
-    """Return where each text begins and the last one ends, and the bytes of all."""
-    _, ends, data = texts.buffers()
-    if data is None or not len(texts):
-        return np.zeros(len(texts) + 1, dtype=np.int64), np.empty(0, dtype=np.uint8)
-    offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    held = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
-    return (offsets - offsets[0]).astype(np.int64), held

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import FormatError
 from rocketstore.format.record import BLANK_MAGIC, decode_record
@@ -22,24 +22,20 @@ from rocketstore.pipeline.files import opened, read_part
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time
 from rocketstore.pipeline.stores import list_segments, segment_at
-from rocketstore.pipeline.streaming.stream_options import Place
+from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy as np
-    import numpy.typing as npt
-
     from rocketstore.format.stored_message import StoredMessage
+    from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import Losses
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.stores import Segment, StorePlace
     from rocketstore.pipeline.streaming.stream_options import BatchLimits
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
-
-    Numbers: TypeAlias = npt.NDArray[np.int64]
 
 NEAR_BYTES: Final = MiB  # before where a log ended lately: there a look for its end begins
 LOOK_BYTES: Final = 8 * MiB
@@ -101,17 +97,6 @@ class LiveLog:
         crc = zlib.crc32(data[: found.size])
         return found, crc, f"a record with CRC {crc:08x}"
 
-    def cut_before(self, place: Place) -> str | None:
-        """Return what was expected and found unless a place's evidence, which it has, is there."""
-        assert place.record is not None
-        record, crc, what = self.record(place.record)
-        if record is not None and crc == place.crc:
-            return None
-        return (
-            f"expected before it, at physical offset {place.record}, a record with CRC "
-            f"{place.crc:08x}, found {what}: the log was cut and written again, or damaged"
-        )
-
     def after(self, offset: int) -> Place:
         """Return the place after a record: in the next file if only filler follows it."""
         (record, crc, _), segment = self.record(offset), segment_at(self.segments, offset)
@@ -172,7 +157,13 @@ class LiveLog:
             begins = f"expected it in the log, found that the log begins at {self.start}"
             return None if gone is None else f"{begins}: {gone}"
         if place.record is not None and place.record >= self.start:
-            return self.cut_before(place)
+            record, crc, what = self.record(place.record)
+            if record is not None and crc == place.crc:
+                return None
+            return (
+                f"expected before it, at physical offset {place.record}, a record with CRC "
+                f"{place.crc:08x}, found {what}: the log was cut and written again, or damaged"
+            )
         record, _, what = self.record(place.offset)
         if record is not None or place.offset in (self.start, self.end.offset):
             return None
@@ -224,7 +215,7 @@ class LiveLog:
         """Whether there is something between two places that makes a batch worth its while."""
         return goal.offset > begin.offset
 
-    def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Numbers, Numbers]]:
+    def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Yield where the records of a batch start, and their sizes, in the order of the log."""
         for columns in self.scan(begin.offset, stop):
             yield columns.physical_offset, columns.size
@@ -260,12 +251,8 @@ class LiveLog:
                 losses.report(what, f"the stream goes on at {one.base + one.size}")
         step = bytes_per_task(goal.offset - begin.offset, self.options)
         for start, stop in self.ranges(begin, goal):
-            yield from self.splits(start, stop, step)
-
-    def splits(self, start: int, stop: int, step: int) -> Iterator[SplitTask]:
-        """Yield splits that cover what is there of a range of the log."""
-        for one in self.over(start, stop):
-            if not one.is_missing:
+            for one in (one for one in self.over(start, stop) if not one.is_missing):
                 first, last = max(0, start - one.base), min(one.size, stop - one.base)
                 data_stop = min(one.size, last + LOOK_BYTES)
-                yield from cut(SplitTask(self.store, one, first, last, data_stop=data_stop), step)
+                whole = SplitTask(self.store, one, first, last, ranges_of(goal), data_stop)
+                yield from cut(whole, step)

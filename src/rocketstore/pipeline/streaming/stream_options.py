@@ -29,8 +29,7 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
-    import numpy.typing as npt
+    from rocketstore.native.row import Int64Array
 
 LOG: Final = "log"
 QUEUES: Final = "queues"
@@ -144,7 +143,7 @@ class BatchLimits(NamedTuple):
         )
         return BatchLimits(most_rows, most_bytes)
 
-    def fitting(self, sizes: npt.NDArray[np.int64], rows: int = 0, size_bytes: int = 0) -> int:
+    def fitting(self, sizes: Int64Array, rows: int = 0, size_bytes: int = 0) -> int:
         """Return how many of some records fit when `rows` of `size_bytes` were taken already."""
         count = len(sizes)
         if self.max_rows is not None:
@@ -256,12 +255,9 @@ def _numbers(values: GivenOptions, read: options.ReadOptions, name: str) -> Star
         options.check_offsets_are_of_chosen_topics(read, name, places)
         return dict(places.items())
     what, least = ("times in ms", 0) if is_time else ("-1, -2, offsets", EARLIEST)
-    try:
-        given = json.loads(values[name])
-    except ValueError:
-        given = None
-    if not isinstance(given, dict) or any(type(n) is not int or n < least for n in given.values()):
-        what = f'must be a word or {what} of brokers in JSON such as {{"broker-a":4711}}'
-        hint = "to name queues, choose them: subscribe, subscribePattern or assign"
+    what = f'must be a word or {what} of brokers in JSON such as {{"broker-a":4711}}'
+    hint = "to name queues, choose them: subscribe, subscribePattern or assign"
+    given = options.decoded(name, values[name], dict[str, int], what, hint)
+    if any(number < least for number in given.values()):
         raise values.refused(name, what, hint)
     return {QueuePlace(WHOLE_LOG.topic, name, WHOLE_LOG.queue_id): n for name, n in given.items()}

@@ -49,7 +49,6 @@ from rocketstore.pipeline.streaming.stream_options import (
     BatchLimits,
     Place,
     from_json,
-    ranges_of,
     to_json,
 )
 
@@ -216,11 +215,10 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             if name not in found:
                 self._report_absent("the batch ends with", name, place)
                 continue
-            log, ranges = found[name], ranges_of(place)
-            begin, goal = self._checked_batch(log, begin, place)
+            begin, goal = self._checked_batch(found[name], begin, place)
             if begin.offset < goal.offset:
-                parts = [*log.tasks(begin, goal, self.losses)]
-                tasks += [one._replace(queue_ranges=ranges) for one in parts]
+                parts = [*found[name].tasks(begin, goal, self.losses)]
+                tasks += parts
                 given = sum(one.byte_count for one in parts)
                 pruned = goal.offset - begin.offset - given
                 self.before[name] = {"bytes": given, "pruned": pruned}
@@ -231,8 +229,15 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task; of no tasks Spark makes one without a value."""
         schema = to_arrow_schema(self.row_schema, timezone="UTC")
+        queue_of = lru_cache(MOST_QUEUES)(QueueFiles)
         with plain_errors():
-            yield from read_tasks(partition.value or (), self.stream_options.read, schema)
+            options = self.stream_options.read
+            tags = ReadOptions("", (), (), tags=options.tags)
+            for task in partition.value or ():
+                broker, inflates = task.store.broker_name, options.decompress_body
+                for columns in _records(task, options, queue_of):
+                    wanted = wanted_records(columns, tags, broker)
+                    yield from record_batches(wanted, schema, broker, decompress=inflates)
 
     def _stores(self) -> dict[str, StorePlace]:
         """Return the stores by name, which must be different."""
@@ -321,7 +326,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         stop = min(end.offset, log.end.offset)
         what = f"{log}: the batch ends at physical offset {end.offset}: {problem}"
         self.losses.report(what, f"the batch has what is before {stop}")
-        return Place(start), Place(stop)
+        return Place(start), end._replace(offset=stop)
 
     def _is_too_early(self, moves: Sequence[Move], least: int | None) -> bool:
         """Whether less is there than a batch is to have, and the last one is not long ago."""
@@ -335,19 +340,6 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
                 return False
         self._last_trigger_s = last_s
         return True
-
-
-def read_tasks(
-    tasks: Sequence[SplitTask], options: ReadOptions, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task."""
-    tags = ReadOptions("", (), (), tags=options.tags)
-    queue_of = lru_cache(MOST_QUEUES)(QueueFiles)
-    for task in tasks:
-        broker = task.store.broker_name
-        for columns in _records(task, options, queue_of):
-            wanted = wanted_records(columns, tags, broker)
-            yield from record_batches(wanted, schema, broker, decompress=options.decompress_body)
 
 
 def _records(

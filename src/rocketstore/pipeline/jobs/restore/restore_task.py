@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
@@ -41,17 +40,17 @@ from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
 from rocketstore.scan import kernels
+from rocketstore.scan.arrow import bytes_of
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.jobs.archive.archive_table import Condition
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
-
-Numbers = npt.NDArray[np.int64]
 
 COUNT_SCHEMA: Final = (
     "topic STRING, step BIGINT, place BIGINT, bytes BIGINT, first_ms BIGINT, last_ms BIGINT"
@@ -148,7 +147,7 @@ def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
     yield row_batch([row], WRITE_SCHEMA)
 
 
-def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int]:
+def _write(task: LogFileTask, starts: Int64Array, sizes: Int64Array) -> tuple[int, int]:
     """Write the file of a task; return how many bytes were written, and the last time."""
     is_new = task.selection != EVERYTHING
     targets, total, last_ms = task.base + np.cumsum(sizes) - sizes, int(sizes.sum()), 0
@@ -187,7 +186,7 @@ def _write(task: LogFileTask, starts: Numbers, sizes: Numbers) -> tuple[int, int
 # --- rows as records ----------------------------------------------------------------------------
 
 
-def _records(rows: pyarrow.RecordBatch, places: Numbers) -> Any:
+def _records(rows: pyarrow.RecordBatch, places: Int64Array) -> Any:
     """Return the records of rows, each stating its place; a wrong place shows in its CRC."""
     head, body, tail = (rows.column(name) for name in _RAW)
     numbers = [None, pa.py_buffer(places.astype(">i8"))]
@@ -199,7 +198,7 @@ def _records(rows: pyarrow.RecordBatch, places: Numbers) -> Any:
 
 
 def _check_crcs(path: str, rows: pyarrow.RecordBatch, records: Any) -> None:
-    (content, ends), expected = _laid_out(records), _numbers(rows, "recordCRC")
+    (ends, content), expected = bytes_of(records), _numbers(rows, "recordCRC")
     crcs = np.empty(len(records), dtype=np.int64)
     kernels.slice_crcs(content, ends[:-1], np.diff(ends), crcs)
     for row in np.flatnonzero(crcs != expected).tolist():
@@ -210,16 +209,9 @@ def _check_crcs(path: str, rows: pyarrow.RecordBatch, records: Any) -> None:
         )
 
 
-def _laid_out(records: Any) -> tuple[npt.NDArray[np.uint8], Numbers]:
-    """Return the bytes of records, back to back, and where each one ends, 0 before all of them."""
-    _, ends, content = records.buffers()
-    numbers = np.frombuffer(ends, np.int32, len(records) + 1).astype(np.int64)
-    return np.frombuffer(content, np.uint8)[: numbers[-1]], numbers
-
-
-def _numbers(rows: pyarrow.RecordBatch, name: str) -> Numbers:
+def _numbers(rows: pyarrow.RecordBatch, name: str) -> Int64Array:
     """Return a column of numbers; 0 where it is null."""
-    found: Numbers = pc.fill_null(rows.column(name), 0).to_numpy().astype(np.int64)
+    found: Int64Array = pc.fill_null(rows.column(name), 0).to_numpy().astype(np.int64)
     return found
 
 
@@ -257,7 +249,7 @@ def moment(time_ms: int) -> Any:
     return pa.scalar(known_ms, pa.timestamp("ms", "UTC"))
 
 
-def _places(task: LogFileTask) -> tuple[Numbers, Numbers, list[tuple[int, int]]]:
+def _places(task: LogFileTask) -> tuple[Int64Array, Int64Array, list[tuple[int, int]]]:
     """Return where wanted records start, in the order of the log, their sizes, and what is lost.
 
     Lost are stretches of a whole file that neither a record nor an extent has.
@@ -318,14 +310,14 @@ class _LogFile:
     def __init__(self, descriptor: int, task: LogFileTask) -> None:
         self.byte_count = 0
         self._descriptor, self._task = descriptor, task
-        self._held: list[tuple[Numbers, Numbers]] = []
+        self._held: list[tuple[Int64Array, Int64Array]] = []
         self._held_bytes = 0
         self._content = np.empty(SLICE_BYTES, dtype=np.uint8)
         self._in_order = np.empty_like(self._content)
 
-    def hold(self, places: Numbers, records: Any) -> None:
+    def hold(self, places: Int64Array, records: Any) -> None:
         """Take records for these places; write all that are held when it is enough."""
-        content, ends = _laid_out(records)
+        ends, content = bytes_of(records)
         if self._held_bytes + len(content) > len(self._content):
             self.write_held()
         if len(content) > len(self._content):
