@@ -104,6 +104,19 @@ def test_of_a_long_batch_only_stretches_with_rows_are_read(store, monkeypatch):
     assert places_of(flat(again.drain())) == rare
 
 
+def test_an_entry_that_looks_expired_does_not_lead_past_rows_of_a_long_batch(store, monkeypatch):
+    rare = []
+    for _ in range(17):
+        rare += put(store, 1, "Rare")
+        put(store, 4, "Other", b"x" * 900)
+    store.log_path(0).unlink()
+    store.write_entry(QueueKey("Rare", 0), 8, 0, 100)
+    monkeypatch.setattr(live_queues, "LONG_BYTES", 0)
+    monkeypatch.setattr(live_queues, "MiB", 4096)
+    run = StreamRun(store.root, **ALL, subscribe="Rare", damage="skip")
+    assert places_of(run.batch()) == [at for at in rare if at >= LOG_FILE_BYTES]
+
+
 def test_a_limit_without_entries_ends_with_a_file_and_passes_nothing_over(store, monkeypatch):
     monkeypatch.setattr(live_queues, "CUT_BYTES", LOG_FILE_BYTES)
     wanted = []
