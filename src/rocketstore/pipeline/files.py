@@ -184,9 +184,10 @@ def read_part(location: str, path: str, position: int, size: int) -> bytes:
 
 def stored_stop(location: str, path: str, size: int) -> int:
     """Return where the last hole of a file begins, if that can be known; nothing is read."""
+    if is_remote(location):
+        return size
     with contextlib.suppress(StoreError), opened(location, path) as file:  # the reader reports it
-        if isinstance(file, LocalFile):
-            return min(file.last_hole(size), size)
+        return min(file.last_hole(size), size) if isinstance(file, LocalFile) else size
     return size
 
 

@@ -102,6 +102,10 @@ class StoredFiles:
         at = bisect_right(self.files, offset, key=lambda file: file.base) - 1
         return self.files[at] if at >= 0 and offset < self.files[at].stop else None
 
+    def data_stop(self, file: StoreFile) -> int:
+        """Return the position after which one of the files is known to have only zeros."""
+        return stored_stop(self.location, file.path, file.size)
+
     def read(self, offset: int, size: int) -> bytes | None:
         """Return up to `size` bytes at an offset, as far as one file goes; None without a file."""
         file = self.find(offset)
@@ -152,7 +156,7 @@ class QueueFiles(QueueSearch):
         return sum(-(-(one.base + self._data_stop(one)) // ENTRY_SIZE_BYTES) for one in last)
 
     def _data_stop(self, file: StoreFile) -> int:
-        return stored_stop(self.location, file.path, file.size)
+        return self.files.data_stop(file)
 
     def check_whole(self) -> None:
         """Refuse a queue that lacks a file, or has entries after the zeros that should end it."""

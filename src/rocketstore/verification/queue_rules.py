@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -191,6 +191,7 @@ class QueueView:
     """A queue as its files and the records of the log show it.
 
     Its `files` should have `file_size` bytes each; where no file or byte is, entries are zeros.
+    `data_stop` returns the position after which one of them is known to have only zeros.
 
     Attributes
     ----------
@@ -213,7 +214,9 @@ class QueueView:
         Whether records name it as their own queue, not only as an extra one.
     """
 
-    def __init__(self, key: QueueKey, files: Files, file_size: int) -> None:
+    def __init__(
+        self, key: QueueKey, files: Files, file_size: int, data_stop: Callable[[Any], int]
+    ) -> None:
         self.key = key
         self.topic, self.queue_id = key
         self.file_entries = max(1, file_size // ENTRY_SIZE_BYTES)
@@ -225,7 +228,7 @@ class QueueView:
         ]
         self.has_files = bool(held)
         self.first_offset = held[0][0] if held else 0
-        self.end = self._end()
+        self.end = self._end(sum(one.base + data_stop(one) for one in files.files[-1:]))
         self.record_count = 0
         self.first, self.last = 0, -1
         self.backed = self.missing = runs.no_runs()
@@ -235,8 +238,8 @@ class QueueView:
         self.unbacked: list[Unbacked] = []
         self.is_own = False
 
-    def _end(self) -> int:
-        stop = self._held[-1][1] if self._held else 0
+    def _end(self, data_stop: int) -> int:
+        stop = -(-data_stop // ENTRY_SIZE_BYTES)
         while stop > self.first_offset:
             start = max(self.first_offset, stop - CHUNK_ENTRIES)
             content = self._read(start, stop - start).view(np.uint8)

@@ -40,6 +40,7 @@ from support.small_store import (
     put_all,
     read_log,
 )
+from support.sparse_log import QUEUE_FILE_SIZE, make_sparse_log
 from support.store_files import overwrite_file
 
 SPLITS = (7_000, 256 * MiB)
@@ -391,6 +392,17 @@ def test_messages_of_many_queues_open_no_file_each(tmp_path, monkeypatch):
     assert sum(part.record_count for row in rows for part in row.parts) == 320
     assert len(reads) < 320 / 4
     assert keys(audited(root).findings) == keys(verify_store(root).findings)
+
+
+def test_the_zeros_after_the_entries_of_a_queue_are_not_read(tmp_path, monkeypatch):
+    make_sparse_log(tmp_path, 2, file_size=MiB)
+    sizes = []
+    real = queues.read_part
+    monkeypatch.setattr(queues, "read_part", lambda *part: sizes.append(part[3]) or real(*part))
+    report = audited(tmp_path)
+    assert report.counts.entry_count == 6
+    assert report.exit_code == 0
+    assert sum(sizes) < MiB < QUEUE_FILE_SIZE
 
 
 def test_a_queue_whose_entries_jump_keeps_its_runs_apart(store, monkeypatch):

@@ -66,7 +66,7 @@ def map_batches(
     return mapped
 
 
-def row_batch(rows: Iterable[Sequence[Any]], schema: str) -> pa.RecordBatch:
+def row_batch(rows: Iterable[Iterable[Any]], schema: str) -> pa.RecordBatch:
     """Return rows, each with its values in the order of a schema's columns, as a batch."""
     import pyarrow as pa  # noqa: PLC0415 - as below
 

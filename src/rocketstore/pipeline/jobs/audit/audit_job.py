@@ -229,7 +229,7 @@ class _Audit(NamedTuple):
 
         queues, batch_queues = self.places.queues, self.places.batch_queues
         topics = frozenset(key.topic for key in (*queues, *batch_queues))
-        rows = audit_work.as_batches(map(FactRow._asdict, self._known()), FACTS)
+        rows = audit_work.as_batches(self._known(), FACTS)
         known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
         about = facts.filter("kind NOT IN ('log', 'index')")
         about = about.unionByName(self.spark.createDataFrame(known, FACTS))
@@ -242,7 +242,8 @@ class _Audit(NamedTuple):
 
         def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = judge_targets(context, audit_work.rows_of(batches))
-            return audit_work.as_batches(rows, JUDGED)
+            values = (map(row.get, arrow_schema(JUDGED).names) for row in rows)
+            return audit_work.as_batches(values, JUDGED)
 
         return map_batches(together, judge, JUDGED)
 
@@ -252,7 +253,8 @@ class _Audit(NamedTuple):
         for kind, of_kind in of_kinds.items():
             for key, row in of_kind.items():
                 listed = FactRow(audit_work.queue_target(key, kind), "listed", -1)
-                yield listed
+                if not row.files:
+                    yield listed
                 for base, size, path in row.files:
                     yield listed._replace(place=base, size=size, file=path)
         for one in positions(self.small.get, self.changed):

@@ -93,7 +93,11 @@ class JudgeContext(NamedTuple):
 
 
 def judge_targets(context: JudgeContext, rows: Iterable[FactRow]) -> Iterator[dict[str, Any]]:
-    """Judge the rows of each target, as rows of `JUDGED`; `rows` are sorted by target."""
+    """Judge the rows of each target, as rows of `JUDGED`; `rows` are sorted by target.
+
+    What is counted comes last, in a row for each sum.
+    """
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
     for target, group in itertools.groupby(rows, key=lambda row: row.target):
         kept = [
             row
@@ -103,11 +107,19 @@ def judge_targets(context: JudgeContext, rows: Iterable[FactRow]) -> Iterator[di
             or runs.holds(context.excluded, row.place) is (row.kind == "backed")
         ]
         if target.startswith("queue/"):
-            yield from _judge_queue(context, target, kept)
+            judged = _judge_queue(context, target, kept)
         elif target.startswith("batch/"):
-            yield from _judge_batch_queue(context, target, kept)
+            judged = _judge_batch_queue(context, target, kept)
         else:
-            yield from _judge_items(context.bounds, target, kept)
+            judged = _judge_items(context.bounds, target, kept)
+        for row in judged:
+            if row["place"] == _SUMS:
+                of = row["counted"], row["file"]
+                count, first = sums.get(of, (0, row["first"]))
+                sums[of] = count + row["count"], min(first, row["first"])
+            else:
+                yield row
+    yield from (_sum(name, count, file, first) for (name, file), (count, first) in sums.items())
 
 
 def _sum(counted: str, count: int, file: str = "", first: int = 0) -> dict[str, Any]:
@@ -224,7 +236,7 @@ def _view(
     location, file_bytes = context.task.location, context.task.sizes.consume_queue_file_bytes
     while True:
         source = StoredFiles(location, files, spares_lost=True)
-        view = QueueView(key, source, file_bytes)
+        view = QueueView(key, source, file_bytes, source.data_stop)
         view.conclude(parts, context.bounds)
         if not source.has_lost:
             return view

@@ -21,10 +21,10 @@ from rocketstore.format.batch_queue_entry import BatchEntry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, file_name, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
+from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.queues import QueueFiles, StoredFiles
 from rocketstore.pipeline.stores import StoreFile
 from rocketstore.rules import expectation
@@ -101,19 +101,18 @@ class FactRow(NamedTuple):
             yield QueuePart._make((*numbers, tuple(explained), *arrays))
 
 
-def as_batches(rows: Iterable[dict[str, Any]], schema: str) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of a schema; missing values are null."""
-    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
-
+def as_batches(rows: Iterable[Iterable[Any]], schema: str) -> Iterator[pa.RecordBatch]:
+    """Yield rows, with values in the order of a schema's columns, in batches."""
     found = iter(rows)
     while group := list(itertools.islice(found, _BATCH_ROWS)):
-        yield pa.RecordBatch.from_pylist(group, schema=arrow_schema(schema))
+        yield row_batch(group, schema)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[FactRow]:
     """Yield the rows of batches of `FACTS`."""
     for batch in batches:
-        yield from (FactRow(**row) for row in batch.to_pylist())
+        columns = (column.to_pylist() for column in batch.columns)
+        yield from map(FactRow._make, zip(*columns, strict=True))
 
 
 def queue_target(key: QueueKey, kind: str = "queue") -> str:
@@ -126,7 +125,7 @@ def stated_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return as_batches(itertools.chain.from_iterable(map(_runs_of, rows_of(batches))), RUNS)
 
 
-def _runs_of(row: FactRow) -> Iterator[dict[str, Any]]:
+def _runs_of(row: FactRow) -> Iterator[tuple[str, int, int, int, int]]:
     if row.kind == "parts":
         found = [(one.start, *run) for one in row.parts for run in one.stated.tolist()]
     else:
@@ -134,8 +133,7 @@ def _runs_of(row: FactRow) -> Iterator[dict[str, Any]]:
         bases = ((one.base_offset, one.message_count) for one in entries)
         found = [(row.place, base, base - count) for base, count in bases]
     for number, (place, first, past) in enumerate(found):
-        of_row = {"target": row.target, "piece": place, "ordinal": number}
-        yield of_row | {"first": first, "count": past - first}
+        yield row.target, place, number, first, past - first
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -144,7 +142,7 @@ def _runs_of(row: FactRow) -> Iterator[dict[str, Any]]:
 def read_task(task: AuditTask) -> Iterator[pa.RecordBatch]:
     """Yield the findings of a task as rows of `FACTS`."""
     rows = _LogReader(task).rows() if task.cuts else _index_rows(task)
-    return as_batches(map(FactRow._asdict, rows), FACTS)
+    return as_batches(rows, FACTS)
 
 
 def _files_of(task: AuditTask, key: QueueKey, offsets: Int64Array) -> StoredFiles:
