@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-OWN_PROCESSES = ("test_cluster.py", "test_tour.py")
+OWN_PROCESSES = ("test_cluster.py", "test_machines.py", "test_tour.py")
 """Modules of tests/spark that start JVMs of their own; the others share a session."""
 
 WAITING = ("spark", "interop")

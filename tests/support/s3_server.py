@@ -66,13 +66,13 @@ class S3Server:
         self.writes_left: int | None = None
         self.lock = threading.Lock()
         self.upload_numbers = itertools.count(1)
-        self.port = 0
+        self.host, self.port = "", 0
 
     # --- for tests ------------------------------------------------------------------------------
 
     def uri(self, path: str) -> str:
         """Return the URI of a path in the bucket."""
-        server = f"endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
+        server = f"endpoint_override={self.host}:{self.port}&scheme=http&region=us-east-1"
         return f"s3://{BUCKET}/{path}?{server}"
 
     def put_tree(self, directory: Path, prefix: str) -> None:
@@ -105,17 +105,17 @@ class S3Server:
 
 
 @contextlib.contextmanager
-def running_s3() -> Iterator[S3Server]:
+def running_s3(host: str = "127.0.0.1") -> Iterator[S3Server]:
     """Serve until the ``with`` block ends; this process knows the access key meanwhile."""
     state = S3Server()
 
     class Handler(_Handler):
         server_state = state
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
     server.block_on_close = False
-    state.port = server.server_address[1]
+    state.host, state.port = host, server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -78,12 +78,7 @@ class SparkCluster:
         return {**spark_environment(), "SPARK_LOCAL_DIRS": str(self.directory / "local")}
 
     def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        # As `spark-class`, which asks a JVM of its own for this command; what was trained for the
-        # class path of drivers serves only the same one.
-        home = spark_home()
-        (first,) = (home / "jars").glob("slf4j-api-*.jar")
-        command = [java(), "-Xmx256m", "-cp", f"{home}/conf:{first}:{home}/jars/*", kind]
-        command += ["--host", "127.0.0.1", "--webui-port", "0"]
+        command = deployed(kind, "127.0.0.1")
         with (self.directory / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [*command, *arguments],
@@ -101,6 +96,15 @@ class SparkCluster:
             return found[1] if found else None
 
         return wait_for(look, lambda: process.poll() is None, log)
+
+
+def deployed(kind: str, host: str) -> list[str]:
+    """Return the command of a master or worker, as `spark-class` asks a JVM of its own for it."""
+    home = spark_home()
+    # What was trained for the class path of drivers serves only the same one.
+    (first,) = (home / "jars").glob("slf4j-api-*.jar")
+    command = [java(), "-Xmx256m", "-cp", f"{home}/conf:{first}:{home}/jars/*", kind]
+    return [*command, "--host", host, "--webui-port", "0"]
 
 
 def wait_for(look: Callable[[], str | None], is_alive: Callable[[], bool], log: Path) -> str:
