@@ -32,6 +32,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
 from rocketstore.format.properties import INNER_MULTI_DISPATCH
 from rocketstore.rules.extra_queues import offset_in
+from support.fault_settings import machine_example_count
 from support.inside import parts_of
 from support.power_cut import abandon
 
@@ -369,7 +370,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=60,
+    max_examples=machine_example_count(),
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -47,7 +47,7 @@ def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
     return log
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(healthy_logs() | damaged_logs(), st.booleans(), st.booleans())
 def test_kernel_and_reference_enter_the_same_bytes(log, force, index_enabled):
     pictures = []

@@ -103,7 +103,7 @@ def entries_for(log: SyntheticLog, chosen: random.Random) -> bytes:
     return encode_entries(entries)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_page_is_what_the_rules_say(data: st.DataObject) -> None:
     log = data.draw(LOGS)

@@ -4,7 +4,7 @@
 variable                                  default                     with kernels switched off
 ========================================  ==========================  ========================
 ``ROCKETSTORE_KILLS``                     100                         24
-``ROCKETSTORE_POWER_CUT_SEEDS``           200 (or ``17:18``: a range)  40
+``ROCKETSTORE_POWER_CUT_SEEDS``           100 (or ``17:18``: a range)  40
 ``ROCKETSTORE_MACHINE_EXAMPLES``          40                          10
 ``ROCKETSTORE_ODD_REQUESTS``              3000                        3000
 ``ROCKETSTORE_ODD_ROUNDS``                120                         120
@@ -46,7 +46,7 @@ def base_seed() -> int:
 
 def power_cut_seeds() -> range:
     """Return the seeds of the simulated power cuts."""
-    text = os.environ.get("ROCKETSTORE_POWER_CUT_SEEDS", "200" if kernels.is_compiled() else "40")
+    text = os.environ.get("ROCKETSTORE_POWER_CUT_SEEDS", "100" if kernels.is_compiled() else "40")
     first, _, last = text.rpartition(":")
     start = int(first) if first else base_seed()
     return range(start, int(last) if first else start + int(last))

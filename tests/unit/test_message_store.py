@@ -105,12 +105,14 @@ def test_a_record_is_stored_as_it_is(tmp_path):
 def test_the_runtime_information_has_every_key_of_4_9(tmp_path):
     """Those of StoreStatsService, DefaultMessageStore and ScheduleMessageService (B20, B14)."""
     with MessageStore.open(tmp_path, StoreConfig.small()) as store:
-        store.put(Message(topic="T", properties={"DELAY": "18"}))
+        size = store.put(Message(topic="T", properties={"DELAY": "18"})).size
         assert store.wait_dispatched()
         # The levels are known once the delay service has read its file.
         wait_until(lambda: store.delays.delivery)
-        keys = set(store.runtime_info())
-    assert keys >= {
+        info = store.runtime_info()
+    assert (info["commitLogMinOffset"], info["commitLogMaxOffset"]) == ("0", str(size))
+    assert 0 <= float(info["commitLogDiskRatio"]) <= 1
+    assert set(info) >= {
         "bootTimestamp", "runtime", "putMessageEntireTimeMax", "putMessageTimesTotal",
         "putMessageFailedTimes", "putMessageSizeTotal", "putMessageDistributeTime",
         "putMessageAverageSize", "dispatchMaxBuffer", "getMessageEntireTimeMax", "putTps",

@@ -119,26 +119,6 @@ def test_one_thread_or_several_find_the_same(
     assert {"log-damage", "log-hole", "queue-missing"} <= {f.kind for f in reports[0].findings}
 
 
-def test_a_hole_in_the_log_is_named(store: tuple[Path, list[int]]) -> None:
-    root, _ = store
-    log_path(root, LOG_FILE_BYTES).unlink()
-    found = only(verify(root), "log-hole")
-    assert (found.severity, found.offset, found.size) == (
-        Severity.DAMAGE,
-        LOG_FILE_BYTES,
-        LOG_FILE_BYTES,
-    )
-
-
-def test_a_missing_last_file_is_told_by_the_queues(store: tuple[Path, list[int]]) -> None:
-    root, offsets = store
-    log_path(root, offsets[-1]).unlink()
-    report = verify(root)
-    assert {f.kind for f in report.findings if f.severity is Severity.DAMAGE} == {
-        "queue-beyond-log"
-    }
-
-
 def test_queue_faults_are_told_apart(store: tuple[Path, list[int]]) -> None:
     root, _ = store
     queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
@@ -157,27 +137,6 @@ def test_queue_faults_are_told_apart(store: tuple[Path, list[int]]) -> None:
     ]
     assert only(report, "queue-wrong").offset == 200
     assert report.is_damaged
-
-
-@pytest.mark.parametrize(
-    ("position", "content", "kind"),
-    [
-        (36, b"\x7f\xff\xff\xff", "index-header"),
-        (40, b"\x00\x00\x01\x00", "index-slot"),
-        (40 + 400 + 20, b"\x00\x00\x00\x07", "index-wrong"),
-        (40 + 400 + 20 + 16, b"\x00\x00\x00\x63", "index-chain"),
-    ],
-)
-def test_index_faults_are_told_apart(
-    position: int, content: bytes, kind: str, store: tuple[Path, list[int]]
-) -> None:
-    root, _ = store
-    (path,) = (root / "index").iterdir()
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(content)
-    found = {finding.kind for finding in verify(root).findings}
-    assert kind in found
 
 
 def test_lost_keys_are_a_warning_because_lookups_stay_right(

@@ -119,7 +119,7 @@ def whole_table(name):
 @pytest.mark.parametrize(
     "name", ["basic", "batch", "transactions", "ipv6", "expired/deleted_by_store"]
 )
-@pytest.mark.parametrize("max_split_bytes", ["1500", "7000", "40k", "1g"])
+@pytest.mark.parametrize("max_split_bytes", ["1500", "40k", "1g"])
 def test_splits_of_any_size_give_the_same_rows(name, max_split_bytes):
     store, _ = golden_store(name)
     split = read_table(store, maxSplitBytes=max_split_bytes)
@@ -131,11 +131,8 @@ def test_splits_of_any_size_give_the_same_rows(name, max_split_bytes):
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_commitlog_is_messages_without_bodies(name):
-    store, _ = golden_store(name)
-    messages = read_table(store)
-    for row in messages:
-        del row["body"]
-    assert read_table(store, table="commitlog") == messages
+    without = [{key: row[key] for key in row if key != "body"} for row in whole_table(name)]
+    assert read_table(golden_store(name)[0], table="commitlog") == without
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -85,7 +85,7 @@ PLAIN = {"topic": b"Topic", "queue_id": 0, "properties": b"", "sys_flag": 0, "bo
 FAR = PLAIN | {"first": 2**40, "step": 0}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(records(), min_size=1, max_size=60),
     st.sampled_from([400, 1100, 1 << 20]),

@@ -184,7 +184,7 @@ def test_batches_do_not_depend_on_how_they_are_cut(root, store, clock, mode, spl
 
 
 def test_a_stream_through_many_files_loses_nothing_at_their_ends(root, store, clock, mode):
-    put = put_all(store, messages(120, body_size=1500), clock)
+    put = put_all(store, messages(60, body_size=3000), clock)
     assert put[-1] > 10 * LOG_FILE_BYTES
     for limit in (1, 13, 1000):
         run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode)

@@ -497,20 +497,20 @@ def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch
 # --- damage -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", [15, 35, 79])
+@pytest.mark.parametrize("row", [7, 17, 39])
 def test_damage_is_an_error_or_left_out_as_asked(root, mode, row, caplog):
-    put = build_store(root, 80, Clock(), body_size=500)
-    assert put[15] < LOG_FILE_BYTES < put[35] < put[79]
+    put = build_store(root, 40, Clock(), body_size=1000)
+    assert put[7] < LOG_FILE_BYTES < put[17] < put[39]
     flip_body(root, put[row])
     rest = [at for at in put if at != put[row]]
-    if row < 79:
+    if row < 39:
         with pytest.raises(StoreDamagedError, match=f"physical offset {put[row]}"):
             StreamRun(root, **ALL, **mode).drain()
     caplog.set_level(logging.WARNING)
     for limit in (1000, 13, 1):
         run = StreamRun(root, **ALL, damage="report", maxOffsetsPerTrigger=limit, **mode)
         assert sorted_places(run.drain()) == rest
-    if row < 79:
+    if row < 39:
         assert f"(physical offset {put[row]})" in caplog.text
 
 

@@ -183,33 +183,6 @@ def test_hosts_of_ipv6_set_their_flags_and_take_20_bytes(tmp_path):
     assert len(result.message_id) == 56
 
 
-def test_puts_of_many_threads_are_one_row_of_records(store):
-    def put_some(number):
-        for _ in range(200):
-            store.put(Message(topic=f"t{number % 2}", body=bytes([number]) * number), number % 3)
-
-    threads = [threading.Thread(target=put_some, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    store.wait_dispatched()
-    stored = [
-        message
-        for key in store.queues()
-        for message in (
-            store.at_physical_offset(entry.physical_offset)
-            for _, entry in store.queue_entries(key.topic, key.queue_id)
-        )
-    ]
-    assert len(stored) == 1600
-    for key in store.queues():
-        offsets = [m.queue_offset for m in stored if (m.topic, m.queue_id) == key]
-        assert offsets == list(range(len(offsets)))
-    in_order = sorted(stored, key=lambda m: m.physical_offset)
-    assert all(a.physical_offset + a.size <= b.physical_offset for a, b in pairwise(in_order))
-
-
 # --- time -----------------------------------------------------------------------------------------
 
 

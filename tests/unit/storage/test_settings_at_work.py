@@ -55,13 +55,6 @@ def test_a_store_without_index_finds_nothing_and_makes_no_file(tmp_path):
         assert not store.layout.index.exists()
 
 
-def test_the_limits_of_a_page_are_settings(tmp_path):
-    with open_small(tmp_path / "store", max_transfer_count_on_message_in_memory=4) as store:
-        store.put_batch([Message(topic=TOPIC, body=b"x")] * 10)
-        store.wait_dispatched()
-        assert len(store.get(TOPIC, 0, 0, 32).messages) == 4
-
-
 def test_the_next_file_of_a_warmed_log_has_all_its_pages(tmp_path):
     with open_small(tmp_path / "store", warm_mapped_file_enable=True, threads=True) as store:
         store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 4000)))

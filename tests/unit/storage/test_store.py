@@ -18,7 +18,6 @@ from rocketstore.message_store import MessageStore
 from rocketstore.storage import services as services_module
 from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
-from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus, PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.services import DISPATCH_ERROR_AFTER_MS
@@ -75,18 +74,6 @@ def test_a_get_gives_what_was_put_from_the_offset_asked_for_on(tmp_path):
         for offset in range(4):
             got = store.get("orders", 0, offset).messages
             assert [message.body for message in got] == put[offset:]
-
-
-def test_a_store_left_open_is_recovered_with_everything(tmp_path):
-    store = MessageStore.open(tmp_path, SMALL, threads=False)
-    for number in range(300):
-        store.put(MESSAGE, number % 3)
-    end = store.max_physical_offset
-    parts_of(store).lock.release()  # as the system does for a process that dies
-    with MessageStore.open(tmp_path, SMALL) as again:
-        assert not again.recovery.was_clean
-        assert again.max_physical_offset == end
-        assert [again.max_offset("orders", number) for number in range(3)] == [100] * 3
 
 
 def test_what_a_dead_writer_left_in_the_page_cache_is_synced_before_it_is_read(tmp_path):
@@ -158,18 +145,6 @@ def test_a_closed_store_refuses_puts_by_status_and_reads_by_error(tmp_path):
     ):
         with pytest.raises(StoreClosedError, match="was closed; open it again"):
             read()
-
-
-def test_read_only_takes_no_lock_and_writes_no_byte(tmp_path):
-    with MessageStore.open(tmp_path, SMALL) as store:
-        store.put(MESSAGE)
-        store.wait_dispatched()
-        reader = MessageStore.open(tmp_path, SMALL, read_only=True)
-        assert isinstance(reader, ReadOnlyStore)
-        assert reader.is_read_only
-        assert not store.is_read_only
-        assert reader.get("orders", 0, 0).messages == store.get("orders", 0, 0).messages
-        reader.close()
 
 
 def test_without_threads_everything_happens_when_it_is_asked_for(tmp_path):
@@ -269,18 +244,6 @@ def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path, monk
         assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
 
 
-def test_the_runtime_information_has_the_keys_of_4_9(tmp_path):
-    with MessageStore.open(tmp_path, SMALL) as store:
-        size = store.put(MESSAGE).size
-        info = store.runtime_info()
-    assert info["commitLogMinOffset"] == "0"
-    assert info["commitLogMaxOffset"] == str(size)
-    assert 0 <= float(info["commitLogDiskRatio"]) <= 1
-    assert f"commitLogDiskRatio_{tmp_path / 'commitlog'}" in info
-    assert "consumeQueueDiskRatio" in info
-    assert info["putMessageTimesTotal"] == "1"
-
-
 def test_gets_are_counted(tmp_path):
     with MessageStore.open(tmp_path, SMALL) as store:
         store.put(MESSAGE)
@@ -291,12 +254,6 @@ def test_gets_are_counted(tmp_path):
         statistics = store.statistics
         assert (statistics.gets.found, statistics.gets.missed) == (2, 1)
         assert statistics.gets.messages == 2
-
-
-def test_flags_say_why_a_store_takes_nothing(tmp_path):
-    with MessageStore.open(tmp_path, SMALL) as store:
-        store.running_flags.set(RunningFlag.DISK_FULL, "95 % used")
-        assert store.put(MESSAGE).detail == "DISK_FULL: 95 % used"
 
 
 def test_a_store_that_is_not_readable_gives_no_page_until_it_is(tmp_path):

@@ -175,7 +175,7 @@ class TestTransactions(Transactions.TestCase):  # type: ignore[misc, name-define
 
 
 TestTransactions.settings = settings(
-    max_examples=100,
+    max_examples=60,
     stateful_step_count=20,
     deadline=None,
     # Without the phase that explains, which follows every line and takes minutes.

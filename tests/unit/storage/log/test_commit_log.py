@@ -4,13 +4,12 @@ import struct
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.errors import RefusedMessageError, StoreClosedError, StoreFullError
 from rocketstore.format.host import encode_host
-from rocketstore.format.record import decode_record, encode_blank
+from rocketstore.format.record import decode_record
 from rocketstore.message import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
@@ -20,7 +19,7 @@ from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
-from support.mapped_bytes import bytes_at, is_read_at_random
+from support.mapped_bytes import is_read_at_random
 from support.record_encoder import encode_record
 
 BORN = encode_host("10.0.0.1:1234")
@@ -86,35 +85,6 @@ def test_somebody_who_sleeps_until_the_next_append_is_woken_by_that_one_only(tmp
     assert rung == ["put", "replicated"]
 
 
-def test_without_a_born_time_a_message_is_born_when_it_is_stored(tmp_path):
-    parts = LogParts(tmp_path)
-    parts.log.append(parts.log.counter(ORDERS), [Record(b"", b"", BORN)])
-    assert decode_record(parts.written(), 0, base=0).born_timestamp_ms == parts.clock.now_ms
-
-
-@pytest.mark.parametrize(("free", "fits"), [(8, True), (7, False)])
-def test_a_record_needs_8_bytes_more_than_its_length(tmp_path, free, fits):
-    parts = LogParts(tmp_path)
-    end = append(parts, b"")[1]
-    body = bytes(LOG_FILE_BYTES - end - FIXED - len(b"TAGS\x01a") - free)
-    offset, size, _, _ = append(parts, body)
-    assert size == LOG_FILE_BYTES - end - free
-    assert offset == (end if fits else LOG_FILE_BYTES)
-
-
-def test_a_full_file_ends_in_a_blank_of_all_that_remains(tmp_path):
-    parts = LogParts(tmp_path)
-    last = append(parts, bytes(3000))
-    following = append(parts, bytes(2000))
-    assert following[0] == LOG_FILE_BYTES
-    remaining = LOG_FILE_BYTES - last[1]
-    first = parts.files.files[0].read_at(0, LOG_FILE_BYTES)
-    assert first[last[1] : last[1] + 8] == encode_blank(remaining)
-    # Only 8 bytes are written since 4.9.1; the rest of a new file is zero.
-    assert first[last[1] + 8 :] == bytes(remaining - 8)
-    assert parts.files.files[0].write_position == LOG_FILE_BYTES
-
-
 def test_the_log_goes_on_where_recovery_found_its_end(tmp_path):
     parts = LogParts(tmp_path)
     end = append(parts)[1]
@@ -122,17 +92,6 @@ def test_the_log_goes_on_where_recovery_found_its_end(tmp_path):
     again.files.truncate_after(end, now_ms=0)
     again.log.seed({ORDERS: 41}, last_store_timestamp_ms=5)
     assert append(again)[::2] == (end, 41)
-
-
-def test_store_times_never_go_back_and_steps_back_are_counted(tmp_path):
-    parts = LogParts(tmp_path)
-    now_ms = parts.clock.now_ms
-    times = []
-    for step in (0, 10, -5, -5, 20):
-        parts.clock.now_ms += step
-        times.append(append(parts)[3])
-    assert times == [now_ms, now_ms + 10, now_ms + 10, now_ms + 10, now_ms + 20]
-    assert parts.log.clock_steps_back == 2
 
 
 def test_the_last_store_time_of_a_former_run_counts_too(tmp_path):
@@ -166,30 +125,6 @@ def test_a_number_that_does_not_fit_its_field_makes_no_record(field, limit):
     for odd in (limit, -limit - 1, "1", 1.0, [None]):
         with pytest.raises(RefusedMessageError, match="does not fit its field"):
             Record(b"", b"", BORN, **{field: odd})
-
-
-def test_a_file_that_cannot_be_made_changes_nothing(tmp_path):
-    disk = FailingDisk()
-    parts = LogParts(tmp_path, disk=disk)
-    end = append(parts, bytes(3000))[1]
-    disk.is_full = True
-    with pytest.raises(StoreFullError):
-        append(parts, bytes(2000))
-    assert parts.log.max_offset == end
-    # A smaller message still fits the file, because no BLANK was written.
-    assert append(parts)[::2] == (end, 1)
-    disk.is_full = False
-    assert append(parts, bytes(2000))[0] == LOG_FILE_BYTES
-
-
-def test_the_lock_is_free_after_an_error(tmp_path):
-    disk = FailingDisk()
-    disk.is_full = True
-    parts = LogParts(tmp_path, disk=disk)
-    with pytest.raises(StoreFullError):
-        append(parts)
-    assert not parts.log.lock.locked()
-    assert parts.log.end.locked_since_ms == 0
 
 
 def test_a_sparse_file_is_written_page_by_page_after_probing(tmp_path):
@@ -280,12 +215,3 @@ def test_readers_get_a_window_that_ends_with_the_written_bytes(tmp_path: Path):
         assert parts.log.bytes_at(base + 1, 8) == (file.mapping, base, file.write_position, file)
         append(parts, bytes(LOG_FILE_BYTES - 200))
     assert parts.log.bytes_at(parts.log.max_offset + LOG_FILE_BYTES, 8) is None
-
-
-def test_the_log_tells_its_place(tmp_path: Path):
-    parts = LogParts(tmp_path)
-    assert (parts.log.min_offset, parts.log.max_offset) == (0, 0)
-    append(parts, b"abc")
-    assert bytes_at(parts.log.files, 88, 3) == b"abc"
-    assert parts.log.files.file_size == LOG_FILE_BYTES
-    assert isinstance(parts.files.files[0].array, np.ndarray)

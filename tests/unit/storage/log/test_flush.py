@@ -255,17 +255,6 @@ def test_a_put_without_a_thread_that_flushes_syncs_itself(tmp_path):
         assert parts.log.flushed_offset >= result.physical_offset + result.size
 
 
-def test_a_failed_background_sync_stops_the_writer_of_an_async_store(tmp_path):
-    parts = LogParts(tmp_path, disk=FailingDisk())
-    assert parts.writer.put(MESSAGE).status is PutMessageStatus.PUT_OK
-    parts.disk.fails_sync = {"*"}
-    parts.clock.now_ms += 10_000
-    with pytest.raises(FlushFailedError):
-        flush_turn(parts, parts.clock.now_ms)
-    with pytest.raises(FlushFailedError):
-        parts.writer.put(MESSAGE)
-
-
 def flush_turn(parts, now_ms):
     return parts.flusher.flush(parts.flusher.least_pages(now_ms))
 

@@ -194,16 +194,6 @@ def test_a_lost_page_in_a_queue_is_written_again(tmp_path: Path) -> None:
         assert_all_there(store)
 
 
-def test_a_deleted_index_is_made_anew(tmp_path: Path) -> None:
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
-    for path in (tmp_path / "index").iterdir():
-        path.unlink()
-    crashed(tmp_path)
-    with open_store(tmp_path, clock) as store:
-        assert_all_there(store)
-
-
 @pytest.mark.parametrize("content", [b"", b"\x7f" * 4096, bytes(4096), None])
 def test_a_broken_checkpoint_only_makes_recovery_go_back_further(
     content: bytes | None, tmp_path: Path
