@@ -90,7 +90,8 @@ def test_times_are_counted_by_the_second_only_where_the_first_records_are_near(t
             tmp_path / name, [put | {"store_ms": START_MS + one * step_ms} for one in range(900)]
         )
     widths = {
-        name: plan_report(tmp_path / name, tmp_path / "out").width_ms for name in ("short", "long")
+        name: plan_report(tmp_path / name, tmp_path / "out").common.width_ms
+        for name in ("short", "long")
     }
     assert widths == {"short": 1_000, "long": MINUTE_MS}
     for name in widths:

@@ -27,7 +27,7 @@ Law: a task holds a block of `BLOCK_BYTES` and a sketch. It yields the groups of
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -98,6 +98,12 @@ HALVES: Final = pa.schema({
 NOTES: Final = ("keys", "keysMissedAtMost", "tagsMissedAtMost", "namesCut", "withoutStoreTime")
 """Counts that belong to no table."""
 
+_OF_FILE: Final = {
+    "messages": "messages", "bytes": "bytes", "most": "end", "damagedRanges": "lostRanges",
+    "damagedBytes": "lostBytes", "waiting": "bytesRead", "overdue": "resyncs",
+}  # fmt: skip
+"""Measures of part ``files``, by what is seen of a split."""
+
 _PICKED: Final = (
     Column.SIZE, Column.QUEUE_ID, Column.QUEUE_OFFSET, Column.SYS_FLAG, Column.BORN_TIMESTAMP,
     Column.STORE_TIMESTAMP, Column.RECONSUME_TIMES, Column.BODY_SIZE, Column.DELAY_LEVEL,
@@ -120,50 +126,43 @@ class ReportTask(NamedTuple):
 
 
 class ReportPlan(NamedTuple):
-    """The plan of a report: CommitLog files by store, missing ones included, and the tasks."""
+    """CommitLog files by store, missing ones included; tasks, and what all have in common."""
 
     place: Path
     stores: list[tuple[StorePlace, list[Segment]]]
     tasks: list[ReportTask]
-    delivered: dict[str, dict[int, int] | None]
-    now_ms: int
-    width_ms: int
+    common: ReportTask
 
 
 def count_task(task: ReportTask) -> Iterator[Any]:
     """Yield the groups of a task, as rows of `SCHEMA`."""
     sketch = new_sketch()
-    seen: defaultdict[SplitTask, Counter[str]] = defaultdict(Counter)
     if task.halves is not None:
         yield from _open_halves(task, *task.halves)
     for broker, splits in groupby(task.splits, lambda split: split.store.broker_name):
         held: list[tuple[Numbers, Any]] = []
         held_bytes = 0
-        batches = ((split, *one) for split in splits for one in read_split(split, seen[split]))
-        for split, columns, found in batches:
-            yield _of_file(split, columns, found)
-            if not len(columns):
-                continue
-            # Turned while the batch is in the processor's cache; its buffer is not kept.
-            numbers = np.ascontiguousarray(columns.cols[:, _PICKED].T)
-            held.append((numbers, to_arrow(columns, ["topic", "tags", "keys"])))
-            held_bytes += sum(one.nbytes for one in held[-1])
-            if held_bytes >= BLOCK_BYTES:
-                yield from _groups(task, broker, held, sketch)
-                held, held_bytes = [], 0
+        for split in splits:
+            seen = Counter[str]()
+            of_file: dict[str, Any] = {"brokerName": broker, "name": split.segment.path}
+            for columns, found in read_split(split, seen):
+                if lost := _damage(split, columns, found, seen):
+                    yield pa.RecordBatch.from_pylist([of_file | row for row in lost], schema=ROWS)
+                if not len(columns):
+                    continue
+                # Turned while the batch is in the processor's cache; its buffer is not kept.
+                numbers = np.ascontiguousarray(columns.cols[:, _PICKED].T)
+                held.append((numbers, to_arrow(columns, ["topic", "tags", "keys"])))
+                held_bytes += sum(one.nbytes for one in held[-1])
+                if held_bytes >= BLOCK_BYTES:
+                    yield from _groups(task, broker, held, sketch)
+                    held, held_bytes = [], 0
+            row = of_file | {name: seen[key] for name, key in _OF_FILE.items()}
+            row |= {"part": "files", "number": split.segment.base}
+            yield pa.RecordBatch.from_pylist([row], schema=ROWS)
         if held:
             yield from _groups(task, broker, held, sketch)
-    for split, counts in seen.items():
-        row = {"waiting": counts["bytesRead"], "overdue": counts["resyncs"]}
-        yield pa.RecordBatch.from_pylist([_key_of_file(split) | row], schema=ROWS)
     yield from _sketch_rows(sketch)
-
-
-def _key_of_file(split: SplitTask) -> dict[str, Any]:
-    store, file = split.store, split.segment
-    return {
-        "part": "files", "brokerName": store.broker_name, "name": file.path, "number": file.base,
-    }  # fmt: skip
 
 
 def join_sketches(batches: Iterable[Any]) -> Iterator[Any]:
@@ -181,23 +180,19 @@ def _sketch_rows(sketch: Any) -> Iterator[Any]:
         yield pa.RecordBatch.from_pylist([row], schema=ROWS)
 
 
-def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage]) -> Any:
-    """Return the measures of a file from a batch, and a row for each damaged range."""
+def _damage(
+    split: SplitTask, columns: RecordColumns, found: list[FoundDamage], seen: Counter[str]
+) -> list[dict[str, Any]]:
+    """Return a row for each damaged range of a batch; add to what is `seen` of the file."""
     lost = [one for one, is_torn in found if not (is_torn and split.store.is_open)]
     base = split.segment.base
-    ends = [min(one.range.stop - base, split.segment.file_size) for one in lost]
+    ends = [seen["end"], *(min(one.range.stop - base, split.segment.file_size) for one in lost)]
     if len(columns):
         ends.append(int(columns.physical_offset[-1] + columns.size[-1]) - base)
-    rows: list[dict[str, Any]] = [
-        {
-            "messages": len(columns),
-            "bytes": int(columns.size.sum()),
-            "most": max(ends, default=0),
-            "damagedRanges": len(lost),
-            "damagedBytes": sum(one.range.size for one in lost),
-        }
-    ]
-    rows += [
+    seen["end"] = max(ends)
+    seen.update(messages=len(columns), bytes=int(columns.size.sum()), lostRanges=len(lost))
+    seen.update(lostBytes=sum(one.range.size for one in lost))
+    return [
         {
             "part": "damage",
             "number": one.range.start,
@@ -208,8 +203,6 @@ def _of_file(split: SplitTask, columns: RecordColumns, found: list[FoundDamage])
         }
         for one in lost
     ]
-    of_file = _key_of_file(split)
-    return pa.RecordBatch.from_pylist([of_file | row for row in rows], schema=ROWS)
 
 
 def bucket_lows(values: Numbers) -> Numbers:
@@ -259,16 +252,14 @@ def _groups(
     offsets = {"number": queue_id, "least": queue_offset, "most": queue_offset}
     queues = counted | {"bodyBytes": body_size} | offsets | stored_then
     yield from _count("queues", queues, broker=broker)
-    tags = _encoded("tags", texts["tags"].chunk(0))
-    yield from tags.notes
-    yield from _count("tags", counted | {"name": tags.names}, tags.chosen)
+    notes = Counter[str]()
+    tags, is_kept = _encoded("tags", texts["tags"].chunk(0), notes)
+    yield from _count("tags", counted | {"name": tags}, is_kept)
     lists = pc.split_pattern(texts["keys"].chunk(0), " ")
     names, key_topics = pc.list_flatten(lists), topic.take(pc.list_parent_indices(lists))
     is_key = pc.not_equal(names, "")
-    keys = _encoded("keys", names.filter(is_key))
-    yield from keys.notes
-    named = {"topic": key_topics.filter(is_key), "name": keys.names}
-    for groups in _count("keys", named, keys.chosen):
+    keys, is_kept = _encoded("keys", names.filter(is_key), notes)
+    for groups in _count("keys", {"topic": key_topics.filter(is_key), "name": keys}, is_kept):
         add_counts(sketch, groups)
     width = task.width_ms
     yield from _count("traffic", counted | {"number": store_ms // width * width}, is_timed)
@@ -286,7 +277,9 @@ def _groups(
         chosen = np.stack([queue_id + 1, queue_offset, store_ms, size])[:, is_scheduled]
         waiting = _waiting(task, task.delivered[broker], chosen)
         yield from _count("delays", waiting, broker=broker)
-    yield _notes(keys=len(keys.names), withoutStoreTime=len(size) - int(is_timed.sum()))
+    notes.update(keys=len(keys), withoutStoreTime=len(size) - int(is_timed.sum()))
+    rows = [{"part": "notes", "name": name, "messages": count} for name, count in notes.items()]
+    yield pa.RecordBatch.from_pylist(rows, schema=ROWS)
 
 
 def _count(
@@ -304,25 +297,18 @@ def _count(
     yield from pa.table(rest | given).select(ROWS.names).cast(ROWS).to_batches()
 
 
-class _Encoded(NamedTuple):
-    """Tags or keys with a number each, and which of them are counted."""
+def _encoded(part: str, names: Any, notes: Counter[str]) -> tuple[Any, Chosen]:
+    """Return tags or keys with a number each, and which of them are counted.
 
-    names: Any
-    chosen: Chosen
-    notes: list[Any]
-
-
-def _encoded(part: str, names: Any) -> _Encoded:
-    """Choose all tags or keys; of too many, those more frequent than the first one too many.
-
-    A name that comes again is then counted too low by no more, so the sum of that is the error.
+    That is all; of too many, those more frequent than the first one too many. A name that comes
+    again is then counted too low by no more, so the sum of that is the error.
     """
-    sizes, notes = pc.binary_length(names), []
+    sizes = pc.binary_length(names)
     if (pc.max(sizes).as_py() or 0) > NAME_MAX_BYTES:
         is_long = pc.fill_null(pc.greater(sizes, NAME_MAX_BYTES), fill_value=False)
         begun = pc.utf8_slice_codeunits(names, 0, NAME_MAX_BYTES // 4)
         names = pc.if_else(is_long, pc.binary_join_element_wise(begun, "…", ""), names)
-        notes.append(_notes(namesCut=pc.sum(is_long).as_py()))
+        notes["namesCut"] += pc.sum(is_long).as_py()
     encoded = names.dictionary_encode(null_encoding="encode")
     numbers = encoded.indices.to_numpy()
     messages = np.bincount(numbers)
@@ -330,8 +316,8 @@ def _encoded(part: str, names: Any) -> _Encoded:
     if len(messages) > NAME_CAPACITY:
         place = len(messages) - NAME_CAPACITY - 1
         most = int(np.partition(messages, place)[place])
-        notes.append(_notes(**{f"{part}MissedAtMost": most}))
-    return _Encoded(encoded, (messages > most)[numbers], notes)
+        notes[f"{part}MissedAtMost"] = most
+    return encoded, (messages > most)[numbers]
 
 
 def _waiting(task: ReportTask, delivered: dict[int, int] | None, rows: Numbers) -> dict[str, Any]:
@@ -375,8 +361,3 @@ def _open_halves(
 
 def _measured(values: Numbers) -> dict[str, Any]:
     return {"number": bucket_lows(values), "least": values, "most": values}
-
-
-def _notes(**counts: int) -> Any:
-    rows = [{"part": "notes", "name": name, "messages": count} for name, count in counts.items()]
-    return pa.RecordBatch.from_pylist(rows, schema=ROWS)

@@ -136,13 +136,13 @@ def plan_report(
     delays_ms = parse_delay_levels((config or StoreConfig()).message_delay_level)
     delivered = {place.broker_name: _delivered(place) for place in places}
     width_ms = _width_ms(stores)
-    empty = partial_groups.ReportTask((), width_ms, now_ms, delays_ms, delivered)
-    tasks = [empty._replace(splits=splits) for splits in plan_log(options)]
+    common = partial_groups.ReportTask((), width_ms, now_ms, delays_ms, delivered)
+    tasks = [common._replace(splits=splits) for splits in plan_log(options)]
     skipping = replace(options, damage="skip")
     with contextlib.suppress(FormatError):  # a table that an audit names
         found = plan_transactions(skipping)
-        tasks += [empty._replace(halves=(halves, skipping)) for halves in found]
-    return ReportPlan(out, stores, tasks, delivered, now_ms, width_ms)
+        tasks += [common._replace(halves=(halves, skipping)) for halves in found]
+    return ReportPlan(out, stores, tasks, common)
 
 
 def _checked_place(out: str, stores: list[StorePlace]) -> Path:

@@ -86,12 +86,11 @@ def findings_of(plan: ReportPlan, engine: DuckDBPyConnection) -> Row:
     summary |= {row["name"]: row["rows"] for row in ask(" UNION ALL ".join(counts))}
     cards = ask(report_tables.QUEUES_OF_TOPICS, topics=SHOWN["cards"], queues=SHOWN["queueBars"])
     found["cardQueues"] = [list(rows) for _, rows in groupby(cards, lambda row: row["place"])]
-    found["traffic"] = _traffic(plan.width_ms, ask) if summary["timed"] else None
+    found["traffic"] = _traffic(plan.common.width_ms, ask) if summary["timed"] else None
     found["sizes"] = _powers(ask(report_tables.SIZES))
     measured = ask(report_tables.LATENCIES)
     by_way = {way: [row for row in measured if row["way"] == way] for way in WAYS}
     found["latencies"] = {way: _powers(rows) for way, rows in by_way.items() if rows}
-    found["retryTimes"] = ask(report_tables.RETRY_TIMES)
     found["groups"] = ask(report_tables.GROUPS, rows=SHOWN["groups"])
     found["files"] = ask(report_tables.FILES, rows=SHOWN["files"])
     for row in found["topics"]:
@@ -120,13 +119,12 @@ def _summary(plan: ReportPlan, ask: Ask) -> Row:
     summary |= {"bodySize": of_all.get("sizes", none), "latency": of_all.get("latencies", none)}
     notes = ask(report_tables.NOTES)
     summary |= dict.fromkeys(NOTES, 0) | {row["name"]: row["messages"] for row in notes}
-    summary |= {"reportedMs": plan.now_ms, "nameMaxBytes": NAME_MAX_BYTES}
+    summary |= {"reportedMs": plan.common.now_ms, "nameMaxBytes": NAME_MAX_BYTES}
     summary["stores"] = [
         {
             "brokerName": place.broker_name,
             "location": place.location,
-            "isOpen": place.is_open,
-            "hasDelayOffsets": plan.delivered[place.broker_name] is not None,
+            "hasDelayOffsets": plan.common.delivered[place.broker_name] is not None,
             "scrub": _scrub(place),
         }
         for place, _ in plan.stores
@@ -261,11 +259,10 @@ def power_bars(powers: Sequence[dict[str, Any]], text_of: TextOf, most_labels: i
     return bars
 
 
-def count_bars(rows: Sequence[dict[str, Any]], name: str, label: str = "") -> list[Bar]:
-    """Return a bar for each row, called as patterns such as ``queue {queueId}`` say."""
+def queue_bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
+    """Return a bar for each queue."""
     return [
-        Bar(row["messages"], name.format(**row), count_text(row["messages"]), label.format(**row))
-        for row in rows
+        Bar(row["messages"], f"queue {row['queueId']}", count_text(row["messages"])) for row in rows
     ]
 
 
@@ -343,7 +340,7 @@ FILTERS: Final = {
 
 def report_page(findings: Row) -> str:
     """Return the page as HTML."""
-    charts = {one.__name__: one for one in (bar_chart, time_bars, power_bars, count_bars)}
+    charts = {one.__name__: one for one in (bar_chart, time_bars, power_bars, queue_bars)}
     cells = report_tables.MAP_CELLS
     return _template().render(findings, shown=SHOWN, cells=cells, words=FILTERS, **charts)
 

@@ -142,14 +142,6 @@ SIZES: Final = "SELECT bucketBytes AS bucket, sum(messages) AS messages FROM siz
 LATENCIES: Final = """
 SELECT way, bucketMs AS bucket, sum(messages) AS messages FROM latencies GROUP BY 1, 2"""
 
-RETRY_TIMES: Final = """
-WITH counted AS (
-  SELECT reconsumeTimes AS times, sum(messages) AS messages FROM retries
-  WHERE kind = 'retry' GROUP BY 1)
-SELECT times, coalesce(messages, 0) AS messages
-FROM (SELECT unnest(range(min(times), max(times) + 1)) AS times FROM counted)
-LEFT JOIN counted USING (times) ORDER BY times"""
-
 GROUPS: Final = """
 SELECT consumerGroup, coalesce(sum(messages) FILTER (kind = 'retry'), 0) AS retries,
   coalesce(sum(messages) FILTER (kind = 'dead letter'), 0) AS deadLetters,
