@@ -20,7 +20,7 @@ from rocketstore.rules.batch_entries import inner_place
 from rocketstore.rules.inner_messages import OF_THE_RECORD, whole_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from pyarrow import RecordBatch
 
@@ -57,7 +57,15 @@ def inner_messages(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
             for values in _messages_of(*(held.column(name)[row].as_py() for name in _NEEDED))
         )
         while some := list(islice(found, _ROWS_AT_ONCE)):
-            yield _rows_of(held, *zip(*some, strict=True))
+            rows, own = zip(*some, strict=True)
+            repeated = held.take(pa.array(rows))
+            columns = [
+                pa.array([one[field.name] for one in own], field.type)
+                if field.name in own[0]
+                else repeated.column(field.name)
+                for field in held.schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=held.schema)
 
 
 def _messages_of(
@@ -78,15 +86,3 @@ def _messages_of(
             "keys": split_keys(own.get("KEYS", "")),
             "uniqKey": own.get("UNIQ_KEY"),
         }
-
-
-def _rows_of(held: RecordBatch, rows: Sequence[int], own: Sequence[dict[str, Any]]) -> RecordBatch:
-    repeated = held.take(pa.array(rows))
-    columns = [
-        pa.array([one[field.name] for one in own], field.type)
-        if field.name in own[0]
-        else repeated.column(field.name)
-        for field in held.schema
-    ]
-    made: RecordBatch = pa.RecordBatch.from_arrays(columns, schema=held.schema)
-    return made

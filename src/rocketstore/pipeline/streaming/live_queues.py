@@ -14,6 +14,7 @@ what has come, and not what queues there are.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import replace
 from functools import cached_property
@@ -176,17 +177,14 @@ class LiveQueues(LiveLog):
     def cut(self, begin: Place, goal: Place, limits: BatchLimits) -> tuple[Place, int, int]:
         """Return the place after the last row that fits; of much to be read, at a file's end."""
         start, stop = begin.offset, goal.offset
-        if not self._is_told(start, stop):
+        is_told = False
+        with contextlib.suppress(ScanNeeded):
+            # Without a look at each entry.
+            is_told = stop - start > LONG_BYTES and bool(self._believed(start, stop))
+        if not is_told:
             ends = (one.base + one.file_size for one in self.over(start, stop))
             goal = next((Place(one) for one in ends if start + CUT_BYTES <= one < stop), goal)
         return super().cut(begin, goal, limits)
-
-    def _is_told(self, start: int, stop: int) -> bool:
-        """Whether entries tell what a long stretch has, without a look at each of them."""
-        try:
-            return bool(stop - start > LONG_BYTES and self._believed(start, stop))
-        except ScanNeeded:
-            return False
 
     def ranges(self, begin: Place, goal: Place) -> Iterable[ByteRange]:
         """Return the stretches of a batch that can have rows."""
@@ -243,13 +241,9 @@ class LiveQueues(LiveLog):
             for number in {first - 1, first, last - 1, last}:
                 if not queue.first_offset <= number < queue.max_offset:
                     continue
-                at, entry = (
-                    record_start(self.store, self.segments, queue, number),
-                    queue.entry(number),
-                )
-                is_expired = (
-                    entry is not None and entry.is_message and entry.physical_offset < self.start
-                )
+                entry = queue.entry(number)
+                is_expired = entry and entry.is_message and entry.physical_offset < self.start
+                at = record_start(self.store, self.segments, queue, number)
                 if at is None and not is_expired:
                     raise ScanNeeded(f"entry {number} of queue {queue.key} leads to no such record")
             found.append((queue, first, last))
