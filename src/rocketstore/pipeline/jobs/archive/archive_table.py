@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import uuid
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,7 +41,7 @@ from rocketstore.pipeline.files import (
     sync_path,
 )
 from rocketstore.pipeline.jobs.archive.archive_place import TableKind, open_tables
-from rocketstore.units import MiB
+from rocketstore.units import MiB, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -276,7 +275,7 @@ class Archive:
 
         table = self.messages if name == MESSAGES else self.extents
         transactions = [Transaction(mark, version) for mark, version in marks.items()]
-        now_ms, days = time.time_ns() // 1_000_000, table.metadata().partition_columns
+        now_ms, days = system_clock_ms(), table.metadata().partition_columns
         added: list[Any] = [
             AddAction(
                 one.path,

@@ -11,7 +11,6 @@ Law: what the driver holds grows with the number of files, not with that of reco
 from __future__ import annotations
 
 import shutil
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -44,6 +43,7 @@ from rocketstore.pipeline.jobs.restore.restore_task import (
     moment,
     write_task,
 )
+from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,8 +155,10 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         queues = None
         if written and not log_only:
             queues = make_queues(spark, place, config or StoreConfig()).queue_count
-            last_ms = max(row["last_ms"] for row in written.values())
-            put(place, CHECKPOINT_FILE_NAME, _checkpoint(last_ms))
+            # Of a store that is completely on the disk, up to its last message.
+            last_ms = min(max(row["last_ms"] for row in written.values()), system_clock_ms())
+            times = Checkpoint(last_ms, last_ms, last_ms)
+            put(place, CHECKPOINT_FILE_NAME, encode_checkpoint(times))
         if not is_remote(place):
             shutil.rmtree(Path(place, ATTEMPTS))
     return RestoreResult(
@@ -184,12 +186,6 @@ def _missing_bytes(archive: str, broker: str, lost: list[dict[str, int]]) -> Arc
         "that are there to a new log (topics or times), or zeros in place of what is gone "
         "(allow_gaps=True, --allow-gaps); nothing was restored",
     )
-
-
-def _checkpoint(last_ms: int) -> bytes:
-    """Return the checkpoint of a store that is completely on the disk, up to its last message."""
-    known_ms = min(last_ms, time.time_ns() // 1_000_000)
-    return encode_checkpoint(Checkpoint(known_ms, known_ms, known_ms))
 
 
 def _chosen_broker(archive: Archive, broker: str | None) -> str:
