@@ -357,9 +357,10 @@ def refuse_unknown(stores: Sequence[StorePlace], topics: Mapping[str, str]) -> N
         )
 
 
-def check_brokers(key: str, places: Iterable[QueuePlace | None], known: Iterable[str]) -> None:
-    """Refuse places that an option gives for a store that is not known."""
-    for name in sorted({place.broker for place in places if place} - {ANY_BROKER, *known}):
+def check_brokers(key: str, given: Iterable[QueuePlace | str | None], known: Iterable[str]) -> None:
+    """Refuse places, or whole logs, that an option gives for a store that is not known."""
+    named = {one if isinstance(one, str) else one.broker for one in given if one}
+    for name in sorted(named - {ANY_BROKER, *known}):
         hint = f"the stores are {', '.join(sorted(known))}"
         raise ConfigError(f"option {key} names store {name!r}", key=key, value=name, hint=hint)
 

@@ -120,8 +120,8 @@ def test_queues_are_given_offsets_and_logs_physical_ones():
     of_logs = parse(startingOffsets='{"broker-a":4711,"b":-2}')
     assert of_logs.starts == {
         None: EARLIEST,
-        QueuePlace("", "broker-a", -1): 4711,
-        QueuePlace("", "b", -1): EARLIEST,
+        "broker-a": 4711,
+        "b": EARLIEST,
     }
 
 
@@ -182,7 +182,7 @@ def test_times_are_given_to_queues_and_to_logs():
     assert of_queues.start_times_ms == {QueuePlace("t", "", 0): 5, QueuePlace("t", "b", 1): 7}
     assert of_queues.starts == {None: EARLIEST}
     of_logs = parse(startingOffsetsByTimestamp='{"broker-a":5}')
-    assert of_logs.start_times_ms == {QueuePlace("", "broker-a", -1): 5}
+    assert of_logs.start_times_ms == {"broker-a": 5}
     assert "not chosen" in str(refused(subscribe="t", startingOffsetsByTimestamp='{"u":{"0":5}}'))
 
 

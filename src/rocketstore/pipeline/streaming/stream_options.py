@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 LOG: Final = "log"
 QUEUES: Final = "queues"
 VERSIONS: Final = {LOG: 1, QUEUES: 2}  # of an offset; the first one of queues had a place of each
-WHOLE_LOG: Final = QueueKey("", -1)  # a store's log where options name queues
 
 _FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribePattern or assign)"}
 _BY_TIME: Final = "startingOffsetsByTimestamp"
@@ -44,7 +43,7 @@ _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1"
 
 _MOST_HINT: Final = 2000  # characters of startingOffsets that an error repeats
 
-Starts = dict[QueuePlace | None, int]
+Starts = dict[QueuePlace | str | None, int]
 
 
 class Place(NamedTuple):
@@ -161,8 +160,8 @@ UNLIMITED: Final = BatchLimits()
 class StreamOptions:
     """What a stream was asked for: of `read` everything but a start or an end.
 
-    Queues, or logs (as `WHOLE_LOG`), begin at the first record since one of `start_times_ms`, or at
-    the end unless they `must_have_time`, else where `starts` says; None names all of them.
+    Queues, or logs (by store), begin at the first record since one of `start_times_ms`, or at the
+    end unless they `must_have_time`, else where `starts` says; None names all of them.
     """
 
     read: options.ReadOptions
@@ -178,12 +177,6 @@ class StreamOptions:
         chosen = read.topic_pattern or ",".join(topics)
         what = f"queues of {chosen}" if read.has_topic_choice else "the whole log"
         return f"{what} in {', '.join(read.locations)}"
-
-
-def place_of_log(named: Starts, broker: str) -> int | None:
-    """Return the number that is given to the log of a store, or to all that a stream follows."""
-    own = QueuePlace(WHOLE_LOG.topic, broker, WHOLE_LOG.queue_id)
-    return named.get(own, named.get(None))
 
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
@@ -260,4 +253,4 @@ def _numbers(values: GivenOptions, read: options.ReadOptions, name: str) -> Star
     given = options.decoded(name, values[name], dict[str, int], what, hint)
     if any(number < least for number in given.values()):
         raise values.refused(name, what, hint)
-    return {QueuePlace(WHOLE_LOG.topic, name, WHOLE_LOG.queue_id): n for name, n in given.items()}
+    return dict(given.items())

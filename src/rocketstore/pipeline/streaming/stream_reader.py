@@ -281,7 +281,9 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
 
     def _first_place(self, log: LiveLog) -> Place:
         options, broker = self.stream_options, log.store.broker_name
-        since_ms = stream_options.place_of_log(options.start_times_ms, broker)
+        asked, since_ms = (
+            one.get(broker, one.get(None)) for one in (options.starts, options.start_times_ms)
+        )
         named = any((*options.starts, *options.start_times_ms))  # beside None, which names all
         if isinstance(log, LiveQueues) and named:
             return log.first_place(options, self.losses)
@@ -290,7 +292,6 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             if offset is None and options.must_have_time:
                 raise nothing_since(log, since_ms)
             return log.end if offset is None else Place(offset)
-        asked = stream_options.place_of_log(options.starts, broker)
         if asked == EARLIEST:
             return Place(log.start)
         if asked is None or asked == LATEST:
