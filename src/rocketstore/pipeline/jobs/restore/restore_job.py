@@ -157,8 +157,7 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
             queues = make_queues(spark, place, config or StoreConfig()).queue_count
             # Of a store that is completely on the disk, up to its last message.
             last_ms = min(max(row["last_ms"] for row in written.values()), system_clock_ms())
-            times = Checkpoint(last_ms, last_ms, last_ms)
-            put(place, CHECKPOINT_FILE_NAME, encode_checkpoint(times))
+            put(place, CHECKPOINT_FILE_NAME, encode_checkpoint(Checkpoint(*[last_ms] * 3)))
         if not is_remote(place):
             shutil.rmtree(Path(place, ATTEMPTS))
     return RestoreResult(
