@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.cli.demo import consume_half
+from rocketstore.cli.demo import consume_half, flight_message, flights_file, read_flights
 from rocketstore.cli.demo_pipeline import run_jobs
-from rocketstore.cli.flights import flight_message, flights_file, read_flights
 
 pytestmark = [pytest.mark.spark]
 

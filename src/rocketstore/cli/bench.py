@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings, must_exist
+from rocketstore.cli.options import (
+    DEFAULTS,
+    CommandOptions,
+    StoreArgument,
+    StoreSettings,
+    must_exist,
+)
 from rocketstore.cli.output import print_object
 from rocketstore.errors import StoreError
 
@@ -48,15 +54,10 @@ class Workload:
 
 
 @app.command
-def put(
-    *,
-    workload: Workload | None = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def put(*, workload: Workload | None = None, options: CommandOptions = DEFAULTS) -> None:
     """Put messages one by one, from one thread."""
     work = workload or Workload()
-    with _temporary_store(work.directory, settings) as store:
+    with _temporary_store(work.directory, options) as store:
         took, latencies = _fill(store, work)
     latencies.sort()
     count = work.messages
@@ -69,20 +70,15 @@ def put(
             "p99Micros": round(latencies[count * 99 // 100] / 1000, 1),
             "maxMicros": round(latencies[-1] / 1000, 1),
         },
-        output,
+        options.output,
     )
 
 
 @app.command
-def get(
-    *,
-    workload: Workload | None = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def get(*, workload: Workload | None = None, options: CommandOptions = DEFAULTS) -> None:
     """Read pages of 32 raw records from a store just written."""
     work = workload or Workload()
-    with _temporary_store(work.directory, settings) as store:
+    with _temporary_store(work.directory, options) as store:
         _fill(store, work)
         store.wait_dispatched()
         started = time.perf_counter()
@@ -103,24 +99,18 @@ def get(
             "messagesPerSecond": round(count / took),
             "megabytesPerSecond": round(size / took / 1e6),
         },
-        output,
+        options.output,
     )
 
 
 @app.command
-def scan(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def scan(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> None:
     """Scan a store's CommitLog with checksums, twice: the second time its files are in memory."""
     from rocketstore.cli.log_scan import LogScan
 
     rates = []
     for _ in range(2):
-        log = LogScan(store, (settings or StoreSettings()).load(store), None, None)
+        log = LogScan(store, options.load(store), None, None)
         started = time.perf_counter()
         records, size = log.count()
         rates.append(size / (time.perf_counter() - started) / 1e9)
@@ -132,12 +122,12 @@ def scan(
             "firstGigabytesPerSecond": round(rates[0], 2),
             "secondGigabytesPerSecond": round(rates[1], 2),
         },
-        output,
+        options.output,
     )
 
 
 @contextmanager
-def _temporary_store(directory: Path | None, settings: StoreSettings | None) -> Iterator[BaseStore]:
+def _temporary_store(directory: Path | None, settings: StoreSettings) -> Iterator[BaseStore]:
     from rocketstore.cli.writing import open_for_writing
 
     if directory is not None:

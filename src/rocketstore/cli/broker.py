@@ -11,7 +11,7 @@ import msgspec
 
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BROKER_KEYS, BrokerSettings
-from rocketstore.cli.options import StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, StoreArgument, StoreSettings
 from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.cli.wording import complain, print_on_stderr
 from rocketstore.config import sources
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _OF_4_9: Final = sources.BROKER_KEYS | sources.KEYS_WITHOUT_EFFECT
 
 
-def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | None = None) -> None:
+def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings = DEFAULTS) -> None:
     """Run a broker for clients of RocketMQ; Ctrl-C or SIGTERM ends it.
 
     It prints where it listens, then "ready" on its standard error, where it also logs its start and
@@ -41,7 +41,7 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings | N
         An unchanged broker.conf of 4.9, and single keys; see `config show`.
     """
     logging.getLogger("rocketstore.broker").setLevel(logging.INFO)
-    given = settings or StoreSettings()
+    given = settings
     loaded = given.load_with_origins(BROKER_KEYS)
     properties = {} if given.config is None else load_broker_conf(given.config)
     own = _own_settings(given, properties)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from rocketstore.cli.options import OutputOption, StoreSettings
+from rocketstore.cli.options import DEFAULTS, CommandOptions
 from rocketstore.cli.output import print_rows
 
 app = App(name="config", help="Settings.")
 
 
 @app.command
-def show(
-    *,
-    origin: bool = False,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def show(*, origin: bool = False, options: CommandOptions = DEFAULTS) -> None:
     """Print every setting and its value.
 
     Parameters
@@ -26,13 +21,13 @@ def show(
     """
     import msgspec
 
-    loaded = (settings or StoreSettings()).load_with_origins()
+    loaded = options.load_with_origins()
     values = msgspec.to_builtins(loaded.config)
     print_rows(
         (
             {"key": key, "value": values[key]} | ({"origin": str(source)} if origin else {})
             for key, source in loaded.origins.items()
         ),
-        output,
+        options.output,
         columns=("key", "value", "origin") if origin else ("key", "value"),
     )

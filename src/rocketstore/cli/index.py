@@ -7,7 +7,7 @@ from typing import Any
 
 from cyclopts import App
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
 from rocketstore.cli.wording import local_time
 
@@ -15,17 +15,9 @@ app = App(name="index", help="Index files: which message carries which key.")
 
 
 @app.command(name="list")
-def list_files(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def list_files(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> None:
     """Print every index file with its header."""
-    from rocketstore.cli.reading import open_for_reading
-
-    with open_for_reading(store, settings) as reader:
+    with options.open(store) as reader:
         rows: Iterable[dict[str, Any]] = (
             {
                 "file": name,
@@ -38,7 +30,7 @@ def list_files(
             }
             for name, header in reader.index_files()
         )
-        if output == "table":
+        if options.output == "table":
             rows = (
                 {
                     "file": row["file"],
@@ -48,17 +40,11 @@ def list_files(
                 }
                 for row in rows
             )
-        print_rows(rows, output, columns=("file", "items", "begin", "end"))
+        print_rows(rows, options.output, columns=("file", "items", "begin", "end"))
 
 
 @app.command
-def rebuild(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> int:
+def rebuild(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> int:
     """Make the index again from the CommitLog of a store that no process writes.
 
     The old index is kept in repair/ inside the store; other faults are repaired too.
@@ -66,5 +52,5 @@ def rebuild(
     from rocketstore.audit.repair import rebuild_store
     from rocketstore.cli.findings import print_repair
 
-    config = (settings or StoreSettings()).load(store)
-    return print_repair(rebuild_store(store, config, what="index"), output)
+    config = options.load(store)
+    return print_repair(rebuild_store(store, config, what="index"), options.output)

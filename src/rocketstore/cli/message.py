@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
 from rocketstore.cli.options import (
+    DEFAULTS,
     BeginOption,
     BodyOption,
+    CommandOptions,
     EndOption,
     MaxOption,
     OutputOption,
@@ -18,15 +21,17 @@ from rocketstore.cli.options import (
     StoreSettings,
     TopicOption,
 )
-from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.output import cell_text, fit, print_object, print_rows, terminal_width
 from rocketstore.cli.wording import complain
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from rocketstore.cli.options import Output
     from rocketstore.format.stored_message import StoredMessage
+    from rocketstore.storage.read_only import ReadOnlyStore
 
 app = App(name="message", help="Read messages of a store.")
 
@@ -37,6 +42,13 @@ MESSAGE_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "body")
 
 _MOST_COUNTED = 10_000
 """Messages of a key that are counted to say how many there are."""
+
+POLL_INTERVAL_S: Final = 0.1
+_TURNS_PER_LISTING: Final = 5
+"""Looks at the queues between two listings of their directory, which may have thousands."""
+
+_LONGEST_BODY: Final = 4096
+"""Characters of a body that a line shows where no terminal says less."""
 
 
 @app.command
@@ -52,8 +64,7 @@ def get(
     max_: Annotated[int, MaxOption] = 32,
     tags: str | None = None,
     body: BodyOption = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> None:
     """Print messages of one queue, from a queue offset or a time on.
 
@@ -71,11 +82,11 @@ def get(
         Tag expression, for example ``created || paid``.
     """
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.reading import open_for_reading, queues_of, say_shown
+    from rocketstore.cli.reading import queues_of, say_shown
     from rocketstore.storage.reading.reader import messages_of
 
-    with open_for_reading(store, settings) as reader:
-        queues_of(reader, topic, queue, output)
+    with options.open(store) as reader:
+        queues_of(reader, topic, queue, options.output)
         start = max(offset, reader.min_offset(topic, queue))
         stop = reader.max_offset(topic, queue)
         if begin is not None:
@@ -93,8 +104,8 @@ def get(
                 last = message.queue_offset
                 yield message
 
-        rows = (show_body(message.to_dict(), body, output) for message in messages())
-        count = print_rows(rows, output, columns=MESSAGE_COLUMNS)
+        rows = (show_body(message.to_dict(), body, options.output) for message in messages())
+        count = print_rows(rows, options.output, columns=MESSAGE_COLUMNS)
     if count == max_:
         left = max(stop - last - 1, 0)
         if tags is None:
@@ -123,8 +134,7 @@ def find(
     end: EndOption = None,
     max_: Annotated[int | None, MaxOption] = None,
     body: BodyOption = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> None:
     """Print messages that carry a key (one of KEYS, or UNIQ_KEY), newest first.
 
@@ -138,10 +148,10 @@ def find(
         Most messages to print; unset: 64, the setting maxMsgsNumBatch.
     """
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.reading import open_for_reading, queues_of, say_shown
+    from rocketstore.cli.reading import queues_of, say_shown
 
-    with open_for_reading(store, settings) as reader:
-        queues_of(reader, topic, None, output)
+    with options.open(store) as reader:
+        queues_of(reader, topic, None, options.output)
         limit = reader.config.max_msgs_num_batch if max_ is None else max_
 
         def found(most: int) -> list[StoredMessage]:
@@ -150,8 +160,8 @@ def find(
             return reader.find(topic, key, begin_ms=begin or 0, end_ms=last, max_messages=most)
 
         messages = found(limit)
-        rows = (show_body(message.to_dict(), body, output) for message in messages)
-        print_rows(rows, output, columns=("queueId", *MESSAGE_COLUMNS))
+        rows = (show_body(message.to_dict(), body, options.output) for message in messages)
+        print_rows(rows, options.output, columns=("queueId", *MESSAGE_COLUMNS))
         if not messages:
             complain(f"no message of {topic} carries the key {key}")
         elif len(messages) == limit:
@@ -167,12 +177,11 @@ def by_id(
     /,
     *,
     body: BodyOption = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> None:
     """Print the message that an id names, with all its fields."""
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.reading import not_found, open_for_reading
+    from rocketstore.cli.reading import not_found
     from rocketstore.format.host import decode_message_id
 
     message_id = "".join(message_id.split())  # pasted from a table, or broken over lines
@@ -185,15 +194,15 @@ def by_id(
     except FormatError as error:
         # A mistyped id is an error of usage, not damage in a store.
         raise ConfigError(str(error), value=message_id, hint=hint) from error
-    with open_for_reading(store, settings) as reader:
+    with options.open(store) as reader:
         message = reader.by_id(message_id)
     if message is None:
-        raise not_found(f"{store} has no message {message_id}", hint, output)
-    row = show_body(message.to_dict(), body, output)
-    if output == "table":
-        print_object(row, output)
+        raise not_found(f"{store} has no message {message_id}", hint, options.output)
+    row = show_body(message.to_dict(), body, options.output)
+    if options.output == "table":
+        print_object(row, options.output)
     else:
-        print_rows([row], output, columns=())
+        print_rows([row], options.output, columns=())
 
 
 @app.command
@@ -207,7 +216,7 @@ def tail(
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=())] = False,
     tags: str | None = None,
     body: BodyOption = None,
-    settings: StoreSettings | None = None,
+    settings: StoreSettings = DEFAULTS,
     output: OutputOption = "table",
 ) -> int:
     """Print the last messages of a topic, and with --follow each new one as it comes.
@@ -232,12 +241,11 @@ def tail(
         How to print; with --follow table or jsonl.
     """
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.following import last_messages, new_messages, print_line
-    from rocketstore.cli.reading import open_for_reading, queues_of
+    from rocketstore.cli.reading import queues_of
 
     if follow and output == "json":
         raise ConfigError("--follow never comes to the end of a JSON array", hint="-o jsonl")
-    with open_for_reading(store, settings) as reader:
+    with settings.open(store) as reader:
         queues_of(reader, topic, queue, output)
         messages, ends = last_messages(reader, topic, queue, max_, tags)
         if not follow and output == "json":
@@ -252,3 +260,68 @@ def tail(
         except KeyboardInterrupt:  # the way to end it
             return EXIT_INTERRUPTED
     return 0
+
+
+def last_messages(
+    reader: ReadOnlyStore, topic: str, queue_id: int | None, count: int, tags: str | None
+) -> tuple[list[StoredMessage], dict[int, int]]:
+    """Return the last messages by store time, and the offset at which each queue continues.
+
+    With `tags` those of the last `count` messages of each queue that match.
+    """
+    from rocketstore.storage.reading.reader import messages_of
+
+    messages: list[StoredMessage] = []
+    ends: dict[int, int] = {}
+    for key in _queue_ids(reader, topic, queue_id):
+        end = ends[key] = reader.max_offset(topic, key)
+        start = max(end - count, reader.min_offset(topic, key))
+        found = itertools.islice(messages_of(reader, QueueKey(topic, key), start, tags), count)
+        messages += [message for message in found if message.queue_offset < end]
+    messages.sort(key=lambda one: (one.store_timestamp_ms, one.physical_offset))
+    return messages[max(len(messages) - count, 0) :], ends
+
+
+def new_messages(
+    reader: ReadOnlyStore,
+    topic: str,
+    queue_id: int | None,
+    ends: dict[int, int],
+    tags: str | None,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[StoredMessage]:
+    """Yield messages as they come, for ever; queues that are new too."""
+    for turn in itertools.count():
+        is_idle = True
+        if turn % _TURNS_PER_LISTING == 0:
+            queue_ids = _queue_ids(reader, topic, queue_id)
+        for key in queue_ids:
+            offset = ends.get(key, 0)
+            page = reader.get(topic, key, offset, 32, tags)
+            yield from page.messages
+            ends[key] = page.next_offset
+            is_idle &= page.next_offset == offset
+        if is_idle:
+            sleep(POLL_INTERVAL_S)
+
+
+def print_line(row: dict[str, Any], output: Output) -> None:
+    """Print one message at once, as a line."""
+    import msgspec
+
+    if output != "table":
+        print(msgspec.json.encode(row).decode(), flush=True)
+        return
+    row["body"] = row["body"][:_LONGEST_BODY]
+    names = ("storeTimestamp", "queueId", "queueOffset", "tags", "keys", "body")
+    at, queue, offset, tags, keys, body = (cell_text(name, row[name]) for name in names)
+    line = f"{at} {queue}/{offset} {tags} {keys} {body}".rstrip()
+    width = terminal_width()
+    print(line if width is None else fit(line, width), flush=True)
+
+
+def _queue_ids(reader: ReadOnlyStore, topic: str, queue_id: int | None) -> list[int]:
+    if queue_id is not None:
+        return [queue_id]
+    return [key.queue_id for key in reader.queues() if key.topic == topic]

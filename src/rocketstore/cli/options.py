@@ -1,21 +1,28 @@
-"""Options that several commands share."""
+"""Options that several commands share.
+
+Law: a range of time begins with ``--begin``, which it includes, and ends before ``--end``.
+"""
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter, validators
 
 from rocketstore.cli.wording import complain
-from rocketstore.errors import StoreError
+from rocketstore.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
+    from rocketstore.storage.read_only import ReadOnlyStore
 
 Output = Literal["table", "json", "jsonl"]
 """How results are printed: a table for people, a JSON array or JSON lines for programs."""
@@ -56,9 +63,51 @@ ArchiveLocation = Annotated[
 ]
 
 
-def _time_of(_type: Any, tokens: Sequence[Any]) -> int:
-    from rocketstore.cli.moments import parse_time
+_AGO: Final = re.compile(r"-(\d{1,9})(ms|s|m|h|d|w)")
+_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000,
+                   "w": 604_800_000}  # fmt: skip
+_EARLIEST_MS: Final = 10**11
+"""A smaller number (before March 1973) cannot be a store's time: it is an offset or seconds."""
 
+
+def parse_time(text: str, now_ms: int | None = None) -> int:
+    """Return milliseconds since 1970.
+
+    Parameters
+    ----------
+    text
+        Milliseconds since 1970; a date or time of ISO 8601, in the zone of this machine if it names
+        none; or how long ago: ``-90s``, ``-2h``, ``-7d``.
+    now_ms
+        What "ago" counts from; None takes the clock.
+
+    Raises
+    ------
+    ConfigError
+        It is not one of them.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
+    is_number = text.isascii() and text.isdecimal()
+    if is_number and (int(text) == 0 or int(text) >= _EARLIEST_MS):
+        return int(text)
+    try:
+        # Eight digits alone are a date; datetime would read longer numbers as times, too.
+        if not is_number or len(text) == 8:
+            return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    raise ConfigError(
+        f"{text!r} is not a time",
+        value=text,
+        hint="give milliseconds since 1970, a time such as 2026-11-21T10:00:00+01:00, or how "
+        "long ago, such as -90s, -2h or -7d",
+    )
+
+
+def _time_of(_type: Any, tokens: Sequence[Any]) -> int:
     return parse_time(tokens[0].value)
 
 
@@ -134,6 +183,12 @@ class StoreSettings:
             must_exist(store, hint="name the one that holds commitlog, consumequeue and index")
         return config
 
+    def open(self, store: Path) -> ReadOnlyStore:
+        """Open a store to read, beside any writer: without a lock, and without changing a byte."""
+        from rocketstore.storage.read_only import ReadOnlyStore
+
+        return ReadOnlyStore.open(store, self.load(store))
+
     def load_with_origins(self, others: Collection[str] = ()) -> LoadedConfig:
         """Return the settings and the source of each; warnings go to stderr.
 
@@ -147,3 +202,15 @@ class StoreSettings:
         for warning in loaded.warnings:
             complain(warning)
         return loaded
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class CommandOptions(StoreSettings):
+    """What nearly every command takes: settings, and how its result is printed."""
+
+    output: OutputOption = "table"
+
+
+DEFAULTS: Final = CommandOptions()
+"""Of a command that is given none of them."""

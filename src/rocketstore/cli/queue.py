@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from rocketstore.cli.options import (
+    DEFAULTS,
+    CommandOptions,
     MaxOption,
-    OutputOption,
     QueueOption,
     StoreArgument,
-    StoreSettings,
     TopicOption,
 )
 from rocketstore.cli.output import print_rows
@@ -23,17 +23,9 @@ app = App(name="queue", help="ConsumeQueues: what consumers read through.")
 
 
 @app.command(name="list")
-def list_queues(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def list_queues(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> None:
     """Print every queue with its minimum and maximum offset."""
-    from rocketstore.cli.reading import open_for_reading
-
-    with open_for_reading(store, settings) as reader:
+    with options.open(store) as reader:
         print_rows(
             (
                 {
@@ -44,7 +36,7 @@ def list_queues(
                 }
                 for key in sorted(reader.queues())
             ),
-            output,
+            options.output,
             columns=("topic", "queueId", "minOffset", "maxOffset"),
         )
 
@@ -58,8 +50,7 @@ def show(
     queue: QueueOption = 0,
     offset: int | None = None,
     max_: Annotated[int | None, MaxOption] = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> None:
     """Print the entries of one queue as they are stored, fillers included.
 
@@ -76,10 +67,10 @@ def show(
     max_
         Most entries; without it all.
     """
-    from rocketstore.cli.reading import open_for_reading, queues_of, say_shown
+    from rocketstore.cli.reading import queues_of, say_shown
 
-    with open_for_reading(store, settings) as reader:
-        queues_of(reader, topic, queue, output)
+    with options.open(store) as reader:
+        queues_of(reader, topic, queue, options.output)
         is_extended = reader.layout.consume_queue_ext.is_dir()
         rows = (
             {
@@ -94,7 +85,7 @@ def show(
         columns = ["queueOffset", "physicalOffset", "size", "tagsCode"]
         if is_extended:
             columns += ["extTagsCode", "extStoreTimestamp", "extBitMap"]
-        count = print_rows(rows, output, columns=columns)
+        count = print_rows(rows, options.output, columns=columns)
         if count == max_:
             first = next(iter(reader.queue_entries(topic, queue, offset, 1)), (0,))[0]
             say_shown(count, reader.max_offset(topic, queue) - first)
@@ -117,8 +108,7 @@ def lag(
     *,
     group: Annotated[str | None, Parameter(name=["--group", "-g"])] = None,
     topic: Annotated[str | None, Parameter(name=["--topic", "-t"])] = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> None:
     """Print how far each consumer group is behind the end of each queue that it consumes.
 
@@ -131,10 +121,10 @@ def lag(
     topic
         Only this topic.
     """
-    from rocketstore.cli.reading import not_found, open_for_reading
+    from rocketstore.cli.reading import not_found
     from rocketstore.tables.consumer_offsets import read_offsets
 
-    with open_for_reading(store, settings) as reader:
+    with options.open(store) as reader:
         # The offsets first: later messages count as lag, and put no group ahead of its queue.
         places = list(read_offsets(reader.layout).rows())
         groups = sorted({name for name, _, _ in places})
@@ -147,19 +137,13 @@ def lag(
     if group is not None and group not in groups:
         known = ", ".join(groups[:8]) if groups else "none yet"
         what = f"{store} has no offsets of a group {group}"
-        raise not_found(what, f"it has those of: {known}", output)
+        raise not_found(what, f"it has those of: {known}", options.output)
     columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
-    print_rows(iter(rows), output, columns=columns)
+    print_rows(iter(rows), options.output, columns=columns)
 
 
 @app.command
-def rebuild(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> int:
+def rebuild(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> int:
     """Make the queues again from the CommitLog of a store that no process writes.
 
     The old queues are kept in repair/ inside the store; other faults are repaired too.
@@ -167,5 +151,5 @@ def rebuild(
     from rocketstore.audit.repair import rebuild_store
     from rocketstore.cli.findings import print_repair
 
-    config = (settings or StoreSettings()).load(store)
-    return print_repair(rebuild_store(store, config, what="queues"), output)
+    config = options.load(store)
+    return print_repair(rebuild_store(store, config, what="queues"), options.output)

@@ -1,4 +1,4 @@
-"""How commands read a store: without a lock, beside any writer, never changing a byte."""
+"""What commands that read a store say of what it has, and of what it has not."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from rocketstore.errors import NotFoundError
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocketstore.cli.options import Output, StoreSettings
+    from rocketstore.cli.options import Output
     from rocketstore.storage.read_only import ReadOnlyStore
 
 _NAMES_SHOWN = 8
-
-
-def open_for_reading(path: Path, settings: StoreSettings | None) -> ReadOnlyStore:
-    """Open a store read-only."""
-    from rocketstore.cli.options import StoreSettings as Settings
-    from rocketstore.storage.read_only import ReadOnlyStore as Store
-
-    return Store.open(path, (settings or Settings()).load(path))
 
 
 def queues_of(

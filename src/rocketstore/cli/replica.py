@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
 from rocketstore.cli.replication import MasterOption, with_master
 
@@ -17,8 +17,7 @@ def status(
     /,
     *,
     master: MasterOption = None,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> None:
     """Print the ends of this log and its master's, and how much is missing here.
 
@@ -32,11 +31,10 @@ def status(
     master
         Address at which the master listens for slaves.
     """
-    from rocketstore.cli.reading import open_for_reading
     from rocketstore.replication.slave import ask_master
 
-    config = with_master((settings or StoreSettings()).load(store), master)
-    with open_for_reading(store, settings) as reader:
+    config = with_master(options.load(store), master)
+    with options.open(store) as reader:
         begin, end = reader.min_physical_offset, reader.max_physical_offset
     there = ask_master(config)
     row = {
@@ -48,4 +46,4 @@ def status(
         "slaves": there.slave_count,
         "acknowledgedOffset": there.acknowledged,
     }
-    print_rows([row], output, columns=tuple(row))
+    print_rows([row], options.output, columns=tuple(row))

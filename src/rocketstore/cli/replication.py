@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from cyclopts import Parameter
 
-from rocketstore.cli.options import StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, StoreArgument, StoreSettings
 from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.cli.wording import complain
 from rocketstore.config import BrokerRole, StoreConfig
@@ -35,7 +35,7 @@ MasterOption = Annotated[
 ]
 
 
-def master(store: StoreArgument, /, *, settings: StoreSettings | None = None) -> None:
+def master(store: StoreArgument, /, *, settings: StoreSettings = DEFAULTS) -> None:
     """Run a store that slaves can follow; Ctrl-C or SIGTERM ends it.
 
     It listens at haListenAddress, the loopback unless set, and haListenPort, 10912 unless set. Old
@@ -59,7 +59,7 @@ def slave(
     *,
     master: MasterOption = None,
     renew: bool = True,
-    settings: StoreSettings | None = None,
+    settings: StoreSettings = DEFAULTS,
 ) -> None:
     """Run a store that follows a master; Ctrl-C or SIGTERM ends it.
 
@@ -129,7 +129,7 @@ def _follow(store: Path, config: StoreConfig, stop: StopSignal, *, renew: bool) 
         return None if stop.is_set else opened.replicated_log.end
 
 
-def _served(settings: StoreSettings | None, **ours: Any) -> StoreConfig:
+def _served(settings: StoreSettings, **ours: Any) -> StoreConfig:
     """Return the settings of a store that is served."""
-    loaded = (settings or StoreSettings()).load_with_origins()
+    loaded = settings.load_with_origins()
     return msgspec.structs.replace(with_retention(loaded), **ours)

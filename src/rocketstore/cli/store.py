@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from rocketstore.cli.options import (
+    DEFAULTS,
     BeginOption,
     BodyOption,
+    CommandOptions,
     EndOption,
     OutputOption,
     QueueOption,
@@ -19,7 +21,12 @@ from rocketstore.cli.options import (
     TopicOption,
 )
 from rocketstore.cli.output import print_object, print_rows
-from rocketstore.errors import ConfigError
+from rocketstore.cli.wording import system_error
+from rocketstore.errors import ConfigError, FormatError, RocketStoreError
+
+if TYPE_CHECKING:
+    from rocketstore.format.index_file import IndexHeader
+    from rocketstore.storage.read_only import ReadOnlyStore
 
 app = App(name="store", help="Inspect, verify, repair and fill a store.")
 
@@ -27,19 +34,53 @@ EXIT_DAMAGED = 4
 
 
 @app.command
-def info(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def info(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> None:
     """Print what the store holds: files, sizes, offsets, times, and which process writes it."""
-    from rocketstore.cli.reading import open_for_reading
-    from rocketstore.cli.store_info import store_info
+    with options.open(store) as reader:
+        print_object(_facts(reader), options.output)
 
-    with open_for_reading(store, settings) as reader:
-        print_object(store_info(reader), output)
+
+def _facts(store: ReadOnlyStore) -> dict[str, Any]:
+    """Return what ``store info`` says of a store, JSON-ready."""
+    from rocketstore.metrics.scrub_service import read_damage_map
+    from rocketstore.storage.files.lock import writer_pid
+
+    queues = store.queues()
+    log_files = store.log_files
+    checkpoint, problems = None, []
+    try:
+        checkpoint = store.checkpoint()
+    except (FormatError, OSError) as error:  # the rest is shown nevertheless
+        reason = system_error(error) if isinstance(error, OSError) else str(error)
+        problems.append(f"{store.layout.checkpoint}: {reason}")
+    known = read_damage_map(store.layout.root)
+    headers: list[tuple[str, IndexHeader]] | None = None
+    try:
+        headers = store.index_files()
+    except RocketStoreError as error:
+        problems.append(str(error))
+    return {
+        "path": str(store.layout.root),
+        "commitLogFiles": len(log_files),
+        "commitLogFileSize": log_files[0].size if log_files else 0,
+        "minPhysicalOffset": store.min_physical_offset,
+        "maxPhysicalOffset": store.max_physical_offset,
+        "topics": len(store.topics()),
+        "queues": len(queues),
+        "queueEntries": sum(store.message_count(key.topic, key.queue_id) for key in queues),
+        "indexFiles": None if headers is None else len(headers),
+        "indexItems": None
+        if headers is None
+        else sum(max(0, header.index_count - 1) for _, header in headers),
+        "checkpointPhysicMsgTimestamp": None if checkpoint is None else checkpoint.physic_ms,
+        "checkpointLogicsMsgTimestamp": None if checkpoint is None else checkpoint.logics_ms,
+        "checkpointIndexMsgTimestamp": None if checkpoint is None else checkpoint.index_ms,
+        "lastScrubTimestamp": known.last_pass_timestamp or None,
+        "scrubDamagedRanges": len(known.damage),
+        "abortFile": store.has_abort_file,
+        "writerPid": writer_pid(store.layout.lock),
+        "findings": [*map(str, store.findings), *problems, *store.newer_parts],
+    }
 
 
 @app.command
@@ -53,7 +94,7 @@ def scan(
     end_offset: int | None = None,
     damage_only: bool = False,
     body: BodyOption = None,
-    settings: StoreSettings | None = None,
+    settings: StoreSettings = DEFAULTS,
     output: OutputOption = "jsonl",
 ) -> int:
     """Print every record, blank and damaged range of the CommitLog, in physical order.
@@ -72,7 +113,7 @@ def scan(
     from rocketstore.cli.bodies import show_body
     from rocketstore.cli.log_scan import LogScan
 
-    scanned = LogScan(store, (settings or StoreSettings()).load(store), begin_offset, end_offset)
+    scanned = LogScan(store, settings.load(store), begin_offset, end_offset)
     rows = (
         show_body(row, body, output) if "body" in row else row
         for row in scanned.rows(damage_only=damage_only)
@@ -98,22 +139,16 @@ def scan(
 
 
 @app.command
-def verify(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> int:
+def verify(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> int:
     """Check every structure against the CommitLog; writes nothing, works beside a writer."""
     from rocketstore.audit.verify import verify_store
     from rocketstore.cli.findings import print_verification
     from rocketstore.cli.progress import progress
 
-    config = (settings or StoreSettings()).load(store)
+    config = options.load(store)
     with progress("verifying", total=None) as advance:
         report = verify_store(store, config, progress=advance)
-    return print_verification(report, output)
+    return print_verification(report, options.output)
 
 
 @app.command
@@ -122,8 +157,7 @@ def scrub(
     /,
     *,
     rate: str = "100M",
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> int:
     """Check the records of the CommitLog slowly; writes nothing, works beside a writer.
 
@@ -138,13 +172,13 @@ def scrub(
     from rocketstore.cli.scrub import ColdCheck, parse_rate
 
     bytes_per_second = parse_rate(rate)
-    check = ColdCheck(store, (settings or StoreSettings()).load(store))
+    check = ColdCheck(store, options.load(store))
     with progress("scrubbing", total=check.total_bytes) as advance:
         check.run(bytes_per_second, advance)
-    if check.damage or output != "table":
+    if check.damage or options.output != "table":
         shown = ("kind", "physicalOffset", "size", "reason")
-        print_rows(check.rows(), output, columns=shown, notes=("file", "evidence"))
-    if output == "table":
+        print_rows(check.rows(), options.output, columns=shown, notes=("file", "evidence"))
+    if options.output == "table":
         print(check.summary())
     return EXIT_DAMAGED if check.damage else 0
 
@@ -156,8 +190,7 @@ def repair(
     *,
     policy: Literal["salvage", "compatible"] = "salvage",
     dry_run: bool = False,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
+    options: CommandOptions = DEFAULTS,
 ) -> int:
     """Repair a store that no process writes.
 
@@ -171,8 +204,8 @@ def repair(
     from rocketstore.audit.repair import repair_store
     from rocketstore.cli.findings import print_repair
 
-    config = (settings or StoreSettings()).load(store)
-    return print_repair(repair_store(store, config, policy=policy, dry_run=dry_run), output)
+    config = options.load(store)
+    return print_repair(repair_store(store, config, policy=policy, dry_run=dry_run), options.output)
 
 
 @app.command(name="import")
@@ -185,7 +218,7 @@ def import_(
     queue: QueueOption = 0,
     tags: str | None = None,
     key_pattern: str | None = None,
-    settings: StoreSettings | None = None,
+    settings: StoreSettings = DEFAULTS,
 ) -> None:
     """Put every line of the files as a message.
 

@@ -6,24 +6,16 @@ from collections import Counter
 
 from cyclopts import App
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
 
 app = App(name="topic", help="Topics of a store.")
 
 
 @app.command(name="list")
-def list_topics(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def list_topics(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> None:
     """Print every topic with its number of queues and of messages that can be read."""
-    from rocketstore.cli.reading import open_for_reading
-
-    with open_for_reading(store, settings) as reader:
+    with options.open(store) as reader:
         queues, messages = Counter[str](), Counter[str]()
         for key in reader.queues():
             queues[key.topic] += 1
@@ -32,4 +24,4 @@ def list_topics(
             {"topic": topic, "queues": queues[topic], "messages": messages[topic]}
             for topic in sorted(queues)
         )
-        print_rows(rows, output, columns=("topic", "queues", "messages"))
+        print_rows(rows, options.output, columns=("topic", "queues", "messages"))

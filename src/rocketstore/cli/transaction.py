@@ -6,32 +6,25 @@ import time
 
 from cyclopts import App
 
-from rocketstore.cli.options import OutputOption, StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
 
 app = App(name="transaction", help="Transactions: which are open, and for how long.")
 
 
 @app.command(name="list")
-def list_transactions(
-    store: StoreArgument,
-    /,
-    *,
-    settings: StoreSettings | None = None,
-    output: OutputOption = "table",
-) -> None:
+def list_transactions(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> None:
     """Print the open transactions: age in seconds, and how often their producer was asked.
 
     The offsets are those to name in a commit or a rollback.
     """
-    from rocketstore.cli.reading import open_for_reading
     from rocketstore.format.properties import REAL_QID, REAL_TOPIC
     from rocketstore.rules.half_messages import PRODUCER_GROUP
     from rocketstore.transaction.ledger import open_transactions
     from rocketstore.transaction.records import times_checked
 
     now_ms = time.time_ns() // 1_000_000
-    with open_for_reading(store, settings) as reader:
+    with options.open(store) as reader:
         rows = (
             {
                 "topic": half.properties.get(REAL_TOPIC),
@@ -50,4 +43,4 @@ def list_transactions(
             "topic", "queueId", "producerGroup", "age", "checks", "halfOffset", "physicalOffset",
             "uniqKey",
         )  # fmt: skip
-        print_rows(rows, output, columns=columns)
+        print_rows(rows, options.output, columns=columns)

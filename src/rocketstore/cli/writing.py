@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rocketstore.cli.options import StoreSettings
 from rocketstore.config import BrokerRole
 from rocketstore.storage.store import BaseStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rocketstore.cli.options import StoreSettings
 
-def open_for_writing(path: Path, settings: StoreSettings | None) -> BaseStore:
+
+def open_for_writing(path: Path, settings: StoreSettings) -> BaseStore:
     """Open a store to put into, without services; make it where there is no store."""
-    config = msgspec.structs.replace((settings or StoreSettings()).load(), retention=False)
+    config = msgspec.structs.replace(settings.load(), retention=False)
     if config.broker_role is BrokerRole.SYNC_MASTER:
         # No slave can be connected now: each gets the new messages when the store is served again.
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from rocketstore import MessageStore
-from rocketstore.cli import flights
+from rocketstore.cli import demo
 from rocketstore.cli.application import run
-from rocketstore.cli.demo import HINTS
-from rocketstore.cli.flights import FLIGHT_COUNT, flight_message, read_flights
+from rocketstore.cli.demo import FLIGHT_COUNT, HINTS, flight_message, read_flights
 from rocketstore.cli.wording import program_name
 
 
@@ -35,8 +34,8 @@ def test_demo_stores_every_flight_verifies_the_store_and_runs_again(
     assert [run(shlex.split(hint)[1:]) for hint in hints.splitlines()] == [0] * len(HINTS)
     assert _flights_of(directory) == {"EWR": 120_835, "JFK": 111_279, "LGA": 104_662}
     few = 20_000  # enough to see that the second run leaves nothing of the first
-    monkeypatch.setattr(flights, "FLIGHT_COUNT", few)
-    monkeypatch.setattr(flights, "read_flights", lambda path: islice(read_flights(path), few))
+    monkeypatch.setattr(demo, "FLIGHT_COUNT", few)
+    monkeypatch.setattr(demo, "read_flights", lambda path: islice(read_flights(path), few))
     assert run(["demo", "--dir", str(directory), "--no-pipeline"]) == 0
     assert sum(_flights_of(directory).values()) == few
 

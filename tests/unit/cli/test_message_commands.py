@@ -16,7 +16,7 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.cli.application import run
-from rocketstore.cli.moments import parse_time
+from rocketstore.cli.options import parse_time
 from rocketstore.errors import ConfigError
 from support.patience import PATIENCE_S
 
