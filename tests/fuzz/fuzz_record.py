@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
 from rocketstore.format.host import encode_host
-from rocketstore.format.record import (
-    MESSAGE_MAGIC_V1,
-    StoredMessage,
-    decode_record,
-)
+from rocketstore.format.record import MESSAGE_MAGIC_V1, StoredMessage
 from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.oracle.record import decode_record
 from support.record_encoder import encode_record
 from support.vectors import vector
 

@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rocketstore.format.record import decode_record
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import to_arrow
 from rocketstore.scan.columns import new_columns
@@ -18,6 +17,7 @@ from support.fuzzing import check_mutations, fuzz_with_atheris
 from support.guarded_memory import guarded
 from support.oracle import resync as reference_resync
 from support.oracle import walk as reference_walk
+from support.oracle.record import decode_record
 from support.patience import PATIENCE_S
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog

@@ -13,7 +13,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import encode_host
-from rocketstore.format.record import decode_record, host_flags
+from rocketstore.format.record import host_flags
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import TRANSACTION_MASK, Message
 from rocketstore.message_store import MessageStore
@@ -24,6 +24,7 @@ from support.clock import Clock
 from support.extended_store import golden_bit_maps
 from support.golden_stores import golden_store
 from support.inside import parts_of
+from support.oracle.record import decode_record
 
 LOG_FILE_BYTES = 65_536
 SMALL = StoreConfig(

@@ -9,14 +9,11 @@ from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
 from rocketstore.format.host import encode_host
-from rocketstore.format.record import (
-    MESSAGE_MAGIC_V2,
-    decode_record,
-    host_flags,
-)
+from rocketstore.format.record import host_flags
 from rocketstore.native.decode import decode
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
+from support.oracle.record import MESSAGE_MAGIC_V2, decode_record
 from support.record_encoder import encode_record
 from support.scan_strategies import CHOICES, whole_properties
 

@@ -21,11 +21,11 @@ from typing import Any, Final
 from rocketstore.broker.codes import BrokerRequest as Code
 from rocketstore.consuming.sharing import share_of
 from rocketstore.errors import RemotingError
-from rocketstore.format.record import decode_record
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import ONEWAY, Command
 from rocketstore.remoting.requests import RequestTable
 from support.broker_desk import SEND
+from support.oracle.record import decode_record
 from support.patience import PATIENCE_S
 
 TOPIC: Final = "orders"

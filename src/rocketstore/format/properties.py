@@ -8,13 +8,12 @@ F3.3). 4.9.1 and later write no separator after the last value, older and 5.2 br
 take both.
 
 No checksum covers the text of a record, topic and properties. Every judge of a record asks
-`is_text_whole`: text that 4.9 writes is whole; text after a cut, with an unwritten sector or
-foreign bytes is not (docs/format/properties.md).
+`is_text_whole` of ``native.walk``: text that 4.9 writes is whole; text after a cut, with an
+unwritten sector or foreign bytes is not (docs/format/properties.md).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -36,9 +35,6 @@ PROPERTIES_SIZE_MAX: Final = 32767
 GIVE_BACK_ROOM: Final = 512
 """Bytes of properties that a message given back, and delayed, gets besides its own, at most: names
 of two topics and an id. A put says so where it leaves less."""
-
-SECTOR_SIZE_BYTES: Final = 512
-"""The least that a disk writes as a whole."""
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -187,18 +183,6 @@ def _spread_hash(name: str) -> int:
     return hashed ^ hashed >> 16
 
 
-# --- whole or cut off ---------------------------------------------------------------------------
-
-
-def are_properties(block: bytes) -> bool:
-    r"""Return whether bytes can be the properties of a stored message; none at all can.
-
-    >>> are_properties(b"TAGS\x01paid"), are_properties(b"TAGS\x01pa\0\0")
-    (True, False)
-    """
-    return not block or (block[-1] != 0 and hold_names(block))
-
-
 def hold_names(block: bytes) -> bool:
     """Return whether bytes are UTF-8 with a 0x01 in it, as a block with any name is."""
     if b"\x01" not in block:
@@ -225,19 +209,3 @@ def storable_properties(block: bytes) -> bytes:
             hint="send them as name 0x01 value 0x02 …; encode binary values, for example as base64",
         )
     return block if block[-1] else block + b"\x02"
-
-
-def is_text_whole(text: bytes, topic_size: int, physical_offset: int) -> bool:
-    """Return whether the text of a record was written as a whole.
-
-    `text` goes from the topic's first byte, at `physical_offset`, to the record's last one; the
-    length of the properties stands after the topic.
-    """
-    if topic_size and text[topic_size - 1] == 0:
-        return False
-    if not are_properties(text[topic_size + 2 :]):
-        return False
-    if b"\0" not in text:
-        return True
-    edges = range(-physical_offset % SECTOR_SIZE_BYTES, len(text) + 1, SECTOR_SIZE_BYTES)
-    return not any(not any(text[edge:stop]) for edge, stop in itertools.pairwise(edges))

@@ -15,13 +15,13 @@ from bisect import bisect_right
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from rocketstore.errors import FormatError, StoreDamagedError
+from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_DIRECTORY,
 )
-from rocketstore.format.record import decode_record
+from rocketstore.native.decode import decode
 from rocketstore.pipeline import queues
 from rocketstore.pipeline.files import opened, read_part, side_by_side, stored_stop
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles, ScanNeeded
@@ -259,11 +259,8 @@ def record_start(
     if segment is None or segment.is_missing:
         return None
     content = read_part(store.location, segment.path, at - segment.base, entry.record_size)
-    try:
-        found = decode_record(content, 0, base=at, check_crc=False)
-    except FormatError:
-        return None
-    return at if offset_in(found, queue.key) == number else None
+    found = decode(content, 0, at, check_crc=False)
+    return at if found is not None and offset_in(found, queue.key) == number else None
 
 
 def last_dispatched(store: StorePlace, segment: Segment, stop: int) -> int | None:

@@ -6,8 +6,8 @@ The twin of ``rocketstore.native.index``, which explains the format's rules.
 import struct
 from typing import Final
 
-from rocketstore.format.properties import SECTOR_SIZE_BYTES
 from rocketstore.native.row import ByteArray, Int64Array
+from support.oracle.properties import SECTOR_SIZE_BYTES
 
 _HEADER_SIZE: Final = 40
 _SLOT_SIZE: Final = 4

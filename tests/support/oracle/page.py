@@ -3,10 +3,10 @@
 from rocketstore.errors import FormatError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import FILLER_SIZE, MAX_EXT_ADDRESS
-from rocketstore.format.record import decode_record
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.rules.extra_queues import may_stand_in
 from support.oracle.codecs import iterate_entries
+from support.oracle.record import decode_record
 
 LOST, UNWANTED = "lost", "unwanted"
 

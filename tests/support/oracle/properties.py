@@ -1,11 +1,20 @@
-"""Find names and values in many property blocks; see ``rocketstore.native.columns``."""
+"""Find names and values in many property blocks; see ``rocketstore.native.columns``.
 
+And tell whether topic and properties of a record are whole; see ``rocketstore.native.walk``.
+"""
+
+import itertools
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from rocketstore.format.properties import hold_names
+
 _COMPARED_NAMES: Final = 64
+
+SECTOR_SIZE_BYTES: Final = 512
+"""The least that a disk writes as a whole."""
 
 
 def _pairs(block: bytes, begin: int) -> list[tuple[int, int, int, int]]:
@@ -52,3 +61,27 @@ def split_properties(
         count += len(pairs)
         ends[block] = count
     return count, doubtful
+
+
+# --- whole or cut off ----------------------------------------------------------------------------
+
+
+def are_properties(block: bytes) -> bool:
+    """Return whether bytes can be the properties of a stored message; none at all can."""
+    return not block or (block[-1] != 0 and hold_names(block))
+
+
+def is_text_whole(text: bytes, topic_size: int, physical_offset: int) -> bool:
+    """Return whether the text of a record was written as a whole.
+
+    `text` goes from the topic's first byte, at `physical_offset`, to the record's last one; the
+    length of the properties stands after the topic.
+    """
+    if topic_size and text[topic_size - 1] == 0:
+        return False
+    if not are_properties(text[topic_size + 2 :]):
+        return False
+    if b"\0" not in text:
+        return True
+    edges = range(-physical_offset % SECTOR_SIZE_BYTES, len(text) + 1, SECTOR_SIZE_BYTES)
+    return not any(not any(text[edge:stop]) for edge, stop in itertools.pairwise(edges))

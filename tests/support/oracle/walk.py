@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rocketstore.format.properties import is_text_whole
 from rocketstore.format.record import body_crc
 from rocketstore.message import (
     BORN_HOST_V6_FLAG,
@@ -20,6 +19,7 @@ from rocketstore.message import (
 )
 from rocketstore.scan.columns import COLUMN_COUNT, CallsFor, Column, StopReason
 from support.oracle.java_hash import hash_of_bytes
+from support.oracle.properties import is_text_whole
 
 _MAGIC_V1: Final = 0xDAA320A7
 _MAGIC_V2: Final = 0xDAA320AB

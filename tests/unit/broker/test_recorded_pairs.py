@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rocketstore.broker.testing import Broker
-from rocketstore.format.record import decode_record
 from rocketstore.remoting.command import Command
 from support.broker_wire import Wire
+from support.oracle.record import decode_record
 from support.wire import recorded
 
 PAIRS = recorded("broker")

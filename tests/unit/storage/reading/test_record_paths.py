@@ -21,11 +21,11 @@ from rocketstore.cli.log_scan import LogScan
 from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
-from rocketstore.format.record import decode_record
 from rocketstore.native.decode import decode
 from rocketstore.pipeline.files import opened
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.reading.reader import Reader
+from support.oracle.record import decode_record
 from support.synthetic_log import record_bytes
 
 LOG_FILE_BYTES = 1 << 20
