@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.topic_kinds import TopicKind, TopicKinds
-    from rocketstore.storage.transient_pool.pool import TransientStorePool
+    from rocketstore.storage.transient_pool import TransientStorePool
 
 _log: Final = get_logger(__name__)
 
@@ -133,9 +133,7 @@ class StoreParts(LoadedStore):
             )
         self.pool: TransientStorePool | None = None
         if config.has_transient_pool:
-            from rocketstore.storage.transient_pool.pool import (  # noqa: PLC0415 - few need it
-                TransientStorePool,
-            )
+            from rocketstore.storage.transient_pool import TransientStorePool  # noqa: PLC0415
 
             self.pool = TransientStorePool(
                 config.transient_store_pool_size,

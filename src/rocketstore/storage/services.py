@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.opening import StoreParts
-    from rocketstore.storage.transient_pool.committer import Committer
+    from rocketstore.storage.transient_pool import Committer
 
 SAMPLE_INTERVAL_S: Final = 1.0
 FIRST_CLEAN_AFTER_S: Final = 60.0
@@ -75,9 +75,7 @@ class StoreServices:
         on_death = parts.flags.note_death
         self.committer: Committer | None = None
         if parts.pool is not None:
-            from rocketstore.storage.transient_pool.committer import (  # noqa: PLC0415 - as the pool
-                Committer,
-            )
+            from rocketstore.storage.transient_pool import Committer  # noqa: PLC0415
 
             self.committer = Committer(
                 log, parts.pool, config=config, flags=parts.flags, clock=clock,

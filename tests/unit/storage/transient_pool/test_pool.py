@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rocketstore import StoreError, StoreFullError, SystemRefusedError
+from rocketstore.storage import transient_pool as pool_module
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.transient_pool import pool as pool_module
-from rocketstore.storage.transient_pool.pool import PooledFile, TransientStorePool
+from rocketstore.storage.transient_pool import PooledFile, TransientStorePool
 from support.failing_disk import FailingDisk
 from support.said import capture_logs
 

@@ -22,12 +22,11 @@ from rocketstore import (
 from rocketstore.aio import AsyncMessageStore
 from rocketstore.config.sources import from_properties
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
+from rocketstore.storage import transient_pool as pool_module
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.transient_pool import committer as committer_module
-from rocketstore.storage.transient_pool import pool as pool_module
-from rocketstore.storage.transient_pool.pool import PooledFile
+from rocketstore.storage.transient_pool import PooledFile
 from support.clock import START_MS, Clock
 from support.configured_store import LOG_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
@@ -585,7 +584,7 @@ def test_a_slow_commit_is_worth_a_line(tmp_path, monkeypatch):
     times = iter((10.0, 10.6, 10.6))
     with open_pooled(tmp_path) as store:
         put(store)
-        monkeypatch.setattr(committer_module.time, "monotonic", lambda: next(times))
+        monkeypatch.setattr(pool_module.time, "monotonic", lambda: next(times))
         with capture_logs() as lines:
             store.transient_pool.commit()
         monkeypatch.undo()
