@@ -30,7 +30,7 @@ from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import ClosedPart, Reader
 from rocketstore.storage.replicated_log import ReplicatedLog
-from rocketstore.storage.results import FIRST_IN_MEMORY, PutResult
+from rocketstore.storage.results import PutResult
 from rocketstore.storage.services import StoreServices
 from rocketstore.storage.topics_of_kind import TopicsOfKind
 from rocketstore.units import QueueKey, system_clock_ms
@@ -280,15 +280,7 @@ class BaseStore(Reader):
         Only its offsets in extra queues are filled in; one whose topic became of another kind since
         gets a copy. For services that deliver, commit or give back; otherwise as `put`.
         """
-        result = self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
-        if result.is_stored:
-            own, in_memory = QueueKey(topic, queue_id), result.physical_offset >= FIRST_IN_MEMORY
-            # Further queues that cannot point at it.
-            for queue, copy in self.extra_queues.apart(record, own, is_own_in_memory=in_memory):
-                found = self.put_record(*queue, copy)
-                if not found.is_stored:
-                    _log.error("put.further_queue_lost", queue=str(queue), reason=str(found.detail))
-        return result
+        return self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
 
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
         """Return what a put with ``wait_flush=False`` would have returned had it waited.

@@ -222,14 +222,22 @@ class StoreWriter:
         return self.put_prepared(prepared, None, queue_id)
 
     def put_record(
-        self, topic: str, queue_id: int, record: Record, *, wait_flush: bool
+        self, topic: str, queue_id: int, record: Record, *, wait_flush: bool = True
     ) -> PutResult:
         """Store a record as it is; see `BaseStore.put_record`."""
         try:
             self._check_state(topic)
-            return self._put_one(*self._queue_of(topic, queue_id), record, waits=wait_flush)
+            result = self._put_one(*self._queue_of(topic, queue_id), record, waits=wait_flush)
         except NotTakenError as refused:
             return self._refused(refused)
+        if result.is_stored:
+            own, in_memory = QueueKey(topic, queue_id), result.physical_offset >= FIRST_IN_MEMORY
+            # Further queues that cannot point at it.
+            for queue, copy in self.extra_queues.apart(record, own, is_own_in_memory=in_memory):
+                found = self.put_record(*queue, copy)
+                if not found.is_stored:
+                    _log.error("put.further_queue_lost", queue=str(queue), reason=str(found.detail))
+        return result
 
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
         """Return the result of a put that waited for nothing; see `BaseStore.acknowledged`."""
