@@ -30,7 +30,6 @@ from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import ClosedPart, Reader
 from rocketstore.storage.replicated_log import ReplicatedLog
-from rocketstore.storage.results import PutResult
 from rocketstore.storage.services import StoreServices
 from rocketstore.storage.topics_of_kind import TopicsOfKind
 from rocketstore.units import QueueKey, system_clock_ms
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
     from rocketstore.storage.dispatch.dispatcher import ArrivalListener, Queues
     from rocketstore.storage.queues.topic_kinds import TopicKind
+    from rocketstore.storage.results import PutResult
     from rocketstore.storage.threads import Bell
 
 _log: Final = get_logger(__name__)
