@@ -25,8 +25,7 @@ def progress(
     total
         The total, in `unit`; None when it is not known.
     unit
-        ``bytes``, shown as MB/s; a plural noun, shown as a count per second; or nothing, for what
-        takes as long as it takes.
+        ``bytes``, shown as MB/s; or a plural noun, shown as a count per second.
     """
     if not sys.stderr.isatty():
         yield lambda _advance: None
@@ -51,14 +50,11 @@ def _columns(unit: str) -> tuple[ProgressColumn, ...]:
         MofNCompleteColumn,
         TaskProgressColumn,
         TextColumn,
-        TimeElapsedColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
     begin = (TextColumn("{task.description}"), BarColumn(24))
-    if not unit:
-        return (*begin, TimeElapsedColumn())
     counts: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
     if unit != "bytes":
         rate = TextColumn("{task.fields[rate]} " + unit + "/s")
