@@ -12,9 +12,7 @@ from rocketstore.consuming.consumer import ConsumedMessage as ConsumedMessage, C
 from rocketstore.errors import (
     ArchiveDamagedError as ArchiveDamagedError,
     ArchiveError as ArchiveError,
-    BadMagicError as BadMagicError,
     BodyTooLargeError as BodyTooLargeError,
-    ChecksumMismatchError as ChecksumMismatchError,
     CompressedBodyError as CompressedBodyError,
     ConfigError as ConfigError,
     FieldRangeError as FieldRangeError,
@@ -22,7 +20,6 @@ from rocketstore.errors import (
     FormatError as FormatError,
     InvalidFilterError as InvalidFilterError,
     InvalidNameError as InvalidNameError,
-    MisaddressedRecordError as MisaddressedRecordError,
     NotAStoreError as NotAStoreError,
     NotFoundError as NotFoundError,
     NotReadableError as NotReadableError,

@@ -78,18 +78,6 @@ class TruncatedRecordError(FormatError):
     """Fewer bytes remain than a record says it has."""
 
 
-class BadMagicError(FormatError):
-    """The magic number is that of no known record."""
-
-
-class ChecksumMismatchError(FormatError):
-    """CRC-32 of the body, masked to 31 bits, differs from the stored one."""
-
-
-class MisaddressedRecordError(FormatError):
-    """A record states another physical offset than the one it stands at."""
-
-
 class FieldRangeError(FormatError):
     """A length, id or time outside its limits."""
 

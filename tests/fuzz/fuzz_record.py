@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
 from rocketstore.format.host import encode_host
-from rocketstore.format.record import MESSAGE_MAGIC_V1, StoredMessage
+from rocketstore.format.record import MESSAGE_MAGIC_V1
+from rocketstore.format.stored_message import StoredMessage
 from support.fuzzing import check_mutations, fuzz_with_atheris
 from support.oracle.record import decode_record
 from support.record_encoder import encode_record

@@ -12,14 +12,7 @@ import mmap
 import struct
 from typing import Any, Final, TypeAlias
 
-from rocketstore.errors import (
-    BadMagicError,
-    ChecksumMismatchError,
-    FieldRangeError,
-    FormatError,
-    MisaddressedRecordError,
-    TruncatedRecordError,
-)
+from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
 from rocketstore.format import checked
 from rocketstore.format.host import decode_host
 from rocketstore.format.record import (
@@ -33,6 +26,19 @@ from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.native.decode import decode
 from support.oracle.properties import is_text_whole
+
+
+class BadMagicError(FormatError):
+    """The magic number is that of no known record."""
+
+
+class ChecksumMismatchError(FormatError):
+    """CRC-32 of the body, masked to 31 bits, differs from the stored one."""
+
+
+class MisaddressedRecordError(FormatError):
+    """A record states another physical offset than the one it stands at."""
+
 
 RecordBuffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 

@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.errors import (
-    BadMagicError,
-    ChecksumMismatchError,
-    FieldRangeError,
-    FormatError,
-    MisaddressedRecordError,
-    TruncatedRecordError,
-)
+from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
 from rocketstore.format.host import decode_host, encode_host
 from rocketstore.format.record import (
     FIELDS,
@@ -31,7 +24,13 @@ from rocketstore.format.record import (
     record_size,
 )
 from support.format_page import module_rows, page_rows
-from support.oracle.record import MESSAGE_MAGIC_V2, decode_record
+from support.oracle.record import (
+    MESSAGE_MAGIC_V2,
+    BadMagicError,
+    ChecksumMismatchError,
+    MisaddressedRecordError,
+    decode_record,
+)
 from support.page_tables import DOCS
 from support.record_encoder import encode_record
 from support.scan_strategies import whole_properties

@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 
-from rocketstore.errors import BadMagicError, FormatError
+from rocketstore.errors import FormatError
 from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.record import BLANK_MAGIC, encode_blank
 from support.golden_stores import STORES, golden_store
-from support.oracle.record import decode_record
+from support.oracle.record import BadMagicError, decode_record
 from support.record_encoder import encode_record
 
 DECODED = [
