@@ -6,8 +6,6 @@ Compatible: an empty body is not checked against its CRC. Unlike Java, a negativ
 length is damage here, and the stored physical offset must be right (K-R5, K-Q3).
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from typing import Any, Final, TypeAlias
