@@ -63,3 +63,4 @@ cdef class LogEnd:
     cpdef write(self, QueueCounter counter, object records, long long now_ms)
     cdef void take_back(self, long long stop) noexcept
     cdef publish(self, QueueCounter counter, long long count, long long stop, long long now)
+    cdef reach(self, long long stop, long long now)

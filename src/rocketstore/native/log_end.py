@@ -415,10 +415,14 @@ class LogEnd:
 
     def publish(self, counter: QueueCounter, count: int, stop: int, now: int) -> None:
         """Move the end, and all that depends on it, past the written records."""
-        written = stop
         size = stop - self.position
         counter.next_offset += count
         counter.stored_bytes += size
+        self.reach(stop, now)
+
+    def reach(self, stop: int, now: int) -> None:
+        """Move the end past what was written and counted."""
+        written = stop
         self.position = stop
         self.last_store_timestamp_ms = now
         # The file must know the new end before any reader does.

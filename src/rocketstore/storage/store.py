@@ -227,7 +227,7 @@ class BaseStore(Reader):
 
     def put_rows(self, messages: Any, queue_ids: Any, rows: Any, bodies: Any, blocks: Any) -> int:
         """Store checked rows up to one that needs `put_prepared`; see `PlainPuts.put_rows`."""
-        return int(self._writer.plain.put_rows(messages, queue_ids, rows, bodies, blocks))
+        return self._writer.put_rows(messages, queue_ids, rows, bodies, blocks)
 
     def put_batch(self, messages: Sequence[Message], queue_id: int = 0) -> PutResult:
         """Store messages of one topic at once: all with consecutive queue offsets, or none.

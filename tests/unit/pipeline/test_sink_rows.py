@@ -1,8 +1,11 @@
 """Rows become the records that a put would make, and what a put refuses is refused."""
 
 import contextlib
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -20,6 +23,8 @@ from rocketstore.pipeline.sink.sink_writer import (
     parse_sink_options,
 )
 from rocketstore.scan import kernels
+from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.units import KiB, MiB
 from support.clock import Clock
 from support.sink_parts import CONFIG, sink_options, stage
 
@@ -310,3 +315,42 @@ def test_a_place_outside_of_what_was_staged_is_left_to_the_caller(tmp_path, row)
         store.flush()
         page = store.get("T", 0, 0)
     assert [(one.body, one.born_timestamp_ms) for one in page.messages][1:] == [(b"bc", 7)]
+
+
+@pytest.mark.skipif(not kernels.is_compiled(), reason="interpreted, rows go one by one")
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_rows_of_any_size_are_written_as_puts_write_them_also_where_the_file_takes_none(
+    tmp_path, monkeypatch, is_refused
+):
+    config = msgspec.structs.replace(CONFIG, mapped_file_size_commit_log=2 * MiB)
+    edge = 256 * KiB - 98  # of a record that is a piece
+    sizes = [9_000] * 60 + [300_000, edge + 1, edge] + [100] * 3_000
+    body, block = np.frombuffer(os.urandom(400_000), np.uint8), np.frombuffer(b"TAGS\1t", np.uint8)
+    rows = np.array([(number % 2, number, size, 0, 6, 7) for number, size in enumerate(sizes)])
+
+    @contextlib.contextmanager
+    def read_only(file):
+        with file.path.open("rb") as opened:
+            yield opened.fileno()
+
+    clock = Clock()
+    for name in ("rows", "puts"):
+        with MessageStore.open(tmp_path / name, config, clock=clock, threads=False) as store:
+            topics = [Message(topic=topic, body=b"", tags="t") for topic in ("A", "B")]
+            prepared = [store.prepare(topic) for topic in topics]
+            for one in prepared:
+                one.record.describe(block.tobytes(), 7)
+                store.put_prepared(one, b"")
+            if is_refused:
+                monkeypatch.setattr(MappedFile, "descriptor", read_only)
+            first = alone = 0
+            while first < len(rows):
+                if name == "rows":
+                    first += store.put_rows(prepared, [0, 0], rows[first:], body, block)
+                for number, at, size, *_ in rows[first : first + 1].tolist():
+                    store.put_prepared(prepared[number], body[at : at + size].tobytes())
+                    first, alone = first + 1, alone + 1
+            monkeypatch.undo()
+        assert name == "puts" or alone == 2
+    path = Path("commitlog", f"{0:020}")
+    assert (tmp_path / "rows" / path).read_bytes() == (tmp_path / "puts" / path).read_bytes()

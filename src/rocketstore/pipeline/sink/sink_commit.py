@@ -45,7 +45,7 @@ from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import observed_sizes
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.store import BaseStore
-from rocketstore.units import MiB, system_clock_ms
+from rocketstore.units import KiB, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -175,7 +175,8 @@ class StagedChunk:
         self.first, self.sizes = first, batch.column("size")
         bodies, blocks, like = (batch.column(name) for name in ("body", "properties", "like"))
         (body_ends, self.bodies), (block_ends, self.blocks) = bytes_of(bodies), bytes_of(blocks)
-        heads, numbers = np.unique(like.to_numpy(), return_inverse=True)
+        firsts = like.to_numpy()
+        heads = np.flatnonzero(firsts == np.arange(len(firsts)))
         about = batch.select(ABOUT).take(pa.array(heads)).to_pylist()
         self.messages = [
             PreparedMessage(
@@ -186,7 +187,7 @@ class StagedChunk:
             for one in about
         ]  # fmt: skip
         self.queue_ids = [one["queueId"] for one in about]
-        columns = [numbers]
+        columns = [np.searchsorted(heads, firsts)]
         for ends in (body_ends, block_ends):
             columns += [ends[:-1], np.diff(ends)]
         born = batch.column("bornTimestamp").fill_null(BORN_NOW).to_numpy()
@@ -315,7 +316,7 @@ class _Commit:
         """Yield what was staged, in order, and the rows of each chunk that are not present."""
         first = 0
         job = staging_root(self._options.root) / intent.job
-        staged = (pa.OSFile(str(job / file.name)) for file in intent.files)
+        staged = (pa.memory_map(str(job / file.name)) for file in intent.files)
         for batch in chain.from_iterable(map(pa.ipc.open_stream, staged)):
             chunk = StagedChunk(batch, first)
             is_missing = np.ones(batch.num_rows, dtype=np.bool_)
@@ -364,7 +365,7 @@ def check_staged(directory: Path, files: Iterable[StagedFile]) -> None:
         path, size, checksum = directory / file.name, 0, 0
         try:
             with path.open("rb") as content:
-                while block := content.read(8 * MiB):
+                while block := content.read(256 * KiB):
                     size, checksum = size + len(block), crc32(block, checksum)
             what = f"was changed: checksum {checksum} of {size} bytes, "
             what += f"of its task {file.crc32} of {file.size}"

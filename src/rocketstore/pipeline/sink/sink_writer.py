@@ -18,8 +18,9 @@ import socket
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from rocketstore.config import BrokerRole, FlushDiskType
@@ -36,8 +37,6 @@ from rocketstore.units import MiB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import pyarrow as pa
 
     from rocketstore.config import StoreConfig
 
@@ -120,6 +119,20 @@ class StagedFile(NamedTuple):
     crc32: int
 
 
+class _Summed:
+    """Hands what is written on to a file as it is, and knows its size and checksum."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.size, self.crc32 = file, 0, 0
+
+    def write(self, content: Any) -> None:
+        """Write some bytes."""
+        self.size += self._file.write(content)
+        self.crc32 = crc32(content, self.crc32)
+
+
 def staging_root(root: str | Path) -> Path:
     """Return the directory of all jobs that stage for a store."""
     return Path(root) / SINK_DIRECTORY / "staging"
@@ -145,14 +158,13 @@ def stage_chunks(
     if first is None:
         return None
     path = staging_root(root) / job / f"{partition_id:05}-{uuid.uuid4().hex}.arrows"
-    size = checksum = 0
     with plain_write_errors(path.parent, NOTHING):
         try:
             with path.open("xb") as file:
-                for part in itertools.chain((first.schema, first), chunks):
-                    content = part.serialize()
-                    size += file.write(content)
-                    checksum = crc32(content, checksum)
+                content = _Summed(file)
+                with pa.ipc.new_stream(content, first.schema) as stream:
+                    for part in itertools.chain((first,), chunks):
+                        stream.write_batch(part)
                 file.flush()
                 os.fsync(file.fileno())
             sync_path(path.parent)  # its name; the driver syncs those of the directories above
@@ -166,4 +178,4 @@ def stage_chunks(
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-    return StagedFile(path.name, size, checksum)
+    return StagedFile(path.name, content.size, content.crc32)

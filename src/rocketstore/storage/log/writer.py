@@ -201,6 +201,14 @@ class StoreWriter:
         except NotTakenError as refused:
             return self._refused(refused)
 
+    def put_rows(self, *rows: Any) -> int:
+        """Store checked rows up to one that needs `put_prepared`; see `PlainPuts.put_rows`."""
+        file = self._log.end.file
+        if file is None or file.has_buffer:
+            return 0
+        with file.descriptor() as descriptor:
+            return int(self.plain.put_rows(file, descriptor, *rows))
+
     def put_encoded(  # noqa: PLR0913 - the fields of a send request
         self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", *, flag: int = 0,
         sys_flag: int = 0, born_timestamp_ms: int | None = None, born_host: str = DEFAULT_HOST,
