@@ -39,7 +39,8 @@ cdef class LogEnd:
     cdef public object on_look
     cdef public bint is_busy
     cdef unsigned char[::1] view
-    cdef Bytes data
+    cdef Bytes data, mapped
+    cdef long long mapped_limit
     cdef Py_ssize_t position_slot
     cdef bint needs_slow_path
     cdef long long write_head(
@@ -64,3 +65,5 @@ cdef class LogEnd:
     cdef void take_back(self, long long stop) noexcept
     cdef publish(self, QueueCounter counter, long long count, long long stop, long long now)
     cdef reach(self, long long stop, long long now)
+    cdef void begin_piece(self, Bytes piece) noexcept
+    cdef void end_piece(self, int descriptor, long long stop) noexcept

@@ -413,6 +413,19 @@ class LogEnd:
         """Clear what was written after the end."""
         view.clear_bytes(self.data, self.position, stop)
 
+    def begin_piece(self, piece: Bytes) -> None:
+        """Have records written into memory, from the end on, in place of the mapping."""
+        self.mapped = self.data
+        self.mapped_limit = self.limit
+        self.data = view.piece_at(piece, self.position)
+        self.limit = min(self.limit, self.data.size)
+
+    def end_piece(self, descriptor: int, stop: int) -> None:
+        """Write the piece to the file up to a position, and go on with the mapping."""
+        view.write_out(descriptor, self.data, self.position, stop, self.mapped)
+        self.data = self.mapped
+        self.limit = self.mapped_limit
+
     def publish(self, counter: QueueCounter, count: int, stop: int, now: int) -> None:
         """Move the end, and all that depends on it, past the written records."""
         size = stop - self.position

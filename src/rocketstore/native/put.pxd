@@ -1,23 +1,13 @@
 cimport cython
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t
 from rocketstore.native.group cimport SyncGroup
 from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record, bare_size
 from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes
 from rocketstore.native.walk cimport are_properties, is_delay, names_extra_queues, property_at
 
-cdef extern from "unistd.h" nogil:
-    Py_ssize_t pwrite(int descriptor, const void *data, size_t size, long at)
-
 cdef bytes _WAIT
 cdef long long _PIECE_BYTES
-
-cdef inline Bytes piece_at(Bytes piece, Py_ssize_t position) noexcept nogil:
-    return view.bytes_at(<const void *>(<uintptr_t>piece.start - <uintptr_t>position), position + piece.size)
-
-cdef inline void write_out(int descriptor, Bytes data, Py_ssize_t at, Py_ssize_t stop, Bytes mapped) noexcept nogil:
-    if pwrite(descriptor, view.chars_at(data, at, stop - at), stop - at, at) != stop - at:
-        view.copy_bytes(mapped, at, data, at, stop - at)
 
 @cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)
 cdef bint is_plain_block(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept
@@ -54,10 +44,10 @@ cdef class PlainPuts:
         object flag, object sys_flag, object born_timestamp_ms, object reconsume_times
     )
     @cython.locals(
-        source=Bytes, texts=Bytes, body=Bytes, room=bytes, made=Bytes, mapped=Bytes, records=list, counters=list,
+        source=Bytes, texts=Bytes, body=Bytes, room=bytes, records=list, counters=list,
         record=Record, counter=QueueCounter, before="long long", count="long long", number="long long", at="long long",
         size="long long", block_at="long long", block_size="long long", born="long long", position="long long",
-        limit="long long", start="long long", stop="long long",
+        start="long long", stop="long long",
     )
     cpdef int64_t put_rows(
         self, object file, int descriptor, object messages, object queue_ids, long long[:, ::1] rows,

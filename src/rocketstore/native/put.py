@@ -29,13 +29,6 @@ if not cython.compiled:
     from rocketstore.native.view import Bytes
     from rocketstore.native.walk import are_properties, is_delay, names_extra_queues, property_at
 
-    def piece_at(piece: Bytes, _position: int) -> Bytes:
-        """Return the bytes of a file as far as a piece at a position; only those are there."""
-        return piece
-
-    def write_out(_descriptor: int, _data: Bytes, _at: int, _stop: int, _mapped: Bytes) -> None:
-        """Write bytes to a file, or into its mapping where the system refuses that."""
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -267,17 +260,14 @@ class PlainPuts:
         """Store rows up to one that needs the slow path; return how many.
 
         A row has the number of its message and queue, where its body begins and its size, the same
-        of its encoded properties, and its born time, the smallest number for the store's. They are
-        made in memory and written by way of the `descriptor` of `file`, where the log is to end:
-        pages that are written whole cost neither a fault nor zeros.
+        of its encoded properties, and its born time, the smallest number for the store's. `file` is
+        where the log is to end: pages written whole to its descriptor need no fault, and no zeros.
         """
         now = self.now_ms(view.system_ns())
         end = self.end
-        source = view.bytes_of(bodies)
-        texts = view.bytes_of(blocks)
+        source, texts = view.bytes_of(bodies), view.bytes_of(blocks)
         room = view.empty_record(_PIECE_BYTES)
-        records = []
-        counters = []
+        records, counters = [], []
         for message, queue_id in zip(messages, queue_ids, strict=True):
             is_plain = type(message) is self.prepared_type
             held = view.in_slot(message, self.prepared_record) if is_plain else None
@@ -286,13 +276,8 @@ class PlainPuts:
             counters.append(self.counter_of(topic, queue_id))
         count = 0
         while not self.waits and end.file is file and self.is_ready(now):
-            before = count
-            position = end.position
-            mapped = end.data
-            limit = end.limit
-            made = piece_at(view.bytes_inside(room), position)
-            end.data = made
-            end.limit = min(limit, made.size)
+            before, position = count, end.position
+            end.begin_piece(view.bytes_inside(room))
             while count < rows.shape[0]:
                 number, at, size, block_at, block_size, born = (
                     rows[count, 0], rows[count, 1], rows[count, 2], rows[count, 3],
@@ -321,16 +306,14 @@ class PlainPuts:
                 stop = end.add_bytes(start, texts, block_at, block_size)
                 if not end.end_properties(start, stop):
                     break
-                view.store_i32(made, position, stop - position)
+                view.store_i32(end.data, position, stop - position)
                 counter.next_offset += 1
                 counter.stored_bytes += stop - position
                 position = stop
                 count += 1
-            end.data = mapped
-            end.limit = limit
+            end.end_piece(descriptor, position)
             if count == before:
                 break
-            write_out(descriptor, made, end.position, position, mapped)
             end.reach(position, now)
         if end.position >= end.look_at:
             end.on_look()

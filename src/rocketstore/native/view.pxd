@@ -18,6 +18,9 @@ cdef extern from "structmember.h":
     void PyErr_Clear()
     void Py_XDECREF(PyObject *object)
 
+cdef extern from "unistd.h" nogil:
+    Py_ssize_t pwrite(int descriptor, const void *data, size_t size, long position)
+
 cdef extern from *:
     const long long NO_NUMBER "LLONG_MIN"
 
@@ -66,6 +69,15 @@ cdef inline void copy_bytes(Bytes target, Py_ssize_t to, Bytes source, Py_ssize_
         memcpy(target.start + to, chars_at(source, at, size), 8)
     else:
         memcpy(target.start + to, chars_at(source, at, size), size)
+
+
+cdef inline Bytes piece_at(Bytes piece, Py_ssize_t position) noexcept nogil:
+    return bytes_at(<const void *>(<uintptr_t>piece.start - <uintptr_t>position), position + piece.size)
+
+
+cdef inline void write_out(int descriptor, Bytes data, Py_ssize_t at, Py_ssize_t stop, Bytes mapped) noexcept nogil:
+    if pwrite(descriptor, chars_at(data, at, stop - at), stop - at, at) != stop - at:
+        copy_bytes(mapped, at, data, at, stop - at)
 
 
 cdef inline void clear_bytes(Bytes data, Py_ssize_t at, Py_ssize_t stop) noexcept nogil:
