@@ -126,6 +126,13 @@ def check_report(case: Case) -> None:
     assert tables_of(there) == tables_of(made)
 
 
+def check_unshared(case: Case) -> None:
+    for work in ("archive", "audit", "rebuild", "report", "restore"):
+        assert "must see the place under one path" in case.said.pop(work)
+    assert "the directory is not shared" in case.said.pop("sink")
+    assert case.said == {}
+
+
 def without_place(report: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps({name: report[name] for name in report if name != "store"}))
 
@@ -143,7 +150,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "audit": check_audit,
 }
 DAILY = [("read", "none"), ("stream", "none"), ("sink", "none"), ("audit", "cut_off")]
-ALL = [*itertools.product(CHECKS, ("cut_off", "stopped", "slow"))]
+ALL = [*itertools.product(CHECKS, ("cut_off", "stopped", "slow")), ("unshared", "none")]
 CASES = ALL if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else DAILY
 
 
@@ -177,4 +184,5 @@ def test_what_befalls_a_machine_changes_no_outcome(
     assert answer["amid"], "it was over before each worker had a task"
     if trouble in ADDRESS_OF:
         assert [one for one in answer["lost"] if one.startswith(ADDRESS_OF[trouble])]
-    CHECKS[work](Case(machines, answer["outcome"], out, hurt, tmp_path))
+    check = check_unshared if work == "unshared" else CHECKS[work]
+    check(Case(machines, answer["outcome"], out, hurt, tmp_path))

@@ -1,10 +1,15 @@
 """Paths are taken as they are by Spark's own writers too, and nothing is shown that is no error."""
 
+from pathlib import Path
+
 import pytest
 from pyarrow import parquet
 
 from rocketstore import pipeline
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ConfigError, StoreError
+from rocketstore.pipeline.jobs.execution import plain_failure
+from rocketstore.pipeline.jobs.publishing import published, write_parquet
+from rocketstore.pipeline.jobs.sweeping import OWNER
 from support.clock import Clock
 from support.small_store import build_store
 
@@ -34,6 +39,22 @@ def test_a_place_that_spark_would_take_for_another_one_is_refused(spark, store, 
         with pytest.raises(ConfigError, match="has a backslash in it"):
             job(spark, store, tmp_path / "back\\slash")
     assert [one.name for one in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_worker_that_does_not_see_where_it_is_to_write_says_so(spark, tmp_path):
+    """Spark writes to that worker's own disk, of which the driver sees nothing."""
+    owner = []
+
+    def elsewhere(batches):
+        Path(*owner).unlink()
+        yield from batches
+
+    there = pytest.raises(StoreError, match="must see the place under one path")
+    with there, published(str(tmp_path / "out")) as place, plain_failure():
+        owner.append(Path(place, OWNER))
+        gone = spark.range(0, 3, 1, 1).mapInArrow(elsewhere, "id BIGINT").repartition(1)
+        write_parquet(gone, iter, "id BIGINT", f"{place}/rows")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_archive_restore_sink_and_stream_keep_to_it(spark, store):

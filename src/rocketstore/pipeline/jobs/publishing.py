@@ -16,15 +16,18 @@ import uuid
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, local_path, sync_path
+from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame
 
     from rocketstore.errors import RocketStoreError
 
@@ -81,12 +84,26 @@ def remove_empty(directories: Iterable[Path]) -> None:
             one.rmdir()
 
 
-def spark_place(place: str) -> str:
-    """Return a place in the form that Spark's own writers take, without special characters."""
+def write_parquet(frame: DataFrame, work: Any, schema: str, place: str) -> None:
+    """Write what `work` makes of each partition (`map_batches`) below a place not published yet.
+
+    Law: a worker that does not see the place raises. Spark would write to that worker's own disk,
+    and the driver find less than all without an error.
+    """
     if "\\" in place:
         hint = "Spark takes it for a slash: name a directory without one"
         raise ConfigError(f"{place} has a backslash in it", key="out", value=place, hint=hint)
-    return place if is_remote(place) else f"file://{place}"
+    owner = Path(place).with_name(OWNER)
+    is_owned = not is_remote(place) and owner.exists()
+
+    def seen(batches: Iterator[Any]) -> Iterator[Any]:
+        with plain_write_errors(owner.parent):
+            if is_owned:
+                owner.stat()
+        yield from work(batches)
+
+    written = map_batches(frame, seen, schema).write
+    written.parquet(place if is_remote(place) else f"file://{place}")
 
 
 def put(place: str, name: str, content: bytes) -> None:

@@ -39,7 +39,7 @@ from rocketstore.pipeline.jobs.audit.audit_judgement import (
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, RUNS, FactRow
 from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, spark_place
+from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, write_parquet
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import MOST_TASKS
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
@@ -379,17 +379,17 @@ def _write_report(
     import pyarrow as pa  # noqa: PLC0415 - only where a report is written
 
     with published(location) as place:
-        root = spark_place(place)
         columns = arrow_schema(FINDINGS)
         added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)
         found = judged.filter("kind IS NOT NULL").select(*columns.names)
         found = found.unionByName(judged.sparkSession.createDataFrame(added, FINDINGS))
         queues = judged.filter("recordCount IS NOT NULL").select(*arrow_schema(QUEUES).names)
-        for rows, order, name in (
-            (found, ("severity", "kind", "file", "offset"), "findings"),
-            (queues, ("topic", "queueId"), "queues"),
+        for rows, order, schema, name in (
+            (found, ("severity", "kind", "file", "offset"), FINDINGS, "findings"),
+            (queues, ("topic", "queueId"), QUEUES, "queues"),
         ):
-            rows.coalesce(1).sortWithinPartitions(*order).write.parquet(f"{root}/{name}")
+            ordered = rows.coalesce(1).sortWithinPartitions(*order)
+            write_parquet(ordered, iter, schema, f"{place}/{name}")
         summary = {
             "store": report.store,
             "exitCode": report.exit_code,

@@ -24,8 +24,8 @@ from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.files import is_remote, local_path, sync_path
-from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published, spark_place
+from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
+from rocketstore.pipeline.jobs.publishing import published, write_parquet
 from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.key_sketch import add_packed, most_frequent, new_sketch
 from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
@@ -115,8 +115,8 @@ def run_report(spark: SparkSession, plan: ReportPlan) -> Report:
             joined = [getattr(f, function)(name).alias(name) for name, function in joins]
             count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
             groups = counted.repartition(count, *keys).groupBy(*keys).agg(*joined)
-            whole = map_batches(groups, partial_groups.join_sketches, partial_groups.SCHEMA)
-            whole.write.parquet(f"{spark_place(directory)}/groups")
+            join, schema = partial_groups.join_sketches, partial_groups.SCHEMA
+            write_parquet(groups, join, schema, f"{directory}/groups")
         return write_report(plan, Path(directory))
 
 
