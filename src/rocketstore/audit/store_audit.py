@@ -11,6 +11,7 @@ at a time, and the positions and hashes of all index items.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import threading
 from collections import defaultdict
@@ -42,13 +43,7 @@ from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.storage.files.disk import Disk, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
-from rocketstore.storage.files.pread_files import (
-    LogFile,
-    OpenFiles,
-    PreadFiles,
-    ReadLogFile,
-    file_lengths,
-)
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, file_lengths
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_listing import listed_queues
@@ -268,7 +263,7 @@ class AuditedQueue(QueueView):
         self.files = files
         self._units = units
         self.part: QueuePart | None = None
-        super().__init__(key, files, files.file_size, LogFile.data_stop)
+        super().__init__(key, files, files.file_size, operator.methodcaller("data_stop"))
 
     def compare(self, expected: ExpectedEntries) -> QueuePart:
         """Compare what records call for with what stands there."""

@@ -74,7 +74,7 @@ def verify_store(
     if not is_live or not (report.is_damaged or report.has_warnings):
         return report
     # Files are not all read at one moment: what was written meanwhile looks torn. Damage is what is
-    # # seen twice.
+    # seen twice.
     again, _ = look()
     seen = {(found.kind, found.file, found.offset) for found in report.findings}
     findings = [

@@ -69,11 +69,6 @@ class IndexFacts(msgspec.Struct, array_like=True):
     slots_in_use: int | None
     troubles: list[IndexDefect]
 
-    @property
-    def is_in_order(self) -> bool:
-        """Whether its items are in the log's order."""
-        return not any(one.kind == "index-order" for one in self.troubles)
-
 
 def read_items(
     read: ReadBytes, layout: IndexLayout, number: int, count: int
@@ -208,9 +203,11 @@ def index_findings(
     found, last, in_order = [], -1, True
     for file in files:
         troubles = list(file.troubles)
-        if file.item_count and file.first < last and file.is_in_order:
+        is_in_order = all(one.kind != "index-order" for one in troubles)
+        if file.item_count and file.first < last and is_in_order:
             troubles.append(_out_of_order(layout.item_position(1)))
-        in_order &= all(one.kind != "index-order" for one in troubles)
+            is_in_order = False
+        in_order &= is_in_order
         if file.item_count:
             last = file.last
             if not is_live:

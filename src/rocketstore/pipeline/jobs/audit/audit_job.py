@@ -74,7 +74,6 @@ REASONS: Final = EXPLAINED | {
 }
 """Why entries and items may differ from what dispatch would write today, without a fault."""
 
-_PLACES_OF_LOST: Final = {"queue-hole", "queue-kept"}
 _ROWS_PER_TASK: Final = 50_000
 """Of the second pass: some seconds each. Spark gives whole queues to a task."""
 
@@ -171,13 +170,13 @@ def prove_rebuild(
         lock = Path(local_path(str(store)), LOCK_FILE_NAME)
         refuse_writer(lock, hint="stop that writer; an audit needs no stop")
     report = audit(spark, store, config=config, max_split_bytes=max_split_bytes)
-    findings = []
+    findings, batches = [], BATCH_CONSUME_QUEUE_DIRECTORY
     for one in report.findings:
         if one.kind in {"log-damage", "log-hole"}:
             findings.append(one)
-        elif one.file.startswith(BATCH_CONSUME_QUEUE_DIRECTORY):
+        elif one.kind in {"queue-hole", "queue-kept"}:
             continue
-        elif one.kind.startswith(("queue", "index")) and one.kind not in _PLACES_OF_LOST:
+        elif one.kind.startswith(("queue", "index")) and not one.file.startswith(batches):
             is_note = one.severity is Severity.NOTE
             findings += [] if is_note else [one._replace(severity=Severity.WARNING)]
     return replace(report, findings=findings)
@@ -227,8 +226,7 @@ class _Audit(NamedTuple):
     ) -> DataFrame:
         import pyarrow as pa  # noqa: PLC0415 - only where jobs run
 
-        queues, batch_queues = self.places.queues, self.places.batch_queues
-        topics = frozenset(key.topic for key in (*queues, *batch_queues))
+        topics = frozenset(key.topic for key in (*self.places.queues, *self.places.batch_queues))
         rows = audit_work.as_batches(self._known(), FACTS)
         known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
         about = facts.filter("kind NOT IN ('log', 'index')")
@@ -237,8 +235,8 @@ class _Audit(NamedTuple):
         groups = min(MOST_TASKS, 2 + count // _ROWS_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
         reached = max(row["reached"] for row in of_log) if self.places.was_aborted else None
-        writer = LastWriter(self.places.is_live, reached)
-        context = JudgeContext(self.common, view.bounds(), excluded, topics, writer)
+        writer, bounds = LastWriter(self.places.is_live, reached), view.bounds()
+        context = JudgeContext(self.common, bounds, excluded, topics, writer)
 
         def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = judge_targets(context, audit_work.rows_of(batches))
@@ -249,9 +247,8 @@ class _Audit(NamedTuple):
 
     def _known(self) -> Iterator[FactRow]:
         """Yield what the driver knows of queues and consumers."""
-        of_kinds = {"queue": self.places.queues, "batch": self.places.batch_queues}
-        for kind, of_kind in of_kinds.items():
-            for key, row in of_kind.items():
+        for kind, rows in (("queue", self.places.queues), ("batch", self.places.batch_queues)):
+            for key, row in rows.items():
                 listed = FactRow(audit_work.queue_target(key, kind), "listed", -1)
                 if not row.files:
                     yield listed
@@ -357,8 +354,7 @@ class _Audit(NamedTuple):
 def _last_bytes(places: StorePlaces, path: str, count: int) -> bytes:
     directory, _, name = path.rpartition("/")
     size = next((one.size for one in places.files.list(directory) if one.name == name), 0)
-    begin = max(0, size - count)
-    return read_part(places.location, path, begin, size - begin)
+    return read_part(places.location, path, max(0, size - count), count)
 
 
 def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
