@@ -197,7 +197,9 @@ class QueueFiles(QueueSearch):
 
     def first_kept(self, log_min: int) -> int:
         """Return the first entry that points into the log; fillers and expired ones come before."""
-        first = self.first_left(log_min)
+        first, entry = self.next_message(self.first_offset, self.first_offset + 1)
+        if entry is None or entry.physical_offset < log_min:
+            first = self.first_left(log_min)
         low = max(self.first_offset, first - NEIGHBOURS)
         self.rising(low, min(first + 1, self.max_offset), or_fillers=True)
         return first

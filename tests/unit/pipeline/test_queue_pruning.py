@@ -273,6 +273,18 @@ def test_an_expired_begin_is_found_by_a_search(stretches):
     )
 
 
+def test_where_nothing_has_expired_no_search_finds_the_first_entry(tmp_path, looks):
+    counts = []
+    for count in (10, 3000):
+        store = StoreFiles(tmp_path / str(count), log_file_size=1 << 20)
+        for _ in range(count):
+            store.put("Topic", b"x")
+        looks.clear()
+        assert planned_bytes(store.root, subscribe="Topic")
+        counts.append(len([path for path in looks if "consumequeue" in path]))
+    assert counts[0] == counts[1]
+
+
 def test_an_entry_that_lies_does_not_lead_past_what_is_before_it(interleaved):
     for base in (0, 1 << 20):
         interleaved.log_path(base).unlink()
