@@ -257,6 +257,10 @@ def fewer_items(root, offsets):
     overwrite_file(index_file(root), 36, struct.pack(">i", 100))
 
 
+def more_items_than_there_are(root, offsets):
+    overwrite_file(index_file(root), 36, b"\x7f\xff\xff\xff")
+
+
 def lose_index(root, offsets):
     index_file(root).unlink()
 
@@ -316,6 +320,7 @@ DAMAGES = {
     negative_hash: "index-item",
     item_out_of_order: "index-order",
     fewer_items: "index-missing",
+    more_items_than_there_are: "index-header",
     lose_index: "index-missing",
     broken_checkpoint: "checkpoint",
     broken_table: "table",
