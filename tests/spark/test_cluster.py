@@ -1,9 +1,9 @@
 """On a real standalone cluster: a master and two workers, each a process with its own executor.
 
 Two workers share a query and a job. Then archive, restore, rebuild and sink run while processes are
-killed amid the work: first the Python workers of one Spark worker, which fails their tasks, then
-the executor of the other, at last with its Spark worker. Spark runs again what was lost; what comes
-out must be the same bytes.
+killed amid the work: the Python workers of one Spark worker, which fails their tasks, amid the
+rebuild also the executor of the other, and amid the sink that with its Spark worker. Spark runs
+again what was lost; what comes out must be the same bytes.
 
 One cluster and one driver, a process of its own, serve both tests: JVMs start slowly.
 """
@@ -96,7 +96,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for killer in killers:
                 killer.join()
             if name in watched:
-                killers.append(Killer(cluster, place / watched[name], is_last=name == "sink"))
+                killers.append(Killer(cluster, name, place / watched[name]))
     assert [killer.killed_tasks > 0 for killer in killers] == [True] * 4
     return place
 
@@ -117,15 +117,15 @@ def test_what_dies_amid_a_job_changes_no_byte_of_its_outcome(place: Path) -> Non
 
 
 class Killer:
-    """Waits until a job has written its first file, then kills tasks and an executor.
+    """Waits until a job has written its first file, then kills tasks and what else is to die.
 
-    Its worker starts another, until the last job: the driver hears the same of both, nothing.
+    The worker of an executor starts another, which takes seconds of processor time.
     """
 
-    def __init__(self, cluster: SparkCluster, watched: Path, *, is_last: bool) -> None:
+    def __init__(self, cluster: SparkCluster, job: str, watched: Path) -> None:
         self.killed_tasks = 0
         self._is_over = False
-        self._cluster, self._is_last = cluster, is_last
+        self._cluster, self._job = cluster, job
         self._watched = watched
         self._before = set(watched.rglob("*"))
         self._log = cluster.directory / "driver.log"
@@ -147,9 +147,9 @@ class Killer:
         while self._lost_tasks() == lost and not self._is_over and time.monotonic() < end:
             self.killed_tasks += kill_tasks(first)
             time.sleep(0.2)  # the driver says a moment later what it lost
-        if self._is_last:
+        if self._job == "sink":
             self._cluster.kill_worker(second)
-        else:
+        elif self._job == "rebuild":
             self._cluster.kill_executor(second)
 
     def _has_begun(self) -> bool:
