@@ -39,7 +39,7 @@ from support.small_store import (
 )
 from support.sparse_log import GIB, make_sparse_log
 
-STRETCHES = (30_000, 1 << 30)
+STRETCHES = (100_000, 1 << 30)
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ from support.small_store import (
 from support.sparse_log import make_sparse_log
 from support.synthetic_log import MAGIC_V2, SyntheticLog
 
-SPLITS = (30_000, 1 << 30)
+SPLITS = (100_000, 1 << 30)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_golden_logs_come_back_byte_for_byte(name, tmp_path):
 @pytest.mark.parametrize("case", [name for name in CRASH_CASES if f"crash/{name}" in LOGS])
 def test_golden_logs_as_a_crash_left_them_come_back_byte_for_byte(case, tmp_path):
     source = golden_case("crash") / case / "in"
-    archived(source, tmp_path / "a", stretch=30_000)
+    archived(source, tmp_path / "a", stretch=SPLITS[0])
     restored(tmp_path / "a", tmp_path / "back")
     assert log_bytes(tmp_path / "back") == log_bytes(source)
 
