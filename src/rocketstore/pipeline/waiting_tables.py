@@ -40,7 +40,7 @@ from rocketstore.scan.arrow import to_arrow
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from pyarrow import RecordBatch, Schema
 
@@ -57,20 +57,19 @@ _NO_TIME: Final = LAST_TIMESTAMP_MS + 1
 def _plan(
     store: StorePlace,
     options: ReadOptions,
-    topics: Iterable[str],
+    topics: Collection[str],
     next_of: Callable[[QueueFiles], int | None],
 ) -> list[SplitTask]:
     """Return where the log has the waiting messages of some topics, from given entries on."""
     segments = [one for one in list_segments(store) if not one.is_missing]
     starts = {}
-    for key in list_queues(store.location):
-        if key.topic in topics:
-            queue = QueueFiles(store.location, key)
-            first = queue.first_left(segments[0].base if segments else 0)
-            found = waiting_offsets(next_of(queue), first, queue.max_offset)
-            # A queue without any entry has no records.
-            if found:
-                starts[QueuePlace(key.topic, ANY_BROKER, key.queue_id)] = found.start
+    for key in list_queues(store.location, wants_topic=topics.__contains__):
+        queue = QueueFiles(store.location, key)
+        first = queue.first_left(segments[0].base if segments else 0)
+        found = waiting_offsets(next_of(queue), first, queue.max_offset)
+        # A queue without any entry has no records.
+        if found:
+            starts[QueuePlace(key.topic, ANY_BROKER, key.queue_id)] = found.start
     of_queues = replace(options, queues=frozenset(starts), starting_offsets=starts)
     return planning.plan_store(store, of_queues) if starts else []
 

@@ -97,6 +97,16 @@ def test_tags_and_keys_of_what_waits_can_be_asked_for_without_its_due_time():
     assert {row["tags"] for row in rows} == {None, "D"}
 
 
+def test_queues_of_other_topics_are_not_listed(tmp_path, looks):
+    store = copy_of("delay", tmp_path)
+    for name in ("A", "B"):
+        (store / "consumequeue" / name / "0").mkdir(parents=True)
+    looks.clear()
+    assert plan_table(store, table="delays")
+    queues = {path.rpartition("/consumequeue/")[2].partition("/")[0] for path in looks}
+    assert not {"A", "B"} & queues
+
+
 def test_a_store_without_delays_plans_no_task():
     store, _ = golden_store("basic")
     assert plan_table(store, table="delays") == plan_table(store, table="transactions") == []
