@@ -103,7 +103,7 @@ class Side:
         while not ended.wait(SAMPLE_S):
             for process in own.children(recursive=True):
                 with contextlib.suppress(psutil.Error):  # one that ended meanwhile
-                    if "pyspark.daemon" in process.cmdline():
+                    if "pyspark.worker" in process.cmdline():
                         most[0] = max(most[0], process.memory_info().rss)
 
 

@@ -168,6 +168,7 @@ def test_a_session_logs_as_spark_is_configured_unless_asked_to_be_quiet(monkeypa
         monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
         asked[quiet] = environment.session(master, quiet=quiet).settings
     told = {"spark.driver.extraJavaOptions", "spark.ui.showConsoleProgress"}
+    told |= environment.QUIET_SETTINGS.keys()
     assert set(asked[True]) - set(asked[False]) == told
     assert asked[True]["spark.ui.showConsoleProgress"] == "true"
     java = asked[True]["spark.driver.extraJavaOptions"]

@@ -2,16 +2,21 @@
 
 import gc
 import logging
+import os
+import subprocess
 import sys
 import traceback
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from rocketstore.events import ROOT
 from rocketstore.pipeline import environment
+from support.patience import PATIENCE_S
 
 
 class Circle:
@@ -115,3 +120,17 @@ def test_the_errors_of_any_other_process_are_left_alone() -> None:
     before = sys.stderr
     environment.let_warnings_out()
     assert sys.stderr is before
+
+
+def test_the_daemon_of_a_session_imports_compiled_files_and_no_zip_of_them() -> None:
+    zips = sorted(Path(pyspark.__file__).parent.glob("python/lib/*.zip"))
+    daemon = environment.LOCAL_SETTINGS["spark.python.daemon.module"]
+    ended = subprocess.run(
+        [sys.executable, "-v", "-m", daemon, "pyspark.worker"],
+        env=os.environ | {"PYTHONPATH": ":".join(map(str, zips))},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert b"import 'pyspark.worker' # <_frozen_importlib_external.SourceFileLoader" in ended.stderr
