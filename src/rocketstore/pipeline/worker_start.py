@@ -18,8 +18,8 @@ def unpacked(paths: list[str]) -> list[str]:
     --------
     >>> unpacked(["/venv/pyspark/python/lib/pyspark.zip", "/venv"])
     ['/venv']
-    >>> unpacked(["/opt/pyspark/python/lib/pyspark.zip", "/venv"])
-    ['/opt/pyspark/python/lib/pyspark.zip', '/venv']
+    >>> unpacked(["/spark/pyspark/python/lib/pyspark.zip", "/venv"])
+    ['/spark/pyspark/python/lib/pyspark.zip', '/venv']
     """
     return [one for one in paths if _ZIPS not in one or one.partition(_ZIPS)[0] not in paths]
 
