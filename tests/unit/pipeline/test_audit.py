@@ -286,6 +286,11 @@ def not_dispatched(root, offsets):
             overwrite_file(path, at, bytes(20))
 
 
+def lose_queue_besides_a_kill(root, offsets):
+    crashed(root)
+    lose_queue(root, offsets)
+
+
 DAMAGES = {
     flip_body: "log-damage",
     flip_queue_offset: "queue-impossible",
@@ -326,6 +331,7 @@ DAMAGES = {
     broken_table: "table",
     not_closed: "abort",
     not_dispatched: "queue-missing",
+    lose_queue_besides_a_kill: "queue-missing",
 }
 
 
