@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rocketstore import pipeline
+from rocketstore import StoreConfig, pipeline
 from support.patience import START_S
 
 SPLIT_BYTES = 65_536
@@ -37,6 +37,8 @@ PLACES = ("physicalOffset", "topic", "queueId", "queueOffset", "bodyCRC")
 NUMBERS = 600
 NOW_MS = 1_800_000_000_000
 QUEUES = 4
+CONFIG = StoreConfig(mapped_file_size_consume_queue=2000, max_hash_slot_num=500, max_index_num=2000)
+"""The sizes of the golden stores, which an archive does not know."""
 
 
 class Works:
@@ -93,7 +95,9 @@ class Works:
 
     def restore(self, out: str) -> Any:
         """A store on the object store, from an archive there."""
-        return pipeline.restore(self._spark, self._at("archive"), self._at(out)).records
+        return pipeline.restore(
+            self._spark, self._at("archive"), self._at(out), config=CONFIG
+        ).records
 
     def rebuild(self, out: str) -> Any:
         """Queues and index on the object store."""
