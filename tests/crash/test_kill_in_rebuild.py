@@ -14,7 +14,7 @@ from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.config import RecoveryPolicy
 from support.clock import Clock
-from support.power_cut import PowerCutError
+from support.power_cut import PowerCutError, cut_after
 from support.shadow_disk import ShadowDisk
 from support.small_store import bodies
 
@@ -49,16 +49,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 def killed(root: Path, what: Literal["queues", "index"], number: int, now_ms: int) -> bool:
     """Rebuild until call `number`; return whether there was one."""
-    left = number
-
-    def count(_call: str, _path: Path) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise PowerCutError
-
     try:
-        disk = ShadowDisk(root, hook=count)
+        disk = ShadowDisk(root, hook=cut_after(number))
         rebuild_store(root, CONFIG, what=what, now_ms=now_ms, disk=disk)
     except PowerCutError:
         return True

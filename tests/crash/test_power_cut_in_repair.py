@@ -14,13 +14,14 @@ from support.fault_settings import base_seed
 from support.fault_workload import (
     INDEX_SLOTS,
     LOG_FILE_BYTES,
-    Label,
     check_reading,
     check_true,
     small_files,
     step_of,
+    take_steps,
+    tried_by,
 )
-from support.power_cut import PowerCutError, abandon
+from support.power_cut import PowerCutError, abandon, cut_after
 from support.shadow_disk import ShadowDisk, Survival
 from support.store_files import overwrite_file
 from support.store_oracle import check_agreement, read_log
@@ -34,27 +35,14 @@ NOWHERE = 0x1234
 """Where a broken queue entry points: no record begins there."""
 
 CONFIG = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000)
-TRIED = {
-    Label(10, 0, step, part)
-    for step in range(1, STEPS + 1)
-    for part in range(len(step_of(10, 0, step).messages))
-}
+TRIED = tried_by(STEPS)
 
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of several files of each kind, closed in order."""
     root = tmp_path_factory.mktemp("healthy") / "store"
-    now_ms = NOW_MS - 1_000_000
-
-    def clock() -> int:
-        nonlocal now_ms
-        now_ms += 500
-        return now_ms
-
-    with MessageStore.open(root, CONFIG, clock=clock, threads=False) as store:
-        for step in range(1, STEPS + 1):
-            step_of(10, 0, step).do(store)
+    take_steps(root, CONFIG, STEPS, NOW_MS - 1_000_000)
     return root
 
 
@@ -135,15 +123,7 @@ def count_calls(root: Path) -> int:
 
 def cut_in_repair(root: Path, after: Path, number: int, chance: random.Random) -> None:
     """Repair `root` until the power goes before a call; leave what survives at `after`."""
-    left = number
-
-    def count(_call: str, _path: Path) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise PowerCutError
-
-    disk = ShadowDisk(root, hook=count)
+    disk = ShadowDisk(root, hook=cut_after(number))
     with pytest.raises(PowerCutError):
         repair_store(root, now_ms=NOW_MS, config=CONFIG, disk=disk)
     disk.hook = lambda _call, _path: None

@@ -6,7 +6,7 @@ proves nothing (K-D1). Here the bytes of a failed sync are gone with the power.
 
 import errno
 import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -173,11 +173,8 @@ def test_every_put_that_waits_gets_the_error_and_later_ones_too(
                 for part, offset in enumerate(result.record_offsets):
                     acknowledged[Label(RUN, thread, number, part)] = offset
 
-    threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(put, range(4)))
     assert len(errors) >= 4
     assert all("fdatasync" in str(error) for error in errors)
     flushed = store.flushed_physical_offset

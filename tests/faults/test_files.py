@@ -20,6 +20,8 @@ from support.fault_workload import (
     check_true,
     small_files,
     step_of,
+    take_steps,
+    tried_by,
 )
 from support.store_oracle import read_log
 
@@ -41,22 +43,8 @@ class Built(NamedTuple):
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Built:
     root = tmp_path_factory.mktemp("healthy") / "store"
-    now_ms = NOW_MS - 1_000_000
-
-    def clock() -> int:
-        nonlocal now_ms
-        now_ms += 500
-        return now_ms
-
-    with MessageStore.open(root, CONFIG, clock=clock, threads=False) as store:
-        for step in range(1, STEPS + 1):
-            step_of(10, 0, step).do(store)
-    tried = {
-        Label(10, 0, step, part)
-        for step in range(1, STEPS + 1)
-        for part in range(len(step_of(10, 0, step).messages))
-    }
-    found = check_true(read_log(root / "commitlog", LOG_FILE_BYTES).records, tried)
+    take_steps(root, CONFIG, STEPS, NOW_MS - 1_000_000)
+    found = check_true(read_log(root / "commitlog", LOG_FILE_BYTES).records, tried_by(STEPS))
     assert len(list((root / "commitlog").iterdir())) > 5
     assert len(list((root / "index").iterdir())) >= 3
     assert len(list((root / "consumequeue").joinpath(*map(str, LONG_QUEUE)).iterdir())) == 2

@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,17 +77,9 @@ def test_an_unforeseen_error_of_the_flush_thread_answers_waiting_puts_at_once(
     message = Message(topic="orders", body=b"x")
     assert store.put(message).status is PutMessageStatus.PUT_OK
     disk.is_strange = True
-    outcomes: list[object] = []
-
-    def put() -> None:
-        call = store.put if kind is Message else lambda one: store.put_batch([one])
-        outcomes.append(within_time(call, message))
-
-    threads = [threading.Thread(target=put) for _ in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call = store.put if kind is Message else lambda one: store.put_batch([one])
+    with ThreadPoolExecutor(writers) as pool:
+        outcomes = list(pool.map(lambda _: within_time(call, message), range(writers)))
     assert [type(outcome) for outcome in outcomes] == [FlushFailedError] * writers
     assert "UnforeseenError: from the depth" in str(outcomes[0])
     disk.is_strange = False

@@ -8,8 +8,10 @@ a message can tell whether it is whole, and where it belongs.
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from rocketstore import MessageStore
@@ -172,6 +174,20 @@ def check_true(records: list[LogRecord], tried: set[Label]) -> dict[Label, LogRe
             properties[INNER_MULTI_QUEUE_OFFSET] = record.properties[INNER_MULTI_QUEUE_OFFSET]
         assert record.properties == properties, f"{label}: {record.properties} is not {properties}"
     return found
+
+
+def take_steps(root: Path, config: StoreConfig, steps: int, now_ms: int) -> None:
+    """Make a store by the first steps of run 10, half a second for each look at the clock."""
+    clock = itertools.count(now_ms, 500).__next__
+    with MessageStore.open(root, config, clock=clock, threads=False) as store:
+        for step in range(1, steps + 1):
+            step_of(10, 0, step).do(store)
+
+
+def tried_by(steps: int) -> set[Label]:
+    """Return what `take_steps` puts."""
+    numbers = ((step, len(step_of(10, 0, step).messages)) for step in range(1, steps + 1))
+    return {Label(10, 0, step, part) for step, count in numbers for part in range(count)}
 
 
 def all_messages(store: MessageStore, queue: QueueKey) -> Iterator[StoredMessage]:

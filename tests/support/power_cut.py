@@ -6,6 +6,7 @@ recovery), and what outlives it. A trial has several lives; a message that was p
 there in all later ones.
 """
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from support.fault_workload import (
     step_of,
 )
 from support.inside import parts_of, services_of
-from support.shadow_disk import ShadowDisk
+from support.shadow_disk import Hook, ShadowDisk
 from support.store_oracle import EXT_FILE_BYTES, LogContent, LogRecord, check_agreement
 
 START_MS = 1_700_000_000_000
@@ -60,6 +61,17 @@ COUNTED, LIGHT_COUNTED = "no-topic@all", "no-topic@%LMQ%all"
 
 class PowerCutError(BaseException):
     """The power went."""
+
+
+def cut_after(calls: int) -> Hook:
+    """Return a hook by which the power goes after so many calls of the disk."""
+    left = itertools.count(calls, -1)
+
+    def hook(_call: str, _path: Path) -> None:
+        if next(left) <= 0:
+            raise PowerCutError
+
+    return hook
 
 
 class Place(NamedTuple):

@@ -16,7 +16,7 @@ from rocketstore.config import FlushDiskType
 from support.configured_store import small_config
 from support.fault_settings import power_cut_seeds
 from support.memory import memory_directory
-from support.power_cut import PowerCutError, abandon
+from support.power_cut import PowerCutError, abandon, cut_after
 from support.shadow_disk import ShadowDisk
 
 LIVES = 3
@@ -72,15 +72,7 @@ class Trial(ABC):
     def live(self, root: Path, after: Path) -> None:
         """Work on a shadow disk until the power goes; `after` is what it leaves."""
         chance = self.chance
-        disk, calls_left = ShadowDisk(root), chance.randrange(self.most_calls)
-
-        def count(_call: str, _path: Path) -> None:
-            nonlocal calls_left
-            calls_left -= 1
-            if calls_left < 0:
-                raise PowerCutError
-
-        disk.hook = count
+        disk = ShadowDisk(root, hook=cut_after(chance.randrange(self.most_calls)))
         store = None
         try:
             store = self.open(root, disk)

@@ -2,8 +2,8 @@
 
 import json
 import struct
-import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -160,11 +160,8 @@ def test_threads_that_put_at_once_get_places_of_their_own(root):
                     messages = [Message(topic=BATCHES, body=f"{name}.{number}".encode())] * 3
                     assert store.put_batch(messages).status is OK
 
-        threads = [threading.Thread(target=work, args=(str(name),)) for name in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(work, "012"))
         store.wait_dispatched()
         assert store.max_offset(BATCHES, 0) == 20 + 2 * 60
         at, seen = 0, []

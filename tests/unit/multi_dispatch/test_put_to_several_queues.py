@@ -1,6 +1,6 @@
 """Puts of messages for several queues: a number in each of them, given once and without a gap."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -107,11 +107,8 @@ def test_numbers_have_no_gap_and_none_twice_when_many_put_at_once(tmp_path):
 
     with open_small(tmp_path, threads=True, **ON) as store:
         wanted = [None, "copies", "%LMQ%a,copies", "copies,%LMQ%a", "%LMQ%a"]
-        threads = [threading.Thread(target=put_all, args=(names,)) for names in wanted]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            list(pool.map(put_all, wanted))
         store.wait_dispatched()
         assert ends(store) == {
             (TOPIC, 3): 4 * each, ("copies", 3): 4 * each, ("%LMQ%a", 0): 3 * each

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -264,14 +264,8 @@ def test_two_sinks_into_one_store_at_once_both_finish(tmp_path):
             outcomes.append(commit(tmp_path, tasks, number, sinkId=name, lockTimeout="60s"))
 
     outcomes = []
-    threads = [
-        threading.Thread(target=write, args=(name, first))
-        for name, first in (("left", 0), ("right", 100))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, ("left", "right"), (0, 100)))
     assert outcomes == [20] * 10
     assert sorted(stored_numbers(tmp_path)) == list(range(200))
     check_whole(tmp_path)

@@ -516,11 +516,13 @@ def test_a_synchronous_master_stores_and_says_that_no_replica_has_it(tmp_path):
 def test_any_flag_against_writing_refuses_puts_until_it_goes(store, flag):
     for topic in (TOPIC, "new"):
         store.put(Message(topic=TOPIC, body=b"x"))  # the next one is a plain put
-        store.running_flags.set(flag, "because the test says so")
+        assert store.running_flags.set(flag, "because the test says so")
+        assert not store.running_flags.set(flag, "because the test says so")
         refused = store.put(Message(topic=topic, body=b"x"))
         assert refused.status is UNAVAILABLE
-        assert "because the test says so" in refused.detail
-        store.running_flags.clear(flag)
+        assert refused.detail == f"{flag.name}: because the test says so"
+        assert store.running_flags.clear(flag)
+        assert not store.running_flags.clear(flag)
     assert store.put(Message(topic=TOPIC, body=b"x")).status is OK
 
 

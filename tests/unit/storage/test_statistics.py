@@ -163,19 +163,6 @@ def test_not_readable_alone_does_not_stop_puts(tmp_path):
     assert parts.writer.put(Message(topic="orders")).status is PutMessageStatus.PUT_OK
 
 
-@pytest.mark.parametrize("flag", list(RunningFlag)[1:])
-def test_every_other_flag_stops_puts_until_it_is_cleared(tmp_path, flag):
-    parts = LogParts(tmp_path, StoreConfig())
-    assert parts.flags.set(flag, "for a test")
-    assert not parts.flags.set(flag, "for a test")
-    result = parts.writer.put(Message(topic="orders"))
-    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-    assert result.detail == f"{flag.name}: for a test"
-    assert parts.flags.clear(flag)
-    assert not parts.flags.clear(flag)
-    assert parts.writer.put(Message(topic="orders")).status is PutMessageStatus.PUT_OK
-
-
 def test_two_full_disks_are_two_causes():
     flags = RunningFlags()
     flags.set(RunningFlag.DISK_FULL, "log")

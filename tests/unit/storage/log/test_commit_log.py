@@ -1,7 +1,7 @@
 """Append: records one behind the other, files closed by a BLANK, offsets that never lie."""
 
 import struct
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -186,11 +186,8 @@ def test_many_threads_leave_one_unbroken_row(tmp_path):
         for number in range(200):
             append(parts, bytes(number), key=QueueKey("orders", queue_id))
 
-    threads = [threading.Thread(target=put_many, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(put_many, range(4)))
     assert is_held == {True}
     counts = dict.fromkeys(range(4), 0)
     for file in parts.files.files:

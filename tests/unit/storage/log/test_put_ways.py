@@ -5,9 +5,9 @@ import importlib.util
 import random
 import struct
 import sys
-import threading
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import MappingProxyType
@@ -476,12 +476,9 @@ def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    threads = [threading.Thread(target=put_many, args=(seed,)) for seed in range(6)]
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(put_many, range(6)))
     finally:
         sys.setswitchinterval(interval)
     log = parts_of(store).log
