@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 pa: Any = pyarrow
 _PAIRS: Final = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
 _SPECIAL: Final = (DELAY, INNER_MULTI_DISPATCH)
+_LONGEST: Final = 2**31 - 1  # of Arrow's texts
 _MOST_CODES: Final = 2**31  # of rows that differ, times the values of one more column
 _COLUMNS: Final = (("keys", KEYS), ("uniqKey", UNIQ_KEY), ("tags", TAGS))  # in stored order
 
@@ -80,8 +81,9 @@ def property_blocks(columns: Mapping[str, Any], count: int) -> tuple[Any, Any]:
     pieces, nothing = [], pa.nulls(count, pa.string())
     keys = nothing
     for column, name in _COLUMNS:
-        stored = nothing if entries is None else entries.values_of(name)
-        text = stored
+        stored = text = nothing
+        if entries is not None and (column in columns or name == KEYS):
+            stored = text = entries.values_of(name)
         if column in columns:
             text = _text(columns[column], name, stored)
             if entries is not None:
@@ -97,11 +99,13 @@ def property_blocks(columns: Mapping[str, Any], count: int) -> tuple[Any, Any]:
         return pa.repeat(b"", count), keys
     # Each with a separator in front, of which the first one goes: a row may have none of them.
     joined = pc.binary_join_element_wise(*(piece.fill_null("") for piece in pieces), "")
-    joined = pc.utf8_slice_codeunits(joined, 1)
-    # As `encode_properties`: without a separator after it, such a value would look cut off.
-    is_like_cut = pc.ends_with(joined, "\0")
-    ended = pc.binary_join_element_wise(joined, pc.if_else(is_like_cut, "\x02", ""), "")
-    return ended.cast(pa.binary()), keys
+    blocks = pc.binary_slice(joined.cast(pa.binary()), 1, _LONGEST)
+    is_like_cut = pc.ends_with(blocks, b"\0")
+    if pc.any(is_like_cut).as_py():
+        # As `encode_properties`: without a separator after it, such a value would look cut off.
+        more = pc.if_else(is_like_cut, b"\x02", b"")
+        blocks = pc.binary_join_element_wise(blocks, more, b"")
+    return blocks, keys
 
 
 def _entries_of(column: Any, count: int) -> _Entries:
@@ -131,7 +135,7 @@ class _Entries:
         self._rows = np.repeat(np.arange(count), self._sizes)
         found = self.names.dictionary_encode()
         places = self._rows * (len(found.dictionary) + 1) + found.indices.to_numpy()
-        places.sort()
+        places.sort(kind="stable")  # nearly in order: quick for that kind alone
         self.is_repeating = bool((np.diff(places) == 0).any())
         self._listed = set(found.dictionary.to_pylist())
         if "" in self._listed:
