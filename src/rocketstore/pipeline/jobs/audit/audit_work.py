@@ -149,10 +149,12 @@ def _files_of(task: AuditTask, key: QueueKey, offsets: Int64Array) -> StoredFile
     """Return the files that have a queue's entries at some offsets, by their names, not listed."""
     files = task.irregular_queues.get(key)
     if files is None:
-        size, at = task.sizes.consume_queue_file_bytes, offsets * ENTRY_SIZE_BYTES
+        size = task.sizes.consume_queue_file_bytes
         root = files_at(task.location)[1].rstrip("/")
+        numbers = offsets * ENTRY_SIZE_BYTES // size
+        changed = numbers[np.flatnonzero(np.diff(numbers, prepend=-1))].tolist()
         # An entry may lie in two files.
-        bases = np.unique(np.append(at, at + ENTRY_SIZE_BYTES - 1) // size * size).tolist()
+        bases = sorted({base for one in changed for base in (one * size, one * size + size)})
         place = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key}"
         named = [StoreFile(base, size, f"{place}/{file_name(base)}") for base in bases]
         files = named if is_directory_name(key.topic) else []
@@ -246,8 +248,9 @@ class _LogReader:
             tags_codes = QueueFiles(self._task.location, key).extension.tags_codes
             chains = starts.searchsorted(block.entries["physical_offset"], side="right")
             for rows in expectation.groups(chains):
-                some = block.rows(rows)
-                part = queue_rules.compare(some, found.take(rows), tags_codes)
+                is_whole = rows.size == len(found)
+                some, there = (block, found) if is_whole else (block.rows(rows), found.take(rows))
+                part = queue_rules.compare(some, there, tags_codes)
                 # Extra queues are written only where that is switched on.
                 if len(part.backed) or not some.is_extra.all():
                     place = int(chains[rows[0]]), number
