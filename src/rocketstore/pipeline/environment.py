@@ -45,16 +45,14 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
 }
 """Where driver and executors are one process; bytes by a Unix socket cost a sixth less than TCP."""
 
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties").as_uri()
 QUIET_SETTINGS: Final = {
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J} -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Of sessions that only run jobs: Java sees few rows, and to compile code for them costs more."""
-
-_LOG4J: Final = Path(__file__).with_name("log4j2.properties").as_uri()
-QUIET_JAVA: Final = f"-Dlog4j2.configurationFile={_LOG4J} -XX:TieredStopAtLevel=1"
 """Where the error that a job ends with is enough, as on the command line. Its JVM does so little
-that compiling its code a second time, for speed, would cost more."""
+that compiling its code a second time, for speed, or code for its few rows, would cost more."""
 
 
 def check_versions() -> None:
@@ -127,7 +125,7 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     given = {name.replace("__", "."): value for name, value in settings.items()}
     settled = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
     if quiet:
-        settled |= QUIET_SETTINGS | {"spark.driver.extraJavaOptions": QUIET_JAVA}
+        settled |= QUIET_SETTINGS
         settled["spark.ui.showConsoleProgress"] = str(sys.stderr.isatty()).lower()
     builder = builder.master(master).appName("rocketstore").config(map=settled | given)
     with interrupted_afterwards():

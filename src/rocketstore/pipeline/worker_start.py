@@ -8,24 +8,9 @@ and compiled. What starts no thread is imported before workers are forked.
 import importlib
 import sys
 
-_ZIPS = "/pyspark/python/lib/"
-
-
-def unpacked(paths: list[str]) -> list[str]:
-    """Return places of modules without the zips of a package that lies unpacked in one of them.
-
-    Examples
-    --------
-    >>> unpacked(["/venv/pyspark/python/lib/pyspark.zip", "/venv"])
-    ['/venv']
-    >>> unpacked(["/spark/pyspark/python/lib/pyspark.zip", "/venv"])
-    ['/spark/pyspark/python/lib/pyspark.zip', '/venv']
-    """
-    return [one for one in paths if _ZIPS not in one or one.partition(_ZIPS)[0] not in paths]
-
-
 if __name__ == "__main__":
-    sys.path[:] = unpacked(sys.path)
+    places = {one: one.partition("/pyspark/python/lib/") for one in sys.path}
+    sys.path[:] = [one for one, at in places.items() if not at[1] or at[0] not in places]
     for name in (sys.argv[1], "rocketstore.scan.scanner"):
         importlib.import_module(name)
     importlib.import_module("pyspark.daemon").manager()
