@@ -95,6 +95,8 @@ class Machines:
     def __exit__(self, *_: object) -> None:
         for first in self._first.values():
             first.stdin.close()
+        for process in self._started:
+            process.kill()  # what it ran has ended with its machine
         for process in (*self._first.values(), *self._started):
             process.wait(PATIENCE_S)
         for first in self._first.values():
@@ -143,12 +145,13 @@ class Machines:
 @contextlib.contextmanager
 def stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Stop a process with all that it started for so long; their connections stay open."""
-    processes = [found := psutil.Process(process.pid), *found.children(recursive=True)]
+    entered = psutil.Process(process.pid)  # stops and goes on as what it runs, and after it
+    processes = entered.children(recursive=True)
     for one in processes:
         one.suspend()
     try:
         yield
     finally:
-        for one in processes:
+        for one in (*processes, entered):
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.resume()

@@ -122,7 +122,8 @@ class FileWriting(NamedTuple):
         if is_remote(self.directory):
             return tempfile.mkdtemp(prefix="rocketstore-rebuild-")
         attempt = Path(self.directory, ATTEMPTS, uuid.uuid4().hex)
-        attempt.mkdir()  # without its parent the rebuild has ended
+        with plain_write_errors(attempt, "nothing was replaced"):
+            attempt.mkdir()  # without its parent the rebuild has ended, or the disk is not shared
         return str(attempt)
 
     def _sent(self, attempt: str, target: bytes, files: Sequence[Path]) -> str:
