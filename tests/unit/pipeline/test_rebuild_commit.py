@@ -313,7 +313,7 @@ def test_attempts_that_run_twice_or_end_late_change_nothing(store):
     before = tree(store)
     for write, batches in late:
         # The rebuild is over: an attempt that comes too late finds no directory to write into.
-        with pytest.raises(OSError, match="attempts"):
+        with pytest.raises(StoreError, match="attempts"):
             list(write(iter(batches)))
     assert tree(store) == before
 
