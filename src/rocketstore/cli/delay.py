@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter, validators
 
 from rocketstore.cli.options import DEFAULTS, CommandOptions, MaxOption, StoreArgument
 from rocketstore.cli.output import print_rows
+from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
     from rocketstore.delay.levels import Level
@@ -48,7 +48,7 @@ def list_delays(
     """
     from rocketstore.delay import waiting, waiting_messages
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = system_clock_ms()
     with options.open(store) as reader:
         if messages:
             rows = (

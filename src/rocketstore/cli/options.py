@@ -6,7 +6,6 @@ Law: a range of time begins with ``--begin``, which it includes, and ends before
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from cyclopts import Parameter, validators
 
 from rocketstore.cli.wording import complain
 from rocketstore.errors import ConfigError, StoreError
+from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -88,7 +88,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:
-        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        now_ms = system_clock_ms() if now_ms is None else now_ms
         return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
     is_number = text.isascii() and text.isdecimal()
     if is_number and (int(text) == 0 or int(text) >= _EARLIEST_MS):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 from cyclopts import App
 
 from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
+from rocketstore.units import system_clock_ms
 
 app = App(name="transaction", help="Transactions: which are open, and for how long.")
 
@@ -23,7 +22,7 @@ def list_transactions(store: StoreArgument, /, *, options: CommandOptions = DEFA
     from rocketstore.transaction.ledger import open_transactions
     from rocketstore.transaction.records import times_checked
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = system_clock_ms()
     with options.open(store) as reader:
         rows = (
             {

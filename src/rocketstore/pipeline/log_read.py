@@ -278,10 +278,8 @@ def _gathered(task: SplitTask, file: OpenFile, runs: Sequence[Int64Array]) -> Re
 def _entries_in(number: int, queue: QueueFiles, begin: int, stop: int) -> Int64Array:
     """Return rows of the entries that point into a range of the log, of the queue of a number."""
     first, last = queue.pointing_into(begin, stop)
-    low, high = (
-        max(queue.first_offset, first - NEIGHBOURS),
-        min(queue.max_offset, last + NEIGHBOURS),
-    )
+    low = max(queue.first_offset, first - NEIGHBOURS)
+    high = min(queue.max_offset, last + NEIGHBOURS)
     entries = queue.rising(low, high)
     own = queue.key.queue_id, np.arange(low, high), number
     said = entries["physical_offset"], entries["record_size"], *own

@@ -327,6 +327,19 @@ Topic: TypeAlias = tuple[str, tuple[QueueKey, ...], metadata_json.TopicConfig | 
 """A topic, its chosen queues and what ``topics.json`` says of it, if it does."""
 
 
+class QueueBounds(NamedTuple):
+    """A queue as consumers see it: the columns of table ``queues``."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    byte_count: int
+    first_ms: int | None
+    last_ms: int | None
+    broker_name: str
+
+
 def _plan_queues(options: ReadOptions) -> list[QueueTask]:
     found = [
         (one, chosen_queues(one, options, *queues.EVERY_KIND)) for one in chosen_stores(options)
@@ -344,7 +357,7 @@ def _queues(task: QueueTask, _: ReadOptions, schema: Schema) -> Iterator[RecordB
 
 def _bounds(
     store: StorePlace, keys: Sequence[QueueKey], names: Sequence[str]
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[QueueBounds]:
     """Yield rows of table ``queues``, of which the columns in `names` are counted."""
     segments = [one for one in list_segments(store) if not one.is_missing]
     log_min = segments[0].base if segments else 0
@@ -361,7 +374,7 @@ def _bounds(
         start, stop = queue.first_left(log_min), queue.max_offset
         byte_count = queue.byte_count(start, stop) if "bytes" in names else 0
         times = time_at(start), time_at(stop - 1)
-        yield *key, start, stop, byte_count, *times, store.broker_name
+        yield QueueBounds(*key, start, stop, byte_count, *times, store.broker_name)
 
 
 def _plan_topics(options: ReadOptions) -> list[tuple[StorePlace, tuple[Topic, ...]]]:
@@ -385,19 +398,18 @@ def _topics(
     """Yield topics, each with its queues together."""
     store, topics = task
     bounds = _bounds(store, [key for _, keys, _ in topics for key in keys], schema.names)
-    found = {topic: list(group) for topic, group in groupby(bounds, lambda one: one[0])}
+    found = {topic: list(group) for topic, group in groupby(bounds, lambda one: one.topic)}
     rows = []
     for name, keys, config in topics:
-        own = [one[2:-1] for one in found.get(name, ())]
-        starts, stops, sizes, firsts, lasts = zip(*own, strict=True) if own else ((),) * 5
+        own = found.get(name, [])
         set_by = (config.read_queue_nums, config.write_queue_nums, config.perm) if config else ()
         row = (
             name,
             len(keys),
-            sum(stops) - sum(starts),
-            sum(sizes),
-            min((one for one in firsts if one is not None), default=None),
-            max((one for one in lasts if one is not None), default=None),
+            sum(one.max_offset - one.min_offset for one in own),
+            sum(one.byte_count for one in own),
+            min((one.first_ms for one in own if one.first_ms is not None), default=None),
+            max((one.last_ms for one in own if one.last_ms is not None), default=None),
             *(set_by or [None] * 3),
             store.broker_name,
         )

@@ -237,7 +237,7 @@ class QueueView:
         ]
         self.has_files = bool(held)
         self.first_offset = held[0][0] if held else 0
-        self.end = self._end(sum(one.base + data_stop(one) for one in files.files[-1:]))
+        self.end = self._end(files.files[-1].base + data_stop(files.files[-1]) if held else 0)
         self.record_count = 0
         self.first, self.last = 0, -1
         self.backed = self.missing = runs.no_runs()

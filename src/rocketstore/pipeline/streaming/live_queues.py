@@ -162,8 +162,9 @@ class LiveQueues(LiveLog):
     def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Int64Array, Int64Array]]:
         """Yield where the rows of a batch start, and their sizes, in the order of the log."""
         reached = begin.offset
-        for places, sizes, reached in self._told(begin.offset, stop):  # noqa: B007 - the last one
+        for places, sizes, told_to in self._told(begin.offset, stop):
             yield places, sizes
+            reached = told_to
         yield from self._scanned(begin, reached, stop)
 
     def _scanned(
@@ -192,7 +193,8 @@ class LiveQueues(LiveLog):
         stop = goal.offset
         gap = max(MiB, (stop - start) // MOST_TASKS)
         # The driver reads as many entries as it holds at a time.
-        for places, _, reached in itertools.islice(self._told(start, stop), 1):  # noqa: B007 - above
+        for places, _, told_to in itertools.islice(self._told(start, stop), 1):
+            reached = told_to
             cuts = np.split(places, np.flatnonzero(np.diff(places) > gap) + 1)
             for one in cuts if len(places) else ():
                 yield ByteRange(int(one[0]), int(one[-1]) + 1)

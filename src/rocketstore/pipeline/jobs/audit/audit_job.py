@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -48,7 +47,7 @@ from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyRepo
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings
 from rocketstore.rules.newer import newer_findings
 from rocketstore.rules.queue_kinds import queue_kinds
-from rocketstore.units import QueueKey
+from rocketstore.units import QueueKey, system_clock_ms
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
@@ -133,7 +132,7 @@ def audit(
         refuse_taken(str(out))
     # A wrong place is reported before slow work begins.
     places = audit_plan.find_places(str(store), config)
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now_ms = system_clock_ms() if now_ms is None else now_ms
     # Read first: the queues, read later, then have every message that the offsets count.
     small, changed = audit_plan.small_contents(places)
     kinds = queue_kinds(small.get, places.queues, places.batch_queues)
@@ -271,10 +270,8 @@ class _Audit(NamedTuple):
         sums = Counter({row["counted"]: row["sum(count)"] for row in added})
         # The worst first.
         worst = judged.filter("counted IS NULL").orderBy("place", ascending=True)
-        rows, names = (
-            worst.limit(MOST_COLLECTED).toArrow().to_pylist(),
-            arrow_schema(FINDINGS).names,
-        )
+        rows = worst.limit(MOST_COLLECTED).toArrow().to_pylist()
+        names = arrow_schema(FINDINGS).names
         queues = [msgspec.convert(row, QueueRow) for row in rows if row["kind"] is None]
         found = [
             Finding(Severity(row["severity"]), *(row[name] for name in names[1:]))
@@ -282,12 +279,12 @@ class _Audit(NamedTuple):
             if row["kind"] is not None
         ]
         found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
-        found.sort(key=lambda one: not one.kind.startswith("queue"))
-        count = sum(one.kind.startswith("queue") for one in found)
-        log = [*self._log_findings(view, sums["used"])]
+        of_queues = [one for one in found if one.kind.startswith("queue")]
+        of_consumers = [one for one in found if not one.kind.startswith("queue")]
+        log = list(self._log_findings(view, sums["used"]))
         rest = [*self._item_findings(added, index, view), *self._small_findings(view)]
         report = AuditReport(
-            [*log, *found[:count], *rest, *found[count:]],
+            [*log, *of_queues, *rest, *of_consumers],
             view.counts(
                 view.kept,
                 queue_count=sums["queues"],

@@ -36,7 +36,7 @@ from rocketstore.rules.files import FileProblem
 from rocketstore.rules.findings import camel_names
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import Damaged
-from rocketstore.units import MiB
+from rocketstore.units import MiB, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,7 +127,7 @@ def rebuild(
     ConfigError
         The store is on an object store, and no target is given.
     """
-    began, now_ms = time.perf_counter(), time.time_ns() // 1_000_000
+    began, now_ms = time.perf_counter(), system_clock_ms()
     config, kept = config or StoreConfig(), None
     location = find_places(str(store), config).location  # only a store gets a lock
     if target is None and is_remote(location):
@@ -155,7 +155,7 @@ def rebuild(
 
 def make_queues(spark: SparkSession, store: str, config: StoreConfig) -> RebuildReport:
     """Make queues and index of a new store that has only a log, in their place."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = system_clock_ms()
     return _build(spark, store, config, DEFAULT_SPLIT_BYTES, now_ms, store)
 
 

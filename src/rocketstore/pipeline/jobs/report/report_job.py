@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import time
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
@@ -43,7 +42,7 @@ from rocketstore.pipeline.stores import (
     store_timestamp_ms,
 )
 from rocketstore.pipeline.waiting_tables import plan_transactions
-from rocketstore.units import MiB
+from rocketstore.units import MiB, system_clock_ms
 
 if TYPE_CHECKING:
     import os
@@ -132,7 +131,7 @@ def plan_report(
     places = find_stores(options)
     out = _checked_place(str(out), places)
     stores = [(place, list_segments(place)) for place in places]
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now_ms = system_clock_ms() if now_ms is None else now_ms
     delays_ms = parse_delay_levels((config or StoreConfig()).message_delay_level)
     delivered = {place.broker_name: _delivered(place) for place in places}
     width_ms = _width_ms(stores)
