@@ -6,7 +6,6 @@ server is the JVM of the shared session, which is warm.
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 
@@ -14,6 +13,7 @@ import pytest
 
 from support.golden import golden_case
 from support.patience import START_S
+from support.skipping import skip_but_in_ci
 
 pytestmark = [pytest.mark.spark]
 
@@ -73,12 +73,8 @@ def require_connect():
     missing = [
         name for name in ("grpc", "grpc_status", "zstandard") if not importlib.util.find_spec(name)
     ]
-    if not missing:
-        return
-    reason = f"Spark Connect needs {', '.join(missing)}"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    if missing:
+        skip_but_in_ci(f"Spark Connect needs {', '.join(missing)}")
 
 
 @pytest.fixture

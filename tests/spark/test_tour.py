@@ -8,7 +8,7 @@ import pytest
 
 from support.repository import ROOT
 from support.spark_home import spark_environment
-from support.spark_session import require_java, submitted, warm_python
+from support.spark_session import require_java, submitted
 
 pytestmark = [pytest.mark.spark]
 
@@ -34,7 +34,7 @@ nbformat.write(notebook, sys.argv[2])
 def test_the_tour_runs_to_its_end(tmp_path):
     require_java()
     own = dict.fromkeys(("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "TMPDIR"), str(tmp_path))
-    own |= {"PYSPARK_SUBMIT_ARGS": submitted(), "PYSPARK_PYTHON": warm_python(str(tmp_path))}
+    own["PYSPARK_SUBMIT_ARGS"] = submitted()
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(NOTEBOOK), str(tmp_path / "run.ipynb")],
         env=spark_environment() | own, cwd=tmp_path, capture_output=True, text=True, check=False,

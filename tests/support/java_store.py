@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
-
 from support.line_process import CommandFailedError, LineProcess
 from support.patience import START_S
+from support.skipping import skip_but_in_ci
 from support.spark_home import QUIET_SHARING, SHORT_LIVED_JVM
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java"
@@ -147,9 +146,7 @@ def require_java(build: Callable[[], object] = build_jar) -> None:
     try:
         build()
     except JavaBuildError as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+        skip_but_in_ci(str(missing))
 
 
 def java_tool(name: str) -> str:

@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support.line_process import InHome, LineProcess
 from support.patience import PATIENCE_S, START_S
+from support.skipping import skip_but_in_ci
 
 INTEROP = Path(__file__).resolve().parents[1] / "interop"
 
@@ -124,6 +123,4 @@ def required(client: Callable[[], list[str]]) -> list[str]:
     try:
         return client()
     except InstallationError as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(f"{missing} ({sys.platform})")
+        skip_but_in_ci(f"{missing} ({sys.platform})")

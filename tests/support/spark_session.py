@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from support.patience import PATIENCE_S
+from support.skipping import skip_but_in_ci
 from support.spark_home import jvm_options, spark_home
 
 SETTINGS = {
@@ -64,12 +64,8 @@ CONNECT_TIMEOUT = "Python worker failed to connect back"
 
 def require_java() -> None:
     """Skip the calling test where no Java is, unless this is CI."""
-    if os.environ.get("JAVA_HOME") or shutil.which("java"):
-        return
-    reason = "no JDK: Spark needs Java 17 or newer (install a JDK, or set JAVA_HOME)"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+        skip_but_in_ci("no JDK: Spark needs Java 17 or newer (install a JDK, or set JAVA_HOME)")
 
 
 def warm_python(directory: str) -> str:
