@@ -42,6 +42,7 @@ class Pulls:
         self.turns = turns
         self.sent_ns: dict[int, int] = {}
         self.took_ns: list[int] = []
+        self.wrong: list[str] = []
 
 
 class Pull:
@@ -72,7 +73,8 @@ class Pull:
         """Take the reply, and wait for the next message."""
         taken_ns = time.perf_counter_ns()
         if reply.code != ResponseCode.SUCCESS or reply.fields is None:
-            raise AssertionError(f"a pull was answered with code {reply.code}: {reply.remark}")
+            self._pulls.wrong.append(f"a pull was answered with code {reply.code}: {reply.remark}")
+            return
         self._pulls.took_ns.append(taken_ns - self._pulls.sent_ns[self._header.queue_id])
         self._header.queue_offset = int(reply.fields["nextBeginOffset"])
         self.ask()
@@ -109,6 +111,16 @@ class Client:
         self._pulls.sent_ns[queue] = time.perf_counter_ns()
         await self._ask(request(BrokerRequest.SEND_MESSAGE_V2, header, b"x" * 128))
 
+    async def _dispatched(self, queue: int) -> None:
+        """Wait for the first message of a queue: a pull after it would be refused before."""
+        asked = request(BrokerRequest.GET_MAX_OFFSET, None)
+        asked.fields = {"topic": TOPIC, "queueId": str(queue)}
+        until = time.monotonic() + PATIENCE_MS / 1000
+        while (answer := await self._ask(asked)).fields == {"offset": "0"}:
+            if time.monotonic() > until:
+                raise AssertionError(f"queue {queue} has no message: {answer}")
+            await asyncio.sleep(PAUSE_S)
+
     async def hold(
         self, connections: int, pulls: int, queues: int, woken: int, **_more: Any
     ) -> dict[str, Any]:
@@ -120,6 +132,7 @@ class Client:
         await self._ask(request(BrokerRequest.UPDATE_AND_CREATE_TOPIC, topic))
         for queue in range(woken):  # its files are there
             await self._send(queue)
+        await self._dispatched(woken - 1)
         began = time.perf_counter()
         while (left := connections - len(self._channels)) > 0:
             made = (self._connect() for _ in range(min(left, AT_ONCE)))
@@ -133,8 +146,8 @@ class Client:
         offset.fields = {"consumerGroup": "held", "topic": TOPIC, "queueId": "0"}
         for channel in self._channels:  # answered after all pulls before it were looked at
             await channel.ask(offset, PATIENCE_MS)
-        if self._pulls.took_ns:
-            raise AssertionError(f"{len(self._pulls.took_ns)} pulls were answered")
+        if self._pulls.took_ns or self._pulls.wrong:
+            raise AssertionError(f"{len(self._pulls.took_ns)} pulls found; {self._pulls.wrong[:3]}")
         seconds = time.perf_counter() - began
         gc.freeze()  # this side's collector shall not stop the clock
         return {"seconds": seconds}
@@ -152,8 +165,9 @@ class Client:
             if time.monotonic() > until:
                 break
             await asyncio.sleep(PAUSE_S)
-        if len(self._pulls.took_ns) != wanted:
-            raise AssertionError(f"{len(self._pulls.took_ns)} pulls of {wanted} were answered")
+        if self._pulls.wrong or len(self._pulls.took_ns) != wanted:
+            found = f"{len(self._pulls.took_ns)} pulls of {wanted} found"
+            raise AssertionError(f"{found}; {self._pulls.wrong[:3]}")
         took = np.percentile(self._pulls.took_ns, (50, 99, 100)) / 1e6
         names = ("p50Milliseconds", "p99Milliseconds", "mostMilliseconds")
         return dict(zip(names, map(float, took), strict=True))
