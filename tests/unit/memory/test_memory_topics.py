@@ -22,7 +22,7 @@ from rocketstore.errors import (
 )
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.kinds import memory_topics
-from rocketstore.storage.kinds.memory_topics import ENTRY_OVERHEAD_BYTES
+from rocketstore.storage.kinds.memory_log import ENTRY_OVERHEAD_BYTES, MemoryQueue
 from rocketstore.storage.results import FIRST_IN_MEMORY
 from rocketstore.storage.running_flags import RunningFlag
 from support.clock import Clock
@@ -461,7 +461,7 @@ def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(
         messages = store.memory_topics.kind.log
         store.put(message(CACHE, 1))
 
-        add = memory_topics.MemoryQueue.add
+        add = MemoryQueue.add
 
         def interrupted(queue: Any, entries: Any) -> None:
             """Let the interrupt come when the new records are there."""
@@ -469,7 +469,7 @@ def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(memory_topics.MemoryQueue, "add", interrupted)
+            patched.setattr(MemoryQueue, "add", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.put_batch([message(CACHE, 2), message(CACHE, 3)])
         assert bodies(store, CACHE) == [1]

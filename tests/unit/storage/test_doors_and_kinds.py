@@ -24,7 +24,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.properties import encode_properties
 from rocketstore.native.log_end import Record
 from rocketstore.pipeline.sink import sink_commit, sink_writer
-from rocketstore.storage.kinds.memory_topics import MemoryLog
+from rocketstore.storage.kinds.memory_log import MemoryLog
 from rocketstore.storage.queues.topic_kinds import TopicKind
 from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry
 from rocketstore.storage.results import PutMessageStatus, PutResult
