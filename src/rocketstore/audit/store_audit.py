@@ -53,6 +53,7 @@ from rocketstore.units import QueueKey
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.index_rules import IndexFacts, Lacking
+from rocketstore.verification.queue_findings import extension_finding, queue_findings
 from rocketstore.verification.queue_rules import QueuePart, QueueView, entries_at
 
 if TYPE_CHECKING:
@@ -141,11 +142,11 @@ class StoreAudit:
         yield from self.kinds.findings
         for queue in self.queues:
             yield from queue_file_findings(queue.key, queue.files.findings, self.below_root)
-            yield from queue_rules.queue_findings(queue, self.writer)
+            yield from queue_findings(queue, self.writer)
         for directory in sorted(self.layout.consume_queue_ext.glob("*/*")):
             if held := [path.stat().st_size for path in directory.iterdir() if path.is_file()]:
                 shown, topic = self.below_root(directory), directory.parent.name
-                yield queue_rules.extension_finding(shown, topic, directory.name, held)
+                yield extension_finding(shown, topic, directory.name, held)
         yield from self.index_findings
         yield from self.batch_findings()
 

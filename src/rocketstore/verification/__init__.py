@@ -9,9 +9,10 @@ Spark; both report a `Finding` for each fault::
     >>> report.findings, report.exit_code
     ([], 0)
 
-`queue_rules`, `batch_rules` and `index_rules` compare queues and index with the log, `file_rules`
-judges names and lengths, `small_files` checkpoint and JSON tables. What a writer must agree on is
-in `rocketstore.rules`: kinds of findings, where a log ends, what an earlier one left.
+`queue_rules`, `batch_rules` and `index_rules` compare queues and index with the log,
+`queue_findings` says what is wrong with a queue, `file_rules` judges names and lengths,
+`small_files` checkpoint and JSON tables. What a writer must agree on is in `rocketstore.rules`:
+kinds of findings, where a log ends, what an earlier one left.
 
 Law: nothing here knows a file, a thread or Spark, and no store that is open imports it.
 Page: docs/guide/repair.md.

@@ -50,7 +50,8 @@ from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.units import QueueKey, system_clock_ms
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
-from rocketstore.verification.queue_rules import EXPLAINED, extension_finding
+from rocketstore.verification.queue_findings import extension_finding
+from rocketstore.verification.queue_rules import EXPLAINED
 from rocketstore.verification.small_files import positions, small_file_findings
 
 if TYPE_CHECKING:

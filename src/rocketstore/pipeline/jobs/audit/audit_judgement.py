@@ -23,8 +23,7 @@ from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.unbacked import UnbackedKind
 from rocketstore.scan.batch_search import stored_entries
 from rocketstore.units import QueueKey
-from rocketstore.verification import queue_rules
-from rocketstore.verification.batch_rules import queue_findings
+from rocketstore.verification import batch_rules, queue_findings, queue_rules
 from rocketstore.verification.queue_rules import QueuePart, QueueView
 from rocketstore.verification.small_files import Position, position_findings
 
@@ -173,7 +172,7 @@ def _judge_queue(
     view = _view(context, key, _files_of(rows), parts)
     is_there, found = view.is_own or is_listed, list[Finding]()
     if is_there:
-        found += queue_rules.queue_findings(view, context.writer)
+        found += queue_findings.queue_findings(view, context.writer)
         yield from _sums(view, parts)
         has_records = view.record_count > 0
         queue = QueueRow(
@@ -217,7 +216,7 @@ def _judge_batch_queue(
             content += source.read(0, file.size)
     entries = sorted((row for row in rows if row.kind == "entries"), key=lambda row: row.place)
     stored, log_min = stored_entries(content), context.bounds.min
-    found = queue_findings(
+    found = batch_rules.queue_findings(
         key,
         stored,
         stored_entries(b"".join(row.facts for row in entries)),

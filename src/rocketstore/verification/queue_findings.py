@@ -1,0 +1,105 @@
+"""What is wrong with the entries of a queue, from what `queue_rules` found: one finding for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocketstore.format.file_name import is_directory_name
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.rules import runs
+from rocketstore.rules.findings import Finding, LastWriter, Severity, finding
+from rocketstore.rules.unbacked import Unbacked, UnbackedKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rocketstore.verification.queue_rules import QueueView
+
+
+def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
+    """Yield what is wrong with a queue; what a live writer has yet to dispatch is no fault."""
+    if not is_directory_name(queue.topic):
+        if queue.record_count:
+            name = f"{queue.topic}/{queue.queue_id}"
+            reason = f"{queue.record_count} records of a topic that cannot be a directory: {name}"
+            yield _found(queue, "queue-impossible", (0, 0), reason)._replace(
+                file="consumequeue", severity=Severity.WARNING, action="nothing to do"
+            )
+        return
+    backed_stop = runs.stop_of(queue.backed)
+    for start, stop in runs.pairs(queue.truly_missing):
+        if not (writer.is_live and start >= backed_stop):
+            at = queue.missing_at.get(start)
+            found = _found(queue, "queue-missing", (start, stop), "records without their entry")
+            yield writer.judged(found._replace(physical_offset=at))
+    if queue.shadowed_count:
+        reason = f"{queue.shadowed_count} records claim a queue offset that another record has"
+        yield _found(queue, "queue-conflict", (0, 0), reason)
+    for run in queue.unbacked:
+        is_in_motion = run.is_tail or run.kind is UnbackedKind.STALE
+        if run.kind is not UnbackedKind.EXPIRED and not (writer.is_live and is_in_motion):
+            yield _run_finding(queue, run)
+    yield from _numbers_findings(queue)
+
+
+def _numbers_findings(queue: QueueView) -> Iterator[Finding]:
+    """Yield what is wrong with the queue offsets that records state."""
+    if queue.is_own:
+        shown = runs.joined([[(run.start, run.stop)] for run in queue.unbacked])
+        for start, stop in runs.pairs(runs.without(queue.skipped, shown)):
+            reason = "no record states them, no entry stands there"
+            yield _found(queue, "queue-gap", (start, stop), reason)
+    if queue.impossible:
+        number, at = queue.impossible[0]
+        reason = (
+            f"{len(queue.impossible)} records state a queue offset that cannot be, the first "
+            f"{number} at physical offset {at}: no {number} messages fit before it"
+        )
+        yield _found(queue, "queue-impossible", (0, 0), reason)._replace(physical_offset=at)
+
+
+_REASONS: Final = {
+    UnbackedKind.LOST: "entries of records that are lost in a damaged range of the log",
+    UnbackedKind.WRONG: "entries that point at no intact record of this queue and number",
+    UnbackedKind.FILLER: "fillers, which only keep places",
+    UnbackedKind.UNWRITTEN: "zeros between entries, where 4.9 takes the queue to end",
+    UnbackedKind.KEPT: "places given out to messages that were lost with the end of the log",
+    UnbackedKind.STALE: "entries that point at or past the end of the log: their records are lost",
+    UnbackedKind.BEYOND: "entries that point past the last log file: a file of messages is gone",
+}
+
+
+def _run_finding(queue: QueueView, run: Unbacked) -> Finding:
+    kind, reason = f"queue-{run.kind.value}", _REASONS[run.kind]
+    # Those before a queue's first message are its normal beginning.
+    if run.kind is UnbackedKind.FILLER and runs.holds(queue.backed, run.start - 1):
+        kind, reason = "queue-hole", "fillers that keep the places of lost records"
+    found = _found(queue, kind, (run.start, run.stop), reason)
+    is_mild = run.kind is UnbackedKind.WRONG and run.is_tail
+    return found._replace(severity=Severity.WARNING) if is_mild else found
+
+
+def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str) -> Finding:
+    start, stop = span
+    return finding(
+        kind,
+        queue.directory,
+        f"queue offsets {start} to {stop - 1}: {reason}" if start < stop else reason,
+        offset=start * ENTRY_SIZE_BYTES,
+        size=(stop - start) * ENTRY_SIZE_BYTES,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=start if start < stop else None,
+    )
+
+
+def extension_finding(directory: str, topic: str, queue: str, sizes: Sequence[int]) -> Finding:
+    """Name the extension of a queue (spec F7): its faults are reported as those of entries."""
+    return finding(
+        "queue-ext",
+        directory,
+        f"{len(sizes)} files of a queue extension: entries that refer there were compared with it",
+        size=sum(sizes),
+        topic=topic,
+        queue_id=int(queue) if queue.isdecimal() else None,
+    )
