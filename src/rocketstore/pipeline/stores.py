@@ -47,7 +47,7 @@ from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 from rocketstore.pipeline.options import parse_options
-from rocketstore.rules.leftovers import RECORD_MAGICS
+from rocketstore.rules.bridges import RECORD_MAGICS
 from rocketstore.rules.newer import refuse_rocksdb_tables
 from rocketstore.rules.table_files import NO_FILE, read_table
 from rocketstore.units import QueueKey

@@ -2,8 +2,8 @@
 
 Topics and what their names mean, further queues, half messages and other waiting messages, limits
 of a put, which entries and items a record calls for, and which queue offsets can be true. Where a
-log ends and what an earlier one left (`log_rules`, `leftovers`); which files are usable, and every
-kind of fault that is reported, with its severity and remedy (`findings`).
+log ends and what an earlier one left (`log_rules`, `leftovers`, `bridges`); which files are usable,
+and every kind of fault that is reported, with its severity and remedy (`findings`).
 
 Law: nothing here knows a file, a thread or Spark; values in, values out.
 """

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rocketstore.rules.leftovers import Headers, KeyColumns, LeftoverJudge, Verdict, present_life
+from rocketstore.rules.bridges import Headers
+from rocketstore.rules.leftovers import KeyColumns, LeftoverJudge, Verdict, present_life
 
 NOW_MS = 1_800_000_000_000
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.rules.batch_entries import queue_stops
 from rocketstore.rules.expectation import expected_items
-from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS, Headers, KeyColumns, left_chains
+from rocketstore.rules.bridges import Headers
+from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS, KeyColumns, left_chains
 from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_view
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan import kernels

@@ -16,7 +16,8 @@ import numpy as np
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.stores import offset_files
 from rocketstore.rules import runs
-from rocketstore.rules.leftovers import Headers, KeyColumns, left_chains
+from rocketstore.rules.bridges import Headers
+from rocketstore.rules.leftovers import KeyColumns, left_chains
 from rocketstore.rules.log_rules import log_view
 
 if TYPE_CHECKING:
