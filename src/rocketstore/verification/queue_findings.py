@@ -1,4 +1,4 @@
-"""What is wrong with the entries of a queue, from what `queue_rules` found: one finding for each."""
+"""What is wrong with the entries of a queue, as `queue_rules` found them: a finding for each."""
 
 from __future__ import annotations
 

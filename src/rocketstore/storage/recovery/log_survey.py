@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.rules.batch_entries import queue_stops
-from rocketstore.rules.expectation import expected_items
 from rocketstore.rules.bridges import Headers
+from rocketstore.rules.expectation import expected_items
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS, KeyColumns, left_chains
 from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_view
 from rocketstore.rules.queue_numbers import QueueNumbers
