@@ -109,7 +109,9 @@ def test_a_disk_that_is_away_is_named_and_nothing_is_made_in_its_place(
 ) -> None:
     disk = disk_of_file(place, which)
     back = away(disk)
-    with pytest.raises(StoreDamagedError, match=rf"no file is there for .* \d+ to.*{disk}"):
+    with pytest.raises(
+        StoreDamagedError, match=rf"has no file for .* \d+ to.*expected in .*{disk}"
+    ):
         DOORS[door](place)
     assert not disk.exists() or not list(disk.iterdir())
     back()

@@ -80,7 +80,7 @@ def test_slots_and_items_of_another_ratio_cannot_be_learnt():
 def test_a_layout_that_does_not_fit_is_named_with_the_file(slots, items, said):
     seen = ObservedSizes(index_file=FileObservation(Path("index/1"), 40 + 300 * 4 + 1000 * 20))
     config = StoreConfig(max_hash_slot_num=slots, max_index_num=items)
-    expected = "make no index file of the length of index/1, which has 21240 bytes; set both"
+    expected = "cannot be right for index/1, which has 21240 bytes; set both"
     with pytest.raises(ConfigError, match=f"^{said} {expected}"):
         resolve_sizes(config, seen)
 

@@ -2,8 +2,7 @@
 
 Every answer is found out by a thread, not the loop.
 
-How derived: AdminBrokerProcessor of 4.9 (codes 21, 26, 28, 200 to 202 and 208; broker
-specification, sections 1.1 and 3).
+How derived: AdminBrokerProcessor of 4.9 (codes 21, 26, 28, 200 to 202 and 208).
 """
 
 from __future__ import annotations
@@ -196,8 +195,7 @@ class Admin:
 def _queues(rows: Iterable[tuple[dict[str, Any], dict[str, Any]]], more: str) -> bytes:
     """Return a table of queues, each of which is a key; `more` are members before it.
 
-    The keys are bare, as 4.9 has them: no strict JSON, but every client's own reader takes it
-    (broker specification, section 3).
+    The keys are bare, as 4.9 has them: no strict JSON, but every client's own reader takes it.
     """
     pairs = (":".join(dumps(one, in_lines=False) for one in row) for row in rows)
     return f'{{{more}"offsetTable":{{{",".join(pairs)}}}}}'.encode()

@@ -3,7 +3,7 @@
 Law: a notice goes to all members of a group, before the heartbeat that caused it is answered.
 
 How derived: ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerIdsChangeListener of
-4.9 (codes 34, 35, 38, 40 and 46; broker specification, section 2.5), and what AdminBrokerProcessor
+4.9 (codes 34, 35, 38, 40 and 46), and what AdminBrokerProcessor
 says of a group (code 203).
 """
 

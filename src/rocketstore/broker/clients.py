@@ -3,8 +3,7 @@
 Law: a pure table; times are passed in, and nothing is sent from here. A client is known by its
 connection, as in 4.9: it is gone when that is, or when it was silent for `SILENT_MS`.
 
-How derived: ProducerManager, ConsumerManager and ConsumerGroupInfo of 4.9 (broker specification,
-section 2.5).
+How derived: ProducerManager, ConsumerManager and ConsumerGroupInfo of 4.9.
 """
 
 from __future__ import annotations

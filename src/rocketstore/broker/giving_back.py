@@ -1,7 +1,7 @@
 """A message that a consumer could not consume: it comes again later, or is a dead letter (code 36).
 
-How derived: SendMessageProcessor.asyncConsumerSendMsgBack of 4.9 (broker specification, section
-2.2); what is put is that of `consuming.giving_back`, which says what is better than there.
+How derived: SendMessageProcessor.asyncConsumerSendMsgBack of 4.9 (spec B4); what is put is that of
+`consuming.giving_back`, which says what is better than there.
 """
 
 from __future__ import annotations

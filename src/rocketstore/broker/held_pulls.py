@@ -3,7 +3,7 @@
 Law: a pull is here at most once, and leaves by being answered or with its connection. One that only
 asks for other tags than those that come is woken by the sweep, as in 4.9.
 
-How derived: PullRequestHoldService and ManyPullRequest of 4.9 (broker specification, section 2.3).
+How derived: PullRequestHoldService and ManyPullRequest of 4.9 (spec B13).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Offsets: where a group goes on, how long a queue is, what stands there at a time.
 
 How derived: ConsumerManageProcessor and AdminBrokerProcessor of 4.9 (codes 14, 15 and 29 to 32;
-broker specification, section 2.4).
+spec B24.4).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages by key and by offset (codes 12 and 33); a thread looks for them, not the loop.
 
-How derived: QueryMessageProcessor of 4.9 (broker specification, section 2.7). Better than there:
+How derived: QueryMessageProcessor of 4.9 (spec B24.3). Better than there:
 keys are compared, so a message of another key that hashes alike is not in the answer.
 """
 

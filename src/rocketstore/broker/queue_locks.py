@@ -4,8 +4,7 @@ Law: a queue is one client's at a time, until it says so or was silent for `LOCK
 pull nor an offset asks for the lock: clients keep to it. Locks whose life is over are let go of,
 and there are never more than `MOST_LOCKS`, whatever groups a client makes up; in 4.9 they stay.
 
-How derived: RebalanceLockManager and AdminBrokerProcessor.lockBatchMQ of 4.9 (broker specification,
-section 2.6).
+How derived: RebalanceLockManager and AdminBrokerProcessor.lockBatchMQ of 4.9.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Law: what waits for a topic to be known everywhere goes on when every name server has answered, or
 was given up: none of them holds the broker up for longer than one request.
 
-How derived: BrokerController.registerBrokerAll and BrokerOuterAPI of 4.9 (broker specification,
-section 4).
+How derived: BrokerController.registerBrokerAll and BrokerOuterAPI of 4.9.
 """
 
 from __future__ import annotations

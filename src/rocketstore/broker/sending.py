@@ -6,8 +6,7 @@ when `AsyncPuts` says what became of the message; one sync serves all puts of a 
 
 Law: the checks stand in 4.9's order, and the first that fails answers.
 
-How derived: SendMessageProcessor and AbstractSendMessageProcessor of 4.9 (broker specification,
-section 2.1).
+How derived: SendMessageProcessor and AbstractSendMessageProcessor of 4.9 (spec B24.1).
 """
 
 from __future__ import annotations

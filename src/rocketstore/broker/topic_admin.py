@@ -1,6 +1,6 @@
 """Topics that an administrator, or a client, makes by name (code 17).
 
-How derived: AdminBrokerProcessor.updateAndCreateTopic of 4.9 (broker specification, section 2.8).
+How derived: AdminBrokerProcessor.updateAndCreateTopic of 4.9.
 """
 
 from __future__ import annotations

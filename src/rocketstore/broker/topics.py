@@ -3,8 +3,7 @@
 Law: what is made is on the disk before the request goes on, and name servers are told before it is
 answered: a client that asks for the route next has it.
 
-How derived: TopicConfigManager, SubscriptionGroupManager and TopicValidator of 4.9 (broker
-specification, sections 2.1, 2.2 and 2.8).
+How derived: TopicConfigManager, SubscriptionGroupManager and TopicValidator of 4.9.
 """
 
 from __future__ import annotations

@@ -224,8 +224,7 @@ def _resolve_index(
         key, value = next(iter(given.items()))
         said = " and ".join(f"{key}={value}" for key, value in given.items())
         raise ConfigError(
-            f"{said} make no index file of the length of {seen.path}, which has "
-            f"{seen.size_bytes} bytes",
+            f"{said} cannot be right for {seen.path}, which has {seen.size_bytes} bytes",
             key=key,
             value=value,
             hint="set both to what the writer of the files had, or set neither",

@@ -67,7 +67,7 @@ class ConsumingService(Service):
             )
         if most < 1:
             raise ConfigError(
-                f"max_unacknowledged={most} lets no message be delivered",
+                f"max_unacknowledged={most}: expected at least 1",
                 key="max_unacknowledged",
                 value=most,
             )

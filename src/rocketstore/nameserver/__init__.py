@@ -8,5 +8,5 @@ Brokers register with it, clients ask it::
 and `bodies` are what requests carry, `requests` is who answers which, and `service` listens.
 
 How derived: rocketmq-namesrv 4.9.7 (there is no 4.9.8 of it), RouteInfoManager, KVConfigManager and
-DefaultRequestProcessor; specification of requests, section 1.2.
+DefaultRequestProcessor.
 """

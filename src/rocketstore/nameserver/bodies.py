@@ -3,8 +3,7 @@
 Fields stand in alphabetical order, which is fastjson's.
 
 Law: what is inflated is bounded, and no length is used before it is compared with what remains.
-How derived: RemotingSerializable and RegisterBrokerBody of 4.9.8 (specification of requests,
-section 3).
+How derived: RemotingSerializable and RegisterBrokerBody of 4.9.8.
 """
 
 from __future__ import annotations

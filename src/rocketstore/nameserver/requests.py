@@ -2,8 +2,7 @@
 
 Law: a request changes a table or reads it, and is answered in the turn in which it came. A code
 that is not here gets no reply at all, as with 4.9, and is counted.
-How derived: DefaultRequestProcessor of rocketmq-namesrv 4.9.7 (specification of requests, sections
-1.2 and 3).
+How derived: DefaultRequestProcessor of rocketmq-namesrv 4.9.7.
 """
 
 from __future__ import annotations

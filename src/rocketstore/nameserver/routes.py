@@ -3,7 +3,7 @@
 Law: this file knows no clock and no connection; a channel is an object by which a registration is
 found again when it ends. A broker that was not heard of for `SILENCE_MS` has no routes; only a
 master says which queues there are.
-How derived: RouteInfoManager of 4.9.7 (specification of requests, sections 1.2 and 4).
+How derived: RouteInfoManager of 4.9.7.
 """
 
 from __future__ import annotations

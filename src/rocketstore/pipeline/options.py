@@ -435,5 +435,7 @@ def _tags(values: GivenOptions) -> frozenset[str] | None:
 def _layout(values: GivenOptions) -> tuple[int, int] | None:
     slots, items = values.number("maxHashSlotNum", 1), values.number("maxIndexNum", 1)
     if (slots is None) != (items is None):
-        raise ConfigError("maxHashSlotNum and maxIndexNum come together", key="maxHashSlotNum")
+        raise ConfigError(
+            "maxHashSlotNum and maxIndexNum: set both or neither", key="maxHashSlotNum"
+        )
     return None if slots is None or items is None else (slots, items)

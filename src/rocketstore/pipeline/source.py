@@ -80,7 +80,7 @@ class StoreDataSource(datasource.DataSource):
         given = dict(self.options) if kept is None else json.loads(kept) | dict(self.options)
         if not given:
             raise ConfigError(
-                "Spark hands this table's options on to no Python data source",
+                "Spark passes this table's options to no Python data source",
                 key="path",
                 hint="make the table without columns, CREATE TABLE … USING rocketstore OPTIONS "
                 "(path '…'), or read the store with format(\"rocketstore\").load(…)",

@@ -286,9 +286,9 @@ def _listed(store: StorePlace) -> list[Segment]:
     if 0 in steps:
         one, other = (entries[steps.index(0) + after][1].path for after in (0, 1))
         raise StoreError(
-            f"{one} and {other} are files of one place in the log",
-            hint="keep the one that belongs to it; a file that is copied to another disk must "
-            "leave the first",
+            f"{one} and {other} have one physical offset in their names",
+            hint="keep the one that belongs to the log, and move the other one away from its "
+            "directories",
         )
     longest = max(entry.size for _, entry in entries)
     # Names are multiples of the size. Where they are not of the longest file's, all were cut off.

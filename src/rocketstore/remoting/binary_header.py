@@ -13,7 +13,7 @@ fields size, fields   4, n   name size (2), name, value size (4), value, and so 
 
 Law: bytes in, a `Command` without body out, or a `FormatError`. No size is used before it is
 compared with what remains.
-How derived: RocketMQSerializable of 4.9.8 (remoting specification, section 3).
+How derived: RocketMQSerializable of 4.9.8.
 """
 
 from __future__ import annotations

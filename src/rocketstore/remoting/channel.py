@@ -6,7 +6,7 @@ the processor together, then each channel that has something to send sends it wi
 Law: everything here runs in the thread of the loop. What waits for a reply is a future; what waits
 for an answer is no task.
 How derived: NettyRemotingAbstract and the handlers of NettyRemotingServer and NettyRemotingClient
-of 4.9.8 (remoting specification, section 4).
+of 4.9.8.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A client: it asks servers, over one connection to each, and answers what they ask.
 
 Law: a request is sent once. Whether it was done is not known where no reply came; who asks decides.
-How derived: NettyRemotingClient of 4.9.8 (remoting specification, section 4).
+How derived: NettyRemotingClient of 4.9.8.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Those that only brokers serve and say are in `rocketstore.broker.codes`.
 
-How derived: RequestCode, ResponseCode and LanguageCode of 4.9.8; remoting specification, sections 6
-and 8, and the tables of requests.
+How derived: RequestCode, ResponseCode and LanguageCode of 4.9.8.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A command: one request or one reply, as both sides hold it.
 
 Law: a command is a value; what bytes it had, and on which connection it came, is not in it.
-How derived: RemotingCommand of 4.9.8 (remoting specification, sections 2 to 4).
+How derived: RemotingCommand of 4.9.8.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ are Java's ``int`` and ``long``. A field without a default is needed. What is no
 since clients add names of their own.
 
 Law: every text is checked against its field. Java leaves a field null that cannot be read, and
-fails where it is used first (remoting specification, section 5); here it is an error that names the
-field.
+fails where it is used first; here it is an error that names the field.
 How derived: RemotingCommand.decodeCommandCustomHeader and makeCustomHeaderToNet of 4.9.8.
 """
 

@@ -4,8 +4,7 @@
 
 Law: a frame is one command or the end of its connection: there is no place from which to go on
 after a length that cannot be true. No memory is taken for bytes that have not come.
-How derived: NettyDecoder, RemotingCommand.decode and encode of 4.9.8 (remoting specification,
-section 1).
+How derived: NettyDecoder, RemotingCommand.decode and encode of 4.9.8.
 """
 
 from __future__ import annotations

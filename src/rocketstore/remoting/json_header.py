@@ -6,8 +6,8 @@ strictly: every value of ``extFields`` is a string, keys stand in alphabetical o
 is left out.
 
 Law: bytes in, a `Command` without body out, or a `FormatError`.
-How derived: RemotingSerializable and fastjson 1.2.76 (remoting specification, section 2). Not
-taken: single quotes, names without quotes, comments; invalid UTF-8, which Java replaces.
+How derived: RemotingSerializable and fastjson 1.2.76. Not taken: single quotes, names without
+quotes, comments; invalid UTF-8, which Java replaces.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ over, or a held pull is woken. What is kept is a row in a table of its owner, no
 
 Law: every request ends: answered, dropped where no reply is wanted, or kept by its row.
 How derived: NettyRemotingAbstract.processRequestCommand and NettyRemotingServer.registerProcessor
-of 4.9.8 (remoting specification, section 1.1).
+of 4.9.8.
 """
 
 from __future__ import annotations

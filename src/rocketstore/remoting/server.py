@@ -1,7 +1,7 @@
 """A server: it listens, and hands to its processor what comes.
 
-Law: it listens where it is told to and nowhere else; the default is the loopback.
-How derived: NettyRemotingServer of 4.9.8 (remoting specification, section 4).
+Law: it listens at the given addresses and nowhere else; the default is the loopback.
+How derived: NettyRemotingServer of 4.9.8.
 """
 
 from __future__ import annotations

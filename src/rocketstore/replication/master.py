@@ -139,7 +139,7 @@ class MasterService(Service):
                 self._take(*self._listener.accept())
             except (OSError, SystemRefusedError) as error:
                 if not stopping.is_set():  # for example no descriptors left: later there are some
-                    _log.error("replication.accept_failed", error=str(error))
+                    _log.error("replication.accept_failed", error=str(error), next="tried again")
                     stopping.wait(PAUSE_AFTER_ERROR_S)
 
     def _take(self, connection: socket.socket, address: tuple[str, int]) -> None:

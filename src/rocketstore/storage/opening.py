@@ -91,7 +91,7 @@ class StoreParts(LoadedStore):
                 drop_later=to_drop.callback, after_crash=not self.was_clean,
             )  # fmt: skip
             for problem in self.problems:
-                _log.warning("file.problem", problem=str(problem))
+                _log.warning("file.problem", problem=str(problem), hint="rocketstore store verify")
             self._make_log()
             self._recover(policy)
             self._make_writable()

@@ -76,7 +76,7 @@ class RunningFlags:
         """Raise `NotReadableError` unless pages are returned (DefaultMessageStore.getMessage)."""
         if not self.is_readable:
             raise NotReadableError(
-                "pages are not given out at the moment: " + "; ".join(self.reasons),
+                "pages are refused at the moment: " + "; ".join(self.reasons),
                 hint="running_flags.clear(RunningFlag.NOT_READABLE) allows it again",
             )
 

@@ -175,7 +175,7 @@ class ServiceThread:
                 except Exception:
                     if self._ends_by_errors:
                         raise
-                    _log.exception("service.failed", service=self.name)
+                    _log.exception("service.failed", service=self.name, next="tried again")
                     self.stopping.wait(PAUSE_AFTER_ERROR_S)
                 else:
                     return
@@ -207,4 +207,4 @@ class Periodic(ServiceThread):
             try:
                 self._job()
             except Exception:  # noqa: BLE001 - one bad turn does not end the service (K-R4)
-                _log.exception("service.failed", service=self.name)
+                _log.exception("service.failed", service=self.name, next="tried again")

@@ -220,7 +220,7 @@ class Committer:
             after = self._log.commit(least_pages)
         except StoreError as error:
             if self._flags.set(RunningFlag.COMMIT_ERROR, str(error)):
-                _log.error("log.commit_failed", error=str(error))
+                _log.error("log.commit_failed", error=str(error), next="puts are refused")
             raise
         if self._flags.clear(RunningFlag.COMMIT_ERROR):
             _log.info("log.commit_works", committed_physical_offset=after)

@@ -106,7 +106,7 @@ def from_json(saved: dict[str, Any], kind: str) -> Places:
             hint += f", and to go on where it stood: option(\"startingOffsets\", '{starts}')"
         else:
             hint += ", and to go on where it stood its last offsets as startingOffsets"
-    raise ConfigError(f"the checkpoint is of no use here: {problem}", hint=hint)
+    raise ConfigError(f"this checkpoint cannot be used: {problem}", hint=hint)
 
 
 def _starts_of_first_version(saved: dict[str, Any]) -> str:

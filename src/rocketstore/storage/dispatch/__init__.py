@@ -1,7 +1,7 @@
 """From the CommitLog into queues and index, and waking those who wait.
 
 `dispatcher` follows the log and has compiled loops enter its records, `entry_decisions` decides
-what those leave open, `dispatch_service` is the thread. A listener hears of each message::
+what those leave open, `dispatch_service` is the thread. A listener is called for each message::
 
     >>> with MessageStore.open("store", StoreConfig.small()) as store:
     ...     store.add_listener(lambda arrival: print(arrival.topic, arrival.next_offset))

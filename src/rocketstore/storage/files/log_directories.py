@@ -168,12 +168,12 @@ def refuse_absent(
         doubtful = set(there) if writes else empty
     if doubtful and len({*there, *known}) > 1 and (missing := _missing(files, size, stop())):
         raise StoreDamagedError(
-            f"no file is there for physical offsets {missing} of the log, as would be in "
+            f"the log has no file for physical offsets {missing}: expected in "
             f"{', '.join(sorted(doubtful))}",
             hint=_HINT,
         )
     for name in empty & others:
-        what = f"{name} is empty, and another directory than that of the log was"
+        what = f"{name} is empty, and is not the directory in which the log was"
         raise StoreDamagedError(what, hint=_HINT)
 
 

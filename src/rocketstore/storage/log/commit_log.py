@@ -224,7 +224,7 @@ class CommitLog:
                 key = counter.key
                 special = None if number else self.kinds.get(key.topic)
                 if special is not None and special.counters.get(key) is not counter:
-                    raise StoreClosedError(f"{key.topic} is a {special.name} topic since just now")
+                    raise StoreClosedError(f"{key.topic} has just become a {special.name} topic")
                 offsets = sum(record.offset_count for record in records)
                 note = self._under_way = _Append(
                     end.file, end.position, end.position + size, now, counter, number + offsets,
