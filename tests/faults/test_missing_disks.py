@@ -132,7 +132,7 @@ def test_the_last_disk_is_missed_though_only_the_index_knows_its_records(
     (place / "root" / "known-ends").unlink()
     if is_crashed:
         crashed(place / "root")
-    with pytest.raises(StoreDamagedError, match="no file is there"):
+    with pytest.raises(StoreDamagedError, match="has no file for"):
         opened(place)
     back()
     with opened(place) as store:
@@ -147,7 +147,9 @@ def test_a_disk_that_had_no_message_yet_is_missed_by_its_directory(
     with opened(tmp_path) as store:
         put(store, 0, 3)
     back = away(tmp_path / "disk2")
-    with pytest.raises(StoreDamagedError, match="disk2 is empty, and another directory than"):
+    with pytest.raises(
+        StoreDamagedError, match="disk2 is empty, and is not the directory in which"
+    ):
         DOORS[door](tmp_path)
     back()
     with opened(tmp_path) as store:
@@ -259,7 +261,7 @@ def test_one_directory_without_a_file_is_refused_where_there_was_a_log(
         ),
     }
     back = unmount(tmp_path / "disk0")
-    with pytest.raises(StoreDamagedError, match=r"known-ends|another directory"):
+    with pytest.raises(StoreDamagedError, match=r"known-ends|is not the directory"):
         doors[door]()
     assert not list((tmp_path / "disk0").iterdir())
     back()
