@@ -1,6 +1,5 @@
-"""index_file: header, slots, items, and chains that end whatever the bytes are."""
+"""index_file: header, slots and items."""
 
-import struct
 from datetime import UTC, timedelta, timezone
 
 import numpy as np
@@ -33,8 +32,6 @@ from support.oracle.codecs import (
     IndexItem,
     decode_item,
     encode_item,
-    iterate_chain,
-    slot_array,
 )
 from support.page_tables import DOCS, field_rows, table_with
 from support.vectors import vector
@@ -86,11 +83,6 @@ def test_worked_example_of_the_page_is_that_of_basic():
 @given(headers)
 def test_header_decodes_to_what_was_encoded(header):
     assert decode_header(encode_header(header) + b"x") == header
-
-
-@given(items)
-def test_item_decodes_to_what_was_encoded(item):
-    assert decode_item(b"xyz" + encode_item(item), 3) == item
 
 
 @given(st.integers(1, 10_000_000))
@@ -163,53 +155,6 @@ def test_other_names_are_no_index_files(name):
     assert not is_index_file_name(name)
 
 
-def _file(header, slots, chain):
-    data = bytearray(LAYOUT.size_bytes)
-    data[:INDEX_HEADER_SIZE] = encode_header(header)
-    for number, value in slots.items():
-        struct.pack_into(">i", data, LAYOUT.slot_position(number), value)
-    for number, item in chain.items():
-        position = LAYOUT.item_position(number)
-        data[position : position + ITEM_SIZE_BYTES] = encode_item(item)
-    return bytes(data)
-
-
-def test_chain_yields_newest_first_and_leaves_other_hashes_out():
-    chain = {
-        1: IndexItem(4, 100, 0, 0),
-        2: IndexItem(7, 200, 0, 1),
-        3: IndexItem(4, 300, 1, 2),
-    }
-    data = _file(IndexHeader(index_count=4), {1: 3}, chain)
-    assert list(iterate_chain(data, LAYOUT, 4)) == [chain[3], chain[1]]
-    assert list(iterate_chain(data, LAYOUT, 7)) == [chain[2]]
-    assert list(iterate_chain(data, LAYOUT, 10)) == []
-    assert list(iterate_chain(data, LAYOUT, 3)) == []
-
-
-@pytest.mark.parametrize("previous", [2, 3, 11, 12, 2**31 - 1, -1, -(2**31)])
-def test_chain_ends_at_a_link_that_does_not_fall(previous):
-    chain = {2: IndexItem(4, 200, 0, previous), 3: IndexItem(4, 300, 0, 2)}
-    data = _file(IndexHeader(index_count=4), {1: 3}, chain)
-    assert [item.physical_offset for item in iterate_chain(data, LAYOUT, 4)] == [300, 200]
-
-
-@pytest.mark.parametrize("slot", [0, -1, 4, 12, 2**31 - 1, -(2**31)])
-def test_slot_that_names_no_used_item_is_an_empty_chain(slot):
-    data = _file(IndexHeader(index_count=4), {1: slot}, {})
-    assert list(iterate_chain(data, LAYOUT, 4)) == []
-
-
-@given(st.binary(min_size=LAYOUT.size_bytes, max_size=LAYOUT.size_bytes), INT32)
-def test_any_bytes_give_a_chain_that_ends(data, hashed):
-    assert len(list(iterate_chain(data, LAYOUT, hashed))) < LAYOUT.item_count
-
-
-def test_chain_of_a_file_of_another_size_is_refused():
-    with pytest.raises(FormatError, match="not an index file of that layout"):
-        list(iterate_chain(bytes(10), LAYOUT, 4))
-
-
 @pytest.mark.parametrize("name", STORES)
 def test_golden_headers_are_those_of_the_manifest(name):
     store, described = golden_store(name)
@@ -232,27 +177,13 @@ def test_golden_headers_are_those_of_the_manifest(name):
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_golden_chains_answer_as_java_does(name):
-    store, described = golden_store(name)
-    files = [path.read_bytes() for path in sorted((store / "index").glob("*"), reverse=True)]
-    for text, expected in described["index"].items():
-        topic, _, key = text.partition("#")
-        hashed = key_hash(topic, key)
-        found = [
-            item.physical_offset
-            for data in files
-            for item in iterate_chain(data, GOLDEN_LAYOUT, hashed)
-        ]
-        assert found[:64] == expected, text
-
-
-@pytest.mark.parametrize("name", STORES)
 def test_golden_items_link_down_and_every_slot_in_use_is_counted(name):
     store, _ = golden_store(name)
     for path in (store / "index").glob("*"):
         data = path.read_bytes()
         header = decode_header(data)
-        table, slots = item_array(data, GOLDEN_LAYOUT), slot_array(data, GOLDEN_LAYOUT)
+        table = item_array(data, GOLDEN_LAYOUT)
+        slots = np.frombuffer(data, ">i4", GOLDEN_LAYOUT.slot_count, INDEX_HEADER_SIZE)
         numbers = np.arange(header.index_count)
         assert (table["previous_item"][1 : header.index_count] < numbers[1:]).all()
         assert np.count_nonzero(slots) == header.hash_slot_count

@@ -70,11 +70,6 @@ def test_later_duplicate_wins_in_the_place_of_the_first():
     assert list(decoded.items()) == [("a", "3"), ("b", "2")]
 
 
-@given(st.binary())
-def test_reading_never_fails_and_drops_empty_parts(block):
-    assert all(name and value for name, value in decode_properties(block).items())
-
-
 def test_empty_value_is_written_but_no_reader_sees_it():
     block = encode_properties({"a": "", "b": "1"})
     assert block == b"a\x01\x02b\x011"

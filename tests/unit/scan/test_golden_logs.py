@@ -81,19 +81,6 @@ def test_columns_are_what_java_dispatches(name):
     assert levels == [max(level, 0) for level in asked]
 
 
-def test_a_golden_log_with_ipv6_hosts_shows_them():
-    store, manifest = golden_store("ipv6")
-    rows, _ = scanned(store, manifest["maxPhyOffset"])
-    records = [record for record in manifest["records"] if record["type"] == "msg"]
-    pairs = zip(rows, records, strict=True)
-    by_flag = {record["sysFlag"] & 0x30: (row, record) for row, record in pairs}
-    assert set(by_flag) == {0, 0x10, 0x20, 0x30}
-    assert by_flag[0][0]["bornHost"] == by_flag[0][1]["bornHost"]
-    row, record = by_flag[0x30]
-    assert (row["bornHost"], record["bornHost"]) == ("[::1]:1", "0:0:0:0:0:0:0:1|1")
-    assert row["storeHost"] == "[fe80::1234:5678:9abc:def0]:10911"
-
-
 def test_arrow_columns_have_the_schema_whatever_is_asked_for():
     store, _ = golden_store("basic")
     data = (store / "commitlog" / "00000000000000000000").read_bytes()

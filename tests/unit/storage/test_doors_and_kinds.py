@@ -191,13 +191,6 @@ def test_whatever_class_opens_it_again_has_recovered_every_queue(
     assert verify_store(root, now_ms=START_MS).findings == []
 
 
-def test_what_was_in_memory_is_gone_and_its_numbers_begin_again(root: Path) -> None:
-    for _ in range(2):
-        with open_store(root, "memory") as store:
-            assert store.put(messages()[0]).queue_offset == 0
-            assert bodies(store) == [b"a"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_import_puts_lines_where_their_consumers_find_them(
     root: Path, kind: str, capsys: pytest.CaptureFixture[str]

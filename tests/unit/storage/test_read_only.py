@@ -165,13 +165,6 @@ def test_a_store_without_a_message_is_empty(files: StoreFiles) -> None:
     assert store.find("TopicTest", "k") == []
 
 
-def test_a_size_that_is_set_and_differs_from_the_files_is_an_error(files: StoreFiles) -> None:
-    files.put()
-    with pytest.raises(ConfigError, match="mappedFileSizeCommitLog"):
-        ReadOnlyStore(files.root, StoreConfig(mapped_file_size_commit_log=8192))
-    ReadOnlyStore(files.root, StoreConfig(mapped_file_size_commit_log=4096))
-
-
 def test_an_index_of_another_ratio_needs_its_layout_and_names_the_file(files: StoreFiles) -> None:
     files.put(keys="k")
     (files.root / "index").mkdir()

@@ -96,12 +96,6 @@ def test_expired_files_go_in_the_right_hour(bench):
     assert bench.log_rules() == []
 
 
-def test_the_default_age_is_that_of_three_days(bench):
-    day_ms = 24 * 60 * 60 * 1000
-    bench.fill(FOUR_O_CLOCK - 3 * day_ms, FOUR_O_CLOCK - 3 * day_ms + 1, YOUNG)
-    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
-
-
 def test_expired_files_stay_at_other_hours(bench):
     bench.fill(OLD, OLD, OLD)
     bench.parts.clock.now_ms = NOON
@@ -183,30 +177,6 @@ def test_switched_off_retention_deletes_nothing_but_watches_the_disk(tmp_path):
 # --- space ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ratio", "rule"),
-    [(0.75, None), (0.76, RetentionRule.EXPIRED_DISK_FILLING)],
-)
-def test_above_75_percent_expired_files_go_at_any_hour(bench, ratio, rule):
-    bench.fill(OLD, OLD, YOUNG)
-    bench.parts.clock.now_ms = NOON
-    bench.queue_ratio = ratio
-    assert bench.log_rules() == ([] if rule is None else [rule] * 2)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "count"),
-    [(0.85, 0), (0.86, 2)],
-)
-def test_above_85_percent_files_go_before_their_time(bench, ratio, count):
-    bench.fill(YOUNG, YOUNG, YOUNG)
-    bench.log_ratio = ratio
-    with capture_logs() as logs:
-        assert bench.log_rules() == [RetentionRule.FORCED] * count
-    said = [log for log in logs if log["event"] == "retention.deleted"]
-    assert [log["log_level"] for log in said[:count]] == ["warning"] * count
-
-
 def test_forced_deletion_can_be_forbidden_and_is_then_missed_aloud(tmp_path):
     """K-E5"""
     bench = Bench(tmp_path, clean_file_forcibly_enable=False).fill(YOUNG, YOUNG)
@@ -242,20 +212,6 @@ def test_each_round_that_may_delete_says_by_what_rule(bench):
     ]
 
 
-def test_above_90_percent_puts_stop_until_there_is_room(bench):
-    bench.fill(OLD)
-    bench.log_ratio = 0.90
-    assert bench.retention.check_disk() == DiskUsage(0.90, 0.1)
-    assert not bench.flags.bits
-    bench.log_ratio = 0.91
-    bench.retention.check_disk()
-    assert bench.flags.bits
-    assert "91%" in bench.flags.reasons[0]
-    bench.log_ratio = 0.5
-    bench.retention.check_disk()
-    assert not bench.flags.bits
-
-
 def test_the_two_partitions_have_a_flag_each(bench):
     """K-E4: in Java the check of one disk clears the flag of the other."""
     bench.fill(OLD)
@@ -288,17 +244,19 @@ def test_of_several_log_directories_the_emptiest_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "ratio"),
-    [({}, 0.75), ({"disk_max_used_space_ratio": 50}, 0.5)],
+    ("settings", "ratio", "partition"),
+    [({}, 0.75, "queue_ratio"), ({"disk_max_used_space_ratio": 50}, 0.5, "log_ratio")],
     ids=["by default", "by the setting"],
 )
-def test_the_ratio_above_which_expired_files_go_at_any_hour_is_a_setting(tmp_path, settings, ratio):
-    bench = Bench(tmp_path, **settings).fill(OLD, OLD)
+def test_the_ratio_above_which_expired_files_go_at_any_hour_is_a_setting(
+    tmp_path, settings, ratio, partition
+):
+    bench = Bench(tmp_path, **settings).fill(OLD, OLD, YOUNG)
     bench.parts.clock.now_ms = NOON
-    bench.log_ratio = ratio
+    setattr(bench, partition, ratio)
     assert bench.log_rules() == []
-    bench.log_ratio = ratio + 0.01
-    assert bench.log_rules() == [RetentionRule.EXPIRED_DISK_FILLING]
+    setattr(bench, partition, ratio + 0.01)
+    assert bench.log_rules() == [RetentionRule.EXPIRED_DISK_FILLING] * 2
 
 
 @pytest.mark.parametrize(
@@ -307,12 +265,15 @@ def test_the_ratio_above_which_expired_files_go_at_any_hour_is_a_setting(tmp_pat
     ids=["by default", "by the setting"],
 )
 def test_the_ratio_above_which_files_go_before_their_time_is_a_setting(tmp_path, settings, ratio):
-    bench = Bench(tmp_path, **settings).fill(YOUNG, YOUNG)
+    bench = Bench(tmp_path, **settings).fill(YOUNG, YOUNG, YOUNG)
     bench.log_ratio = ratio
     assert bench.log_rules() == []
     assert bench.retention.full_directories == frozenset()
     bench.log_ratio = ratio + 0.01
-    assert bench.log_rules() == [RetentionRule.FORCED]
+    with capture_logs() as logs:
+        assert bench.log_rules() == [RetentionRule.FORCED] * 2
+    levels = [log["log_level"] for log in logs if log["event"] == "retention.deleted"]
+    assert levels[:2] == ["warning"] * 2
     assert bench.retention.full_directories == {tmp_path / "commitlog"}
 
 
@@ -324,17 +285,25 @@ def test_the_ratio_above_which_files_go_before_their_time_is_a_setting(tmp_path,
 def test_the_ratio_above_which_puts_stop_is_a_setting(tmp_path, settings, ratio):
     bench = Bench(tmp_path, **settings)
     bench.log_ratio = ratio
-    bench.retention.check_disk()
+    assert bench.retention.check_disk() == DiskUsage(ratio, 0.1)
     assert not bench.flags.bits
     bench.log_ratio = ratio + 0.01
     bench.retention.check_disk()
     assert bench.flags.bits
+    assert f"{bench.log_ratio:.0%}" in bench.flags.reasons[0]
+    bench.log_ratio = 0.5
+    bench.retention.check_disk()
+    assert not bench.flags.bits
 
 
-def test_the_age_of_files_that_go_is_a_setting(tmp_path):
-    two_hours_old = FOUR_O_CLOCK - 2 * HOUR_MS
-    bench = Bench(tmp_path, file_reserved_time=2)
-    bench.fill(two_hours_old, two_hours_old + 1, YOUNG)
+@pytest.mark.parametrize(
+    ("settings", "hours"),
+    [({}, 72), ({"file_reserved_time": 2}, 2)],
+    ids=["by default", "by the setting"],
+)
+def test_the_age_of_files_that_go_is_a_setting(tmp_path, settings, hours):
+    expired = FOUR_O_CLOCK - hours * 3_600_000
+    bench = Bench(tmp_path, **settings).fill(expired, expired + 1, YOUNG)
     assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
 
 
@@ -420,29 +389,23 @@ def test_what_a_reader_took_stays_as_it_was_when_the_files_go(tmp_path):
         assert b"\x01" * 30_000 in before[1]
 
 
-def test_a_file_held_for_too_long_goes_and_its_reader_keeps_its_bytes(bench):
-    bench.fill(OLD, OLD)
+@pytest.mark.parametrize(
+    ("settings", "wait_ms"),
+    [({}, 120_000), ({"destroy_mapped_file_interval_forcibly": 500}, 500)],
+    ids=["by default", "by the setting"],
+)
+def test_a_file_held_for_too_long_goes_and_its_reader_keeps_its_bytes(tmp_path, settings, wait_ms):
+    bench = Bench(tmp_path, **settings).fill(OLD, OLD)
     first = bench.parts.log.files[0]
     view = memoryview(first.mapping)[:100]
     before = bytes(view)
     assert bench.log_rules() == []
-    bench.parts.clock.now_ms += 119_999
+    bench.parts.clock.now_ms += wait_ms - 1
     assert bench.log_rules() == []
     bench.parts.clock.now_ms += 1
     assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
     assert bytes(view) == before
     assert not first.path.exists()
-
-
-def test_how_long_a_file_waits_for_its_readers_is_a_setting(tmp_path):
-    bench = Bench(tmp_path, destroy_mapped_file_interval_forcibly=500).fill(OLD, OLD)
-    view = memoryview(bench.parts.log.files[0].mapping)[:100]
-    assert bench.log_rules() == []
-    bench.parts.clock.now_ms += 499
-    assert bench.log_rules() == []
-    bench.parts.clock.now_ms += 1
-    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
-    assert len(view) == 100
 
 
 def test_when_a_hung_file_is_tried_again_is_a_setting(tmp_path):

@@ -5,18 +5,16 @@ import threading
 import pytest
 
 from rocketstore import (
-    BrokerRole,
     ConfigError,
     Message,
     MessageStore,
-    PutMessageStatus,
     RecoveryPolicy,
     StoreConfig,
     repair_store,
     verify_store,
 )
 from rocketstore.config import load_config
-from support.clock import START_MS, Clock
+from support.clock import START_MS
 from support.configured_store import LOG_FILE_BYTES, open_small, small_config
 from support.inside import parts_of, services_of
 from support.patience import PATIENCE_S
@@ -62,16 +60,6 @@ def test_the_next_file_of_a_warmed_log_has_all_its_pages(tmp_path):
         assert wait_idle(parts_of(store).preallocator, PATIENCE_S)
         ahead = next(iter(parts_of(store).preallocator._ready.values()))
         assert ahead.is_mapped
-
-
-def test_sizes_of_an_existing_store_are_learnt_and_others_refused(tmp_path):
-    with open_small(tmp_path / "store") as store:
-        store.put(Message(topic=TOPIC, body=b"x", keys="k"))
-        store.wait_dispatched()
-    with MessageStore.open(tmp_path / "store", StoreConfig(retention=False)) as again:
-        assert again.put(Message(topic=TOPIC, body=b"y")).queue_offset == 1
-    with pytest.raises(ConfigError, match=f"{LOG_FILE_BYTES}"):
-        MessageStore.open(tmp_path / "store", StoreConfig(mapped_file_size_commit_log=1024 * 1024))
 
 
 def test_raft_logs_are_refused():
@@ -124,22 +112,6 @@ def test_a_page_holds_as_much_as_the_settings_say_of_recent_and_of_old_messages(
 
 
 @pytest.mark.parametrize(
-    ("settings", "limit_ms"), [({}, 1000), ({"os_page_cache_busy_time_out_mills": 50}, 50)]
-)
-def test_the_page_cache_is_busy_after_a_second_or_as_long_as_the_setting_says(
-    tmp_path, settings, limit_ms
-):
-    clock = Clock()
-    with open_small(tmp_path / "store", clock, **settings) as store:
-        outcomes = []
-        for held_ms in (limit_ms, limit_ms + 1):
-            parts_of(store).log.monotonic = clock
-            parts_of(store).log.end.locked_since_ms = clock.now_ms - held_ms
-            outcomes.append(store.put(Message(topic=TOPIC)).status)
-        assert outcomes == [PutMessageStatus.PUT_OK, PutMessageStatus.OS_PAGECACHE_BUSY]
-
-
-@pytest.mark.parametrize(
     ("settings", "directory"),
     [
         ({}, "commitlog"),
@@ -175,17 +147,6 @@ def test_files_have_the_sizes_of_the_settings(tmp_path):
         (queue,) = (layout.consume_queue / TOPIC / "0").iterdir()
         (index,) = layout.index.iterdir()
         assert [path.stat().st_size for path in (log, queue, index)] == [5000, 100, 40 + 28 + 220]
-
-
-@pytest.mark.parametrize(
-    ("role", "status"),
-    [(BrokerRole.ASYNC_MASTER, PutMessageStatus.PUT_OK),
-     (BrokerRole.SYNC_MASTER, PutMessageStatus.SLAVE_NOT_AVAILABLE),
-     (BrokerRole.SLAVE, PutMessageStatus.SERVICE_NOT_AVAILABLE)],
-)  # fmt: skip
-def test_the_role_of_the_broker_decides_what_a_put_answers(tmp_path, role, status):
-    with open_small(tmp_path / "store", broker_role=role) as store:
-        assert store.put(Message(topic=TOPIC, body=b"x")).status is status
 
 
 @pytest.mark.parametrize(("scrub_bytes_per_second", "is_running"), [(0, False), (1000, True)])

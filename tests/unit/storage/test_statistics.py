@@ -2,15 +2,11 @@
 
 import pytest
 
-from rocketstore.config import StoreConfig
-from rocketstore.message import Message
 from rocketstore.native.log_end import QueueCounter
-from rocketstore.storage.results import PutMessageStatus
-from rocketstore.storage.running_flags import RunningFlag, RunningFlags
-from rocketstore.storage.statistics import BUCKET_NAMES, PutTotals, StoreStatistics
+from rocketstore.storage.running_flags import RunningFlag
+from rocketstore.storage.statistics import BUCKET_NAMES, StoreStatistics
 from rocketstore.units import QueueKey
 from support.clock import Clock
-from support.log_parts import LogParts
 from support.said import capture_logs
 
 QUEUE = QueueKey("orders", 0)
@@ -39,31 +35,6 @@ def clock() -> Clock:
 @pytest.fixture
 def statistics(clock, totals) -> StoreStatistics:
     return StoreStatistics(clock, lambda: [totals.counter])
-
-
-def test_puts_are_counted_by_topic_with_their_bytes(tmp_path):
-    parts = LogParts(tmp_path)
-    sizes = [parts.writer.put(Message(topic="orders"), queue).size for queue in (0, 1, 1)]
-    other = parts.writer.put(Message(topic="payments", body=b"12345")).size
-    assert parts.statistics.put_by_topic() == {
-        "orders": PutTotals(3, sum(sizes)),
-        "payments": PutTotals(1, other),
-    }
-    assert parts.statistics.total_put() == PutTotals(4, sum(sizes) + other)
-
-
-def test_a_batch_counts_each_of_its_messages(tmp_path):
-    parts = LogParts(tmp_path)
-    parts.writer.put_messages([Message(topic="orders")] * 5)
-    assert parts.statistics.total_put().messages == 5
-
-
-def test_refused_puts_are_counted_apart(tmp_path):
-    parts = LogParts(tmp_path)
-    result = parts.writer.put(Message(topic="x" * 128))
-    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
-    assert parts.statistics.failed_puts == 1
-    assert parts.statistics.total_put().messages == 0
 
 
 @pytest.mark.parametrize(
@@ -141,34 +112,11 @@ def test_no_put_at_all_is_reported_as_one(statistics):
     assert statistics.runtime_info()["putMessageTimesTotal"] == 1
 
 
-def test_one_in_50_000_refusals_is_logged_and_taking_puts_begins_anew(statistics, caplog):
-    for _ in range(3):
-        statistics.note_unavailable("disk full")
-    assert statistics._unavailable_count == 3
-    statistics.note_writeable()
-    assert statistics._unavailable_count == 0
-
-
 # --- running flags -------------------------------------------------------------------------------
 
 
 def test_flags_have_the_bits_of_4_9():
     assert [flag.value for flag in RunningFlag] == [1, 2, 4, 8, 16, 64, 1 << 16]
-
-
-def test_not_readable_alone_does_not_stop_puts(tmp_path):
-    parts = LogParts(tmp_path, StoreConfig())
-    parts.flags.set(RunningFlag.NOT_READABLE, "asked for")
-    assert not parts.flags.is_readable
-    assert parts.writer.put(Message(topic="orders")).status is PutMessageStatus.PUT_OK
-
-
-def test_two_full_disks_are_two_causes():
-    flags = RunningFlags()
-    flags.set(RunningFlag.DISK_FULL, "log")
-    flags.set(RunningFlag.QUEUE_DISK_FULL, "queues")
-    flags.clear(RunningFlag.DISK_FULL)
-    assert flags.bits
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rocketstore.errors import FlushFailedError
 from rocketstore.message import Message
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.results import PutMessageStatus
-from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
+from rocketstore.units import MiB
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.patience import PATIENCE_S
@@ -253,22 +253,6 @@ def test_a_put_without_a_thread_that_flushes_syncs_itself(tmp_path):
         result = parts.writer.put(MESSAGE)
         assert result.status is PutMessageStatus.PUT_OK
         assert parts.log.flushed_offset >= result.physical_offset + result.size
-
-
-def flush_turn(parts, now_ms):
-    return parts.flusher.flush(parts.flusher.least_pages(now_ms))
-
-
-def test_the_asynchronous_flush_leaves_few_pages_until_the_thorough_one(tmp_path):
-    parts = LogParts(tmp_path, disk=FailingDisk(), log_file_bytes=65_536)
-    parts.flusher._last_thorough_ms = parts.clock.now_ms
-    parts.writer.put(Message(topic="orders", body=bytes(4 * OS_PAGE_SIZE_BYTES - 200)))
-    assert flush_turn(parts, parts.clock.now_ms + 500) == 0
-    parts.writer.put(MESSAGE)
-    assert flush_turn(parts, parts.clock.now_ms + 1000) == parts.log.max_offset
-    parts.writer.put(MESSAGE)
-    assert flush_turn(parts, parts.clock.now_ms + 9_999) < parts.log.max_offset
-    assert flush_turn(parts, parts.clock.now_ms + 10_000) == parts.log.max_offset
 
 
 def test_a_flush_goes_through_every_file_that_was_filled_since(tmp_path):
