@@ -1,14 +1,13 @@
 """SIGKILL between a delivery and its being written down: nothing is delivered twice, or lost."""
 
 import random
-import time
 from collections import Counter
 from pathlib import Path
 
 from rocketstore import MessageStore
 from support.delay_writer import TOPIC, DelayWriter, delay_config, is_all_delivered
 from support.fault_settings import base_seed, kill_count
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 
 LIVES = max(30, kill_count() // 4)
 STEPS_MAX = 30
@@ -23,9 +22,7 @@ def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None
             killed += writer.run(root, life=life, steps=choices.randint(1, STEPS_MAX))["killed"]
     assert killed >= LIVES // 2
     with MessageStore.open(root, delay_config()) as store:
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_all_delivered(store) and time.monotonic() < deadline:
-            time.sleep(0.002)
+        wait_until(lambda: is_all_delivered(store), "all are delivered")
         store.wait_dispatched(timeout_s=PATIENCE_S)
         found: Counter[str] = Counter()
         for queue_id in range(2):

@@ -13,7 +13,7 @@ from rocketstore.storage.running_flags import RunningFlag
 from support.clock import Clock
 from support.configured_store import open_small
 from support.inside import parts_of, services_of
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 
 WAKE_UPS_PER_S = 20
 LOOKS_FOR_S = 1.0
@@ -87,17 +87,11 @@ def test_every_kind_of_put_wakes_dispatch_that_sleeps(
             wait_until_asleep(store)
             KINDS[kind](store)
             # Nobody waits for dispatch here, which would ring as well.
-            deadline = time.monotonic() + PATIENCE_S
-            while store.dispatched_physical_offset < store.max_physical_offset:
-                assert time.monotonic() < deadline, "dispatch sleeps on"
-                time.sleep(0.0005)
+            wait_until(lambda: store.dispatched_physical_offset == store.max_physical_offset)
 
 
 def wait_until_asleep(store: MessageStore) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while parts_of(store).log._ring is None:
-        assert time.monotonic() < deadline, "dispatch does not go to sleep"
-        time.sleep(0.0005)
+    wait_until(lambda: parts_of(store).log._ring is not None, "dispatch goes to sleep")
 
 
 def test_no_message_is_missed_by_dispatch_that_falls_asleep_meanwhile(tmp_path: Path) -> None:

@@ -28,9 +28,8 @@ from support.failing_calls import BESIDE, CALLS, NO_MEMORY, SOCKET_CALLS, Failin
 from support.forked import HeldChild
 from support.interrupts import InterruptAt
 from support.networked_work import NETWORKED
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 from support.public_calls import SERVICES, USES
-from support.replicas import wait_until
 from support.service_work import WORKS, Work
 
 ALL = WORKS | NETWORKED

@@ -18,7 +18,7 @@ from rocketstore.storage.threads import ServiceThread
 from support.clock import Clock
 from support.configured_store import open_small
 from support.networked_work import free_port
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 
 """Nothing waits so long unless it waits for ever."""
 
@@ -154,7 +154,7 @@ def test_a_thread_whose_work_fails_works_again(
 
 def test_only_threads_whose_end_is_told_end_by_errors(tmp_path: Path) -> None:
     """The flush thread tells all puts; a slave's connection is closed, and the slave comes back."""
-    from support.replicas import address_of, open_master, open_slave, wait_until  # noqa: PLC0415
+    from support.replicas import address_of, open_master, open_slave  # noqa: PLC0415
 
     pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
     served = {"retention": True, "scrub_bytes_per_second": 1000, **pool}

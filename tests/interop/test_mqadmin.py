@@ -17,7 +17,7 @@ from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.genuine_broker import GenuineBroker, genuine_class_path
 from support.java_store import require_java
-from support.replicas import wait_until
+from support.patience import wait_until
 
 pytestmark = [pytest.mark.java]
 
@@ -70,6 +70,8 @@ def fill(address: str) -> None:
             client.ask(15, {**place, "commitOffset": offset})
         last = {"topic": "orders", "queueId": 0}
         wait_until(lambda: client.ask(30, last).fields == {"offset": "3"}, "all are dispatched")
+    with Wire(address) as client:
+        wait_until(lambda: client.ask(38, {"consumerGroup": "G"}).code == 1, "the group is gone")
 
 
 @pytest.fixture(scope="module")
@@ -186,5 +188,8 @@ def test_send_by_long_names_needs_the_same_fields(sides: tuple[Side, Side]) -> N
     codes = []
     for side in sides:
         with Wire(side.address) as client:
+            topic = {"topic": "orders", "readQueueNums": 4, "writeQueueNums": 3, "perm": 6}
+            topic |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": False}
+            assert client.ask(17, topic).code == 0
             codes.append([client.ask(10, one).code for one in (full, *lacking)])
     assert codes[0] == codes[1] == [0, 0, 1, 0, 0, 1, 1, 1, 1]

@@ -36,7 +36,7 @@ from rocketstore.remoting.requests import request
 from support.genuine_broker import GenuineBroker, genuine_class_path
 from support.java_store import require_java
 from support.name_server import ask, name_server
-from support.replicas import wait_until
+from support.patience import wait_until
 
 pytestmark = [pytest.mark.java]
 
@@ -75,6 +75,8 @@ def test_a_genuine_broker_registers_with_ours_and_a_genuine_client_sends(
         assert broker.broker_addrs == {0: address}
         topic = f"orders-{is_packed}"
         assert genuine.send(ours, topic, "1", "2", "3") == ["SEND_OK genuine"] * 3
+        # The broker tells of a topic that a message made without waiting for an answer.
+        wait_until(lambda: route_of(ours, topic) is not None, "the topic is registered")
         route = route_of(ours, topic)
         assert route is not None
         [queues] = route.queue_datas

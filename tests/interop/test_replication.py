@@ -10,6 +10,7 @@ from rocketstore import Message, MessageStore, PutMessageStatus
 from support.both_sides import put_java, sample_messages
 from support.java_store import JavaStore, require_java
 from support.networked_work import free_port
+from support.patience import wait_until
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -17,7 +18,6 @@ from support.replicas import (
     open_master,
     open_slave,
     put_many,
-    wait_until,
 )
 
 pytestmark = [pytest.mark.java]

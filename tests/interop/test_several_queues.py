@@ -1,6 +1,5 @@
 """Messages for several queues and the genuine store: the same records, and either goes on."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Reader
 from support.both_sides import all_of_java, all_of_ours, for_java, offsets, small_config
 from support.java_store import SMALL_FILES, JavaStore, require_java
-from support.patience import PATIENCE_S
+from support.patience import wait_until
 
 pytestmark = [pytest.mark.java]
 
@@ -103,10 +102,8 @@ def test_java_enters_a_message_that_we_let_wait_when_it_delivers_it(
         ours.wait_dispatched()
         assert "%LMQ%a" not in ours.topics()
     with JavaStore(tmp_path, {**SMALL_FILES, **ON}) as java:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := java.read_queue("%LMQ%a")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert [one["topic"] for one in found] == ["later"]
+        wait_until(lambda: java.read_queue("%LMQ%a"), "it is delivered")
+        assert [one["topic"] for one in java.read_queue("%LMQ%a")] == ["later"]
         # What it is given to let wait, it enters at once, and once more when it is due (K-L6).
         put_java(java, [(waiting, 0)])
         assert [one["topic"] for one in java.read_queue("%LMQ%a")] == [

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.storage.files.disk import Disk
 from support.configured_store import small_config
 from support.line_process import LineProcess
-from support.patience import PATIENCE_S
+from support.patience import wait_until
 
 TOPIC: Final = "kill"
 MESSAGES: Final = 12
@@ -113,9 +112,7 @@ def _live(root: Path, life: int, steps: Steps) -> None:
             store.put(message, number % 2).raise_for_status()
             said.write(label + "\n")
             said.flush()
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and not is_all_delivered(store):
-            time.sleep(0.002)
+        wait_until(lambda: is_all_delivered(store), "all are delivered")
 
 
 def is_all_delivered(store: MessageStore) -> bool:

@@ -22,8 +22,8 @@ from rocketstore.storage.running_flags import RunningFlag
 from support.broker_desk import SEND
 from support.configured_store import small_config
 from support.failing_calls import BESIDE, Fault
-from support.patience import PATIENCE_S
-from support.replicas import log_bytes, wait_until
+from support.patience import PATIENCE_S, wait_until
+from support.replicas import log_bytes
 from support.service_work import Work
 from support.wire import framed
 

@@ -4,6 +4,8 @@ No test that succeeds needs so long, however loaded the machine is: where what i
 come any more, because its process died, the wait ends at once.
 """
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 PATIENCE_S: Final = 240.0
@@ -11,3 +13,11 @@ PATIENCE_S: Final = 240.0
 
 START_S: Final = 600.0
 """For what starts JVMs, or builds something."""
+
+
+def wait_until(is_true: Callable[[], object], what: str = "") -> None:
+    """Wait until something is true that other threads or processes make true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < deadline, f"still not so: {what}"
+        time.sleep(0.002)

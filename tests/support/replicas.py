@@ -1,13 +1,11 @@
 """Masters and slaves with small log files, and what is compared between them."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.config import BrokerRole
-from support.patience import PATIENCE_S
+from support.patience import wait_until
 
 LOG_FILE_BYTES = 65_536
 SIZES: dict[str, Any] = {
@@ -43,14 +41,6 @@ def put_many(store: MessageStore, count: int, *, first: int = 0) -> None:
             queue_id=number % 3,
         )
         assert result.physical_offset >= 0, result
-
-
-def wait_until(is_true: Callable[[], object], what: str = "") -> None:
-    """Wait until something is true that other threads or processes make true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_true():
-        assert time.monotonic() < deadline, f"still not so: {what}"
-        time.sleep(0.002)
 
 
 def wait_for_slave(master: MessageStore, slave: MessageStore) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rocketstore import Message, MessageStore, PutMessageStatus, Service, StoreConfig
 from rocketstore.format.host import encode_host
 from rocketstore.native.log_end import Record
-from support.replicas import wait_until
+from support.patience import wait_until
 from support.repository import ROOT
 from support.small_store import CONFIG
 

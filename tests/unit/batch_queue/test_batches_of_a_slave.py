@@ -9,7 +9,8 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import BrokerRole
-from support.replicas import SIZES, address_of, open_master, open_slave, wait_until
+from support.patience import wait_until
+from support.replicas import SIZES, address_of, open_master, open_slave
 
 TOPIC = "batches"
 

@@ -36,16 +36,17 @@ class FramingPeer(Peer):
 
 
 def heard(use: Callable[[Loop, Puts, Call], object]) -> list[Command]:
-    """Return what a client heard of one call, after the others of the loop have worked."""
+    """Return what a client heard of one call."""
     peer = FramingPeer()
 
     async def main() -> None:
         puts = Puts()
         loop = Loop(puts)  # type: ignore[arg-type]
         use(loop, puts, Call(Command(310), 0, peer, 0))
-        loop.close()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            while not peer.heard:  # noqa: ASYNC110 - what is waited for tells nobody
+                await asyncio.sleep(0.001)
+        loop.close()  # which cancels what no thread has begun
 
     asyncio.run(main())
     return peer.heard

@@ -1,6 +1,5 @@
 """A broker that runs: its thread, its ports, its end."""
 
-import asyncio
 import contextlib
 import socket
 import time
@@ -16,6 +15,7 @@ from rocketstore.config import FlushDiskType
 from rocketstore.errors import ConfigError, RemotingError
 from support.broker_desk import SEND
 from support.broker_wire import Wire
+from support.patience import wait_until
 from unit.broker.test_pulling import PULL
 
 HELD = (11, {**PULL, "queueOffset": 1, "suspendTimeoutMillis": 600_000}, b"")
@@ -117,10 +117,7 @@ def test_closed_broker_listens_no_more_and_is_gone_from_the_name_server() -> Non
     names = Broker()
     with names, Wire(names.name_server) as wire:
         with Broker(namesrv_addr=names.name_server, broker_name="other") as other:
-            deadline = time.monotonic() + 60
-            while b"other" not in wire.ask(106).body and time.monotonic() < deadline:
-                asyncio.run(asyncio.sleep(0.01))
-            assert b"other" in wire.ask(106).body
+            wait_until(lambda: b"other" in wire.ask(106).body)
         assert b"other" not in wire.ask(106).body
         host, port = other.address.split(":")
         with pytest.raises(ConnectionRefusedError):

@@ -13,8 +13,8 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.cli.application import run
-from support.patience import PATIENCE_S
-from support.replicas import log_bytes, open_master, put_many, wait_until
+from support.patience import PATIENCE_S, wait_until
+from support.replicas import log_bytes, open_master, put_many
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -10,7 +11,7 @@ from rocketstore import ConfigError, InvalidNameError, Message, MessageStore, St
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from support.configured_store import open_small, small_config
 from support.golden_stores import golden_store
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 
 TOPIC = "orders"
 GROUP = "billing"
@@ -171,19 +172,21 @@ def test_consumers_share_the_queues_and_hand_over_what_they_did_not_acknowledge(
 
 
 def test_threads_of_a_group_take_every_message_once(root):
-    with open_small(root, threads=True) as store:
+    with open_small(root, threads=True) as store, ExitStack() as group:
         taken = []
 
-        def work():
-            with consume(store, idle_timeout_s=0.5) as consumer:
-                for message in consumer:
-                    taken.append((message.queue, message.queue_offset))
-                    message.ack()
+        def work(consumer):
+            for message in consumer:
+                message.ack()
+                taken.append((message.queue, message.queue_offset))
 
-        threads = [threading.Thread(target=work) for _ in range(3)]
+        consumers = [group.enter_context(consume(store)) for _ in range(3)]
+        threads = [threading.Thread(target=work, args=(one,)) for one in consumers]
         for thread in threads:
             thread.start()
         put(store, 600, queues=5)
+        wait_until(lambda: len(taken) >= 600)
+        group.close()
         for thread in threads:
             thread.join(PATIENCE_S)
         assert len(taken) == len(set(taken)) == 600

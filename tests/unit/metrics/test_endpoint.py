@@ -30,7 +30,7 @@ from rocketstore.storage.statistics import BUCKET_NAMES, PUT_LIMITS_S
 from support.failing_calls import FailingCalls, Fault
 from support.inside import parts_of
 from support.networked_work import free_port
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 from support.repository import ROOT
 
 ORDER = Message(topic="orders", body=b"x" * 10)
@@ -360,9 +360,7 @@ def wait_for_hang_ups(peers: list[socket.socket], count: int) -> None:
     hung_up = select.poll()  # which takes descriptors beyond 1,024 too
     for one in peers:
         hung_up.register(one, select.POLLIN)
-    deadline = time.monotonic() + PATIENCE_S
-    while len(hung_up.poll(1000)) < count:
-        assert time.monotonic() < deadline
+    wait_until(lambda: len(hung_up.poll(1000)) >= count)
 
 
 def test_peers_that_send_garbage_or_nothing_hold_nobody_up(
@@ -416,9 +414,7 @@ def test_a_peer_that_takes_nothing_of_its_answer_is_hung_up_on(
         slow = peer()
         slow.sendall(b"GET / HTTP/1.0\r\n\r\n")
         wait_for_hang_ups([slow], 1)
-        deadline = time.monotonic() + PATIENCE_S
-        while store.metrics._server._peers:
-            assert time.monotonic() < deadline
+        wait_until(lambda: not store.metrics._server._peers)
 
 
 def test_without_descriptors_it_pauses_and_answers_when_there_are_some(

@@ -4,7 +4,6 @@ import errno
 import itertools
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.inside import parts_of
 from support.memory import memory_directory
-from support.patience import PATIENCE_S
+from support.patience import wait_until
 from support.said import capture_logs
 from support.small_store import (
     CONFIG,
@@ -272,10 +271,7 @@ def test_an_open_store_checks_its_old_files_when_the_setting_says_so(
     monkeypatch.setattr("rocketstore.metrics.scrub_service.TURN_INTERVAL_S", 0.01)
     config = msgspec.structs.replace(SCRUBBED, scrub_bytes_per_second=10_000 * LOG_FILE_BYTES)
     with MessageStore.open(root, config) as opened:
-        deadline = time.monotonic() + PATIENCE_S
-        while opened.runtime_info()["scrubDamagedRanges"] != "1":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: opened.runtime_info()["scrubDamagedRanges"] == "1")
     with MessageStore.open(root, CONFIG) as opened:
         assert opened.runtime_info()["scrubCheckedBytes"] == "0"
         assert opened.runtime_info()["scrubDamagedBytes"] != "0"

@@ -8,6 +8,7 @@ from rocketstore import EndStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import StoreError, StoreFullError
 from support.inside import parts_of, services_of
+from support.patience import wait_until
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -16,7 +17,6 @@ from support.replicas import (
     open_slave,
     put_many,
     wait_for_slave,
-    wait_until,
 )
 
 

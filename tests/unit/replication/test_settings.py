@@ -22,7 +22,7 @@ from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.replication.link import limits_of
 from rocketstore.replication.protocol import PeerError, Trouble
 from rocketstore.replication.slave import SlaveService
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -30,7 +30,6 @@ from support.replicas import (
     open_slave,
     put_many,
     wait_for_slave,
-    wait_until,
 )
 
 OK = PutMessageStatus.PUT_OK

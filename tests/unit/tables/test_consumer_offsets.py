@@ -13,7 +13,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.threads import Periodic
 from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 from support.golden_stores import golden_store
-from support.replicas import wait_until
+from support.patience import wait_until
 
 
 def table_at(root, *, flush=lambda: None, memory=()):

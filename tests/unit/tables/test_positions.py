@@ -25,7 +25,7 @@ from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.tables.positions import agreed_end, mark_of, with_mark
 from rocketstore.transaction.ledger import open_transactions
-from support.replicas import wait_until
+from support.patience import wait_until
 
 LOG = ("commitlog", "consumequeue", "batchconsumequeue", "index", "checkpoint", "known-ends")
 SETTINGS: dict[str, Any] = {"message_delay_level": "1s 1h", "transaction_time_out": 0}

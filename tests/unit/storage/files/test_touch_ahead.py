@@ -2,7 +2,6 @@
 
 import mmap
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.log_parts import LogParts
 from support.mapped_bytes import append_bytes, resident_bytes
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 
 FILE_BYTES = 4 * TOUCH_BYTES
 needs_compiled = pytest.mark.skipif(
@@ -100,10 +99,7 @@ def test_the_faster_the_writer_the_longer_its_lead(tmp_path, filled_ms, windows)
 
 def until_present(file: MappedFile, size: int) -> None:
     """Wait until so many bytes of a file are in memory for this process."""
-    until = time.monotonic() + PATIENCE_S
-    while resident_bytes(file.path) != size:
-        assert time.monotonic() < until, f"{resident_bytes(file.path)} bytes, expected {size}"
-        time.sleep(0.001)
+    wait_until(lambda: resident_bytes(file.path) == size, f"{size} bytes are in memory")
 
 
 @needs_compiled

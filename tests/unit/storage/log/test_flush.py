@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.units import MiB
 from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 from support.said import capture_logs
 
 # Longer than any test waits: whoever is not woken is found out.
@@ -236,8 +235,7 @@ def test_nothing_is_acknowledged_that_no_sync_has_covered_nor_anything_after_a_f
 
     with ThreadPoolExecutor(threads) as pool:
         futures = [pool.submit(put_until_failure, number) for number in range(threads)]
-        while len(acknowledged) < 200 * threads:
-            time.sleep(0.001)
+        wait_until(lambda: len(acknowledged) >= 200 * threads)
         disk.fails_sync = {"*"}
         for future in futures:
             future.result(PATIENCE_S)
@@ -308,10 +306,7 @@ def test_an_untimed_flush_is_woken_by_a_put(tmp_path):
     parts = LogParts(tmp_path, config)
     parts.flusher.start()
     parts.writer.put(MESSAGE)
-    deadline = time.monotonic() + PATIENCE_S
-    while parts.log.flushed_offset < parts.log.max_offset and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert parts.log.flushed_offset == parts.log.max_offset
+    wait_until(lambda: parts.log.flushed_offset == parts.log.max_offset)
     parts.flusher.close()
 
 
@@ -332,10 +327,7 @@ def test_the_thread_flushes_by_the_clock_without_being_woken(tmp_path):
     parts.flusher.start()
     for _ in range(2):
         parts.writer.put(MESSAGE)
-        deadline = time.monotonic() + PATIENCE_S
-        while parts.log.flushed_offset < parts.log.max_offset and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert parts.log.flushed_offset == parts.log.max_offset
+        wait_until(lambda: parts.log.flushed_offset == parts.log.max_offset)
     parts.flusher.close()
 
 

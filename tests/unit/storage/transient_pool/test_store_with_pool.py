@@ -31,9 +31,8 @@ from support.clock import START_MS, Clock
 from support.configured_store import LOG_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
 from support.inside import parts_of, services_of
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 from support.pooled_store import BODY, fill_file, in_files, open_pooled
-from support.replicas import wait_until
 from support.said import capture_logs
 
 TOPIC = "orders"
