@@ -109,7 +109,7 @@ class StoreConfig(_Options, frozen=True, kw_only=True):
                 f"storeHost={self.store_host}: expected ip:port or [v6]:port",
                 key="storeHost",
                 value=self.store_host,
-                hint="where it is unset, brokerIP1 and listenPort give it",
+                hint="where it is unset, brokerIP1 and listenPort (0 to 65535) give it",
             ) from error
         parse_delete_hours(self.delete_when)
         parse_delay_levels(self.message_delay_level)
