@@ -12,12 +12,12 @@ How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileFinding, FileProblem
-from rocketstore.rules.findings import INDEX_REBUILT, Finding, Severity, StoreCounts, camel_names
+from rocketstore.rules.findings import INDEX_REBUILT, Finding, Reported, Severity, StoreCounts
 from rocketstore.rules.unbacked import UnbackedKind
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
@@ -207,7 +207,7 @@ def _ranges(ranges: list[tuple[int, int]], limit: int = 4) -> str:
 # --- what is said -------------------------------------------------------------------------------
 
 
-class LostForBroker(NamedTuple):
+class LostForBroker(Reported, frozen=True):
     """Records that a 4.9 broker would not serve after opening the store as it is now.
 
     Its recovery cuts them off (`verb` is ``drop``), or a get passes over them (``skip``); `start`
@@ -220,12 +220,8 @@ class LostForBroker(NamedTuple):
     record_count: int
     reason: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the form that ``--output json`` prints."""
-        return camel_names(self._asdict())
 
-
-class RepairReport(NamedTuple):
+class RepairReport(Reported, frozen=True):
     """Outcome of `repair_store`.
 
     Attributes
@@ -261,12 +257,6 @@ class RepairReport(NamedTuple):
     def is_damaged(self) -> bool:
         """Whether damage is in the store after the repair (exit code 4)."""
         return any(finding.severity is Severity.DAMAGE for finding in self.remaining)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the form that ``--output json`` prints."""
-        names = ("findings", "remaining", "lost_for_broker")
-        lists = {name: [one.to_dict() for one in getattr(self, name)] for name in names}
-        return camel_names(self._asdict() | lists | {"counts": self.counts.to_dict()})
 
 
 def lost_for_broker(audit: StoreAudit, config: StoreConfig) -> list[LostForBroker]:

@@ -5,9 +5,10 @@ Law: a finding says what, where (file and offset), how bad, and what to do next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +124,16 @@ INDEX_REBUILT: Final = frozenset(
 """Kinds of findings that are gone when the index is made again."""
 
 
-class Finding(NamedTuple):
+class Reported(msgspec.Struct, frozen=True, rename="camel"):
+    """The base of a report and its parts, which have the names of their fields in JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form that ``--output json`` prints."""
+        form: dict[str, Any] = msgspec.to_builtins(self)
+        return form
+
+
+class Finding(Reported, frozen=True):
     """One thing that a check saw.
 
     Attributes
@@ -159,10 +169,6 @@ class Finding(NamedTuple):
     physical_offset: int | None = None
     expected: str | None = None
     found: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the form of a JSON line and of a row of a table."""
-        return camel_names({**self._asdict(), "severity": self.severity.value})
 
 
 def finding(  # noqa: PLR0913 - what, where, why; the rest have defaults
@@ -210,10 +216,10 @@ class LastWriter(NamedTuple):
         if reached is None or at is None or at <= reached:
             return found
         action = "nothing to do: the next opening writes them"
-        return found._replace(severity=Severity.WARNING, action=action)
+        return msgspec.structs.replace(found, severity=Severity.WARNING, action=action)
 
 
-class StoreCounts(NamedTuple):
+class StoreCounts(Reported, frozen=True):
     """What a full pass over a store counted.
 
     Attributes
@@ -250,13 +256,8 @@ class StoreCounts(NamedTuple):
     min_physical_offset: int = 0
     max_physical_offset: int = 0
 
-    def to_dict(self) -> dict[str, int]:
-        """Return the form that ``--output json`` prints."""
-        return camel_names(self._asdict())
 
-
-@dataclass(frozen=True)
-class VerifyReport:
+class VerifyReport(Reported, frozen=True):
     """Outcome of a check of a whole store."""
 
     findings: list[Finding]
@@ -277,13 +278,6 @@ class VerifyReport:
         """0 nothing wrong, 1 findings, 4 damage."""
         return 4 if self.is_damaged else int(self.has_warnings)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the form that ``--output json`` prints."""
-        return {
-            "findings": [one.to_dict() for one in self.findings],
-            "counts": self.counts.to_dict(),
-        }
-
 
 def state_of(findings: Sequence[Finding]) -> str:
     """Return a summary of findings in a few words, for the last line of a check."""
@@ -292,13 +286,3 @@ def state_of(findings: Sequence[Finding]) -> str:
     if any(one.kind == "abort" for one in findings):
         return f"{len(findings)} findings, no damage; the next opening completes the store"
     return f"{len(findings)} findings, no damage" if findings else "nothing wrong"
-
-
-def camel_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values under the names that JSON has for them."""
-    return {_camel(name): value for name, value in values.items()}
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
@@ -29,9 +29,9 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
     backed_stop = runs.stop_of(queue.backed)
     for start, stop in runs.pairs(queue.truly_missing):
         if not (writer.is_live and start >= backed_stop):
-            at = queue.missing_at.get(start)
-            found = _found(queue, "queue-missing", (start, stop), "records without their entry")
-            yield writer.judged(found._replace(physical_offset=at))
+            at, reason = queue.missing_at.get(start), "records without their entry"
+            found = _found(queue, "queue-missing", (start, stop), reason, physical_offset=at)
+            yield writer.judged(found)
     if queue.shadowed_count:
         reason = f"{queue.shadowed_count} records claim a queue offset that another record has"
         yield _found(queue, "queue-conflict", (0, 0), reason)
@@ -55,7 +55,7 @@ def _numbers_findings(queue: QueueView) -> Iterator[Finding]:
             f"{len(queue.impossible)} records state a queue offset that cannot be, the first "
             f"{number} at physical offset {at}: no {number} messages fit before it"
         )
-        yield _found(queue, "queue-impossible", (0, 0), reason)._replace(physical_offset=at)
+        yield _found(queue, "queue-impossible", (0, 0), reason, physical_offset=at)
 
 
 _REASONS: Final = {
@@ -74,12 +74,12 @@ def _run_finding(queue: QueueView, run: Unbacked) -> Finding:
     # Those before a queue's first message are its normal beginning.
     if run.kind is UnbackedKind.FILLER and runs.holds(queue.backed, run.start - 1):
         kind, reason = "queue-hole", "fillers that keep the places of lost records"
-    found = _found(queue, kind, (run.start, run.stop), reason)
     is_mild = run.kind is UnbackedKind.WRONG and run.is_tail
-    return found._replace(severity=Severity.WARNING) if is_mild else found
+    severity = Severity.WARNING if is_mild else None
+    return _found(queue, kind, (run.start, run.stop), reason, severity=severity)
 
 
-def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str) -> Finding:
+def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str, **more: Any) -> Finding:
     start, stop = span
     return finding(
         kind,
@@ -90,6 +90,7 @@ def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str) -> F
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=start if start < stop else None,
+        **more,
     )
 
 

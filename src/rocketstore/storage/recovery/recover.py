@@ -18,6 +18,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from rocketstore.config import RecoveryPolicy, StoreConfig, StoreSizes, parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
@@ -356,7 +358,7 @@ class _Recovery:
         for one in log_findings(survey, self._position_of, is_live=True):
             is_left = one.kind == "log-leftover"
             action = "copied to repair/ and zeroed" if is_left else one.action
-            self.findings.append(one._replace(action=action))
+            self.findings.append(msgspec.structs.replace(one, action=action))
         return survey
 
     def _position_of(self, physical_offset: int) -> tuple[str, int]:

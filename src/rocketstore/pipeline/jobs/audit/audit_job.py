@@ -11,7 +11,6 @@ import itertools
 import json
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -78,8 +77,7 @@ _ROWS_PER_TASK: Final = 50_000
 """Of the second pass: some seconds each. Spark gives whole queues to a task."""
 
 
-@dataclass(frozen=True)
-class AuditReport(VerifyReport):
+class AuditReport(VerifyReport, frozen=True):
     """Outcome of `rocketstore.pipeline.audit`.
 
     Attributes
@@ -98,7 +96,8 @@ class AuditReport(VerifyReport):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form that ``--output json`` prints."""
-        return {"store": self.store, **super().to_dict(), "explained": self.explained}
+        form = super().to_dict()
+        return {name: form[name] for name in ("store", "findings", "counts", "explained")}
 
 
 def audit(
@@ -174,12 +173,11 @@ def prove_rebuild(
     for one in report.findings:
         if one.kind in {"log-damage", "log-hole"}:
             findings.append(one)
-        elif one.kind in {"queue-hole", "queue-kept"}:
+        elif one.kind in {"queue-hole", "queue-kept"} or one.severity is Severity.NOTE:
             continue
         elif one.kind.startswith(("queue", "index")) and not one.file.startswith(batches):
-            is_note = one.severity is Severity.NOTE
-            findings += [] if is_note else [one._replace(severity=Severity.WARNING)]
-    return replace(report, findings=findings)
+            findings.append(msgspec.structs.replace(one, severity=Severity.WARNING))
+    return msgspec.structs.replace(report, findings=findings)
 
 
 class _Audit(NamedTuple):
@@ -272,13 +270,8 @@ class _Audit(NamedTuple):
         # The worst first.
         worst = judged.filter("counted IS NULL").orderBy("place", ascending=True)
         rows = worst.limit(MOST_COLLECTED).toArrow().to_pylist()
-        names = arrow_schema(FINDINGS).names
         queues = [msgspec.convert(row, QueueRow) for row in rows if row["kind"] is None]
-        found = [
-            Finding(Severity(row["severity"]), *(row[name] for name in names[1:]))
-            for row in rows
-            if row["kind"] is not None
-        ]
+        found = [msgspec.convert(row, Finding) for row in rows if row["kind"] is not None]
         found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
         of_queues = [one for one in found if one.kind.startswith("queue")]
         of_consumers = [one for one in found if not one.kind.startswith("queue")]

@@ -15,7 +15,7 @@ import time
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TAR
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileProblem
-from rocketstore.rules.findings import camel_names
+from rocketstore.rules.findings import Reported
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import Damaged
 from rocketstore.units import MiB, system_clock_ms
@@ -61,7 +61,7 @@ EMPTY_BLOCK: Final = {"piece": -1, "ordinal": 0, "first": 0, "count": 0, "crc": 
 """Values of the empty block that comes first for a target."""
 
 
-class RebuildReport(NamedTuple):
+class RebuildReport(Reported, frozen=True):
     """Outcome of a rebuild.
 
     Attributes
@@ -97,7 +97,7 @@ class RebuildReport(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         damage = [msgspec.structs.asdict(one) for one in self.damage]
-        return camel_names(self._asdict() | {"damage": damage, "seconds": round(self.seconds, 3)})
+        return super().to_dict() | {"damage": damage, "seconds": round(self.seconds, 3)}
 
 
 def rebuild(
@@ -146,7 +146,8 @@ def rebuild(
             staging = stack.enter_context(rebuild_commit.staged(Path(location)))
             report = build(str(staging))
             kept = rebuild_commit.commit(Path(location), staging, now_ms=now_ms)
-    return report._replace(
+    return msgspec.structs.replace(
+        report,
         target=location if target is None else str(target),
         kept=kept,
         seconds=time.perf_counter() - began,
