@@ -31,7 +31,6 @@ from rocketstore.storage.threads import Periodic
 from rocketstore.transaction.records import (
     DISCARDED,
     HALF,
-    CheckRules,
     CheckStep,
     check_step,
     checked_record,
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 
 TURN_LIMIT_MS: Final = 60_000
 """Longest turn, after which the offsets are saved (TransactionalMessageServiceImpl's limit)."""
-
-_HOUR_MS: Final = 3_600_000
 
 _log: Final = get_logger(__name__)
 
@@ -75,14 +72,8 @@ class TransactionChecks(Service):
         self._transactions: Transactions = store.attached["transactions"]
         self._monotonic = monotonic
         self._met: dict[int, int] = {}
-        config = store.config
-        self._rules = CheckRules(
-            config.transaction_time_out,
-            config.transaction_check_max,
-            config.file_reserved_time * _HOUR_MS,
-        )
         self._on_check: Callable[[StoredMessage], CheckAnswer | None] | None = None
-        interval_s = config.transaction_check_interval / 1000
+        interval_s = store.config.transaction_check_interval / 1000
         self._thread = Periodic(
             "rocketstore-transaction-check", lambda: self.turn(store.clock()), interval_s
         )
@@ -122,7 +113,7 @@ class TransactionChecks(Service):
             first = offset + 1
             if not ledger.is_open(offset):
                 continue
-            step = check_step(half, self._counted_ms(half, now_ms), self._rules)
+            step = check_step(half, self._counted_ms(half, now_ms), self._store.config)
             if step is CheckStep.WAIT:
                 expected = offset
                 break

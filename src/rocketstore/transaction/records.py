@@ -11,7 +11,7 @@ DefaultTransactionalMessageCheckListener of 4.9 (spec B19.1, B19.2, B19.4).
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import InvalidNameError
 from rocketstore.format.host import encode_host
@@ -54,7 +54,10 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rocketstore.config import StoreConfig
     from rocketstore.format.stored_message import StoredMessage
+
+_HOUR_MS: Final = 3_600_000
 
 HALF: Final = QueueKey(HALF_TOPIC, 0)
 OP: Final = QueueKey(OP_TOPIC, 0)
@@ -242,14 +245,6 @@ def refusal(half: StoredMessage, producer_group: str, queue_offset: int) -> EndS
     return None if half.queue_offset == queue_offset else EndStatus.WRONG_QUEUE_OFFSET
 
 
-class CheckRules(NamedTuple):
-    """When a half message is checked; 4.9's keys have the same names, the times are in ms."""
-
-    transaction_time_out: int
-    transaction_check_max: int
-    reserved_time: int
-
-
 class CheckStep(Enum):
     """What a check does with an open half message."""
 
@@ -259,17 +254,18 @@ class CheckStep(Enum):
     ASK = "ASK"
 
 
-def check_step(half: StoredMessage, now_ms: int, rules: CheckRules) -> CheckStep:
+def check_step(half: StoredMessage, now_ms: int, config: StoreConfig) -> CheckStep:
     """Return what is to be done with an open half message.
 
     Source: TransactionalMessageServiceImpl.check, needDiscard, needSkip, getImmunityTime.
     """
     age_ms = now_ms - half.born_timestamp_ms
-    if times_checked(half) >= rules.transaction_check_max or age_ms > rules.reserved_time:
+    reserved_ms = config.file_reserved_time * _HOUR_MS
+    if times_checked(half) >= config.transaction_check_max or age_ms > reserved_ms:
         return CheckStep.DISCARD
     asked = half.properties.get(IMMUNITY)
     if asked is None:
-        return CheckStep.WAIT if 0 <= age_ms < rules.transaction_time_out else CheckStep.ASK
+        return CheckStep.WAIT if 0 <= age_ms < config.transaction_time_out else CheckStep.ASK
     seconds = _number(asked, -1)
-    immunity_ms = rules.transaction_time_out if seconds == -1 else seconds * 1000
+    immunity_ms = config.transaction_time_out if seconds == -1 else seconds * 1000
     return CheckStep.MOVE if age_ms < immunity_ms else CheckStep.ASK

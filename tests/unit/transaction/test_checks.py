@@ -20,7 +20,6 @@ from rocketstore.transaction.records import (
     DISCARDED,
     HALF,
     OP,
-    CheckRules,
     CheckStep,
     check_step,
 )
@@ -90,7 +89,7 @@ def test_a_step_follows_from_age_and_properties(
     age_ms: int, properties: dict[str, str], step: CheckStep
 ) -> None:
     half = half_message(age_ms, **properties)
-    assert check_step(half, START_MS, CheckRules(6_000, 15, 72 * HOUR_MS)) is step
+    assert check_step(half, START_MS, CONFIG) is step
 
 
 def test_a_producer_is_asked_about_a_copy_that_counts(stores: TransactionStores) -> None:
