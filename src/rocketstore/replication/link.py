@@ -12,10 +12,10 @@ import os
 import selectors
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.errors import ConfigError
-from rocketstore.replication.protocol import PeerError, Session, SessionLimits, Trouble
+from rocketstore.replication.protocol import PeerError, SessionLimits, Trouble
 from rocketstore.storage.threads import Bell
 from rocketstore.units import KiB, MiB
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.config.service_options import ReplicationOptions
+    from rocketstore.replication.master_session import MasterSession
+    from rocketstore.replication.slave_session import SlaveSession
+
+    Session: TypeAlias = MasterSession | SlaveSession
 
 _READ_BYTES: Final = 256 * KiB
 """Most bytes that are taken at once; as much goes out at once."""

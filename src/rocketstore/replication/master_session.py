@@ -19,7 +19,6 @@ from rocketstore.replication.protocol import (
     PeerError,
     SessionLimits,
     Signs,
-    SourceLog,
     Trouble,
     Welcome,
 )
@@ -27,6 +26,7 @@ from rocketstore.replication.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocketstore.storage.replicated_log import ReplicatedLog
 
 FRAMES_AT_ONCE: Final = 8
 """Frames that go out by one call of the system: 256 KiB, what a socket's buffer takes."""
@@ -53,7 +53,7 @@ class MasterSession:
 
     def __init__(
         self,
-        log: SourceLog,
+        log: ReplicatedLog,
         limits: SessionLimits,
         *,
         welcome: Callable[[], Welcome],

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rocketstore.errors import StoreError
 from rocketstore.units import MiB
@@ -119,43 +119,6 @@ class SessionLimits(NamedTuple):
     silence_ms: int
     transfer_bytes: int
     longest_record_bytes: int
-
-
-class SourceLog(Protocol):
-    """A log that is sent, `storage.replicated_log.ReplicatedLog` or a test's."""
-
-    file_size: int
-
-    @property
-    def begin(self) -> int:
-        """Physical offset of its first byte."""
-
-    @property
-    def end(self) -> int:
-        """Physical offset after the last byte that may be sent."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes of one file."""
-
-
-class TargetLog(SourceLog, Protocol):
-    """A log that is appended to; `begin` and `end` are equal where it is empty."""
-
-    def append(self, offset: int, records: memoryview, store_time_ms: int) -> None:
-        """Append whole records of one file at the end."""
-
-
-class Session(Protocol):
-    """One side of a connection, without the connection."""
-
-    def receive(self, data: bytes, now_ms: int) -> None:
-        """Take what came; `PeerError` ends the connection."""
-
-    def outgoing(self, now_ms: int) -> bytes:
-        """Return what is to be sent now; nothing when there is nothing."""
-
-    def next_due_ms(self) -> int:
-        """Return when `outgoing` is to be asked again, whatever comes until then."""
 
 
 class Signs:

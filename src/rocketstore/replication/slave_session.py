@@ -29,7 +29,8 @@ from rocketstore.replication.protocol import (
 from rocketstore.tables.positions import known_start
 
 if TYPE_CHECKING:
-    from rocketstore.replication.protocol import SessionLimits, TargetLog
+    from rocketstore.replication.protocol import SessionLimits
+    from rocketstore.storage.replicated_log import ReplicatedLog
 
 _SIGNS_WITHOUT_BYTES: Final = 2
 """A master of 4.9 may send one heartbeat before the bytes it was asked for."""
@@ -44,7 +45,7 @@ class SlaveSession:
 
     def __init__(
         self,
-        log: TargetLog,
+        log: ReplicatedLog,
         limits: SessionLimits,
         *,
         identity: int,
