@@ -67,10 +67,9 @@ class TransactionChecks(Service):
 
     name = "transaction_checks"
 
-    def __init__(self, store: BaseStore, monotonic: Callable[[], int] = monotonic_ms) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self._store = store
         self._transactions: Transactions = store.attached["transactions"]
-        self._monotonic = monotonic
         self._met: dict[int, int] = {}
         self._on_check: Callable[[StoredMessage], CheckAnswer | None] | None = None
         interval_s = store.config.transaction_check_interval / 1000
@@ -99,7 +98,7 @@ class TransactionChecks(Service):
         transactions = self._transactions
         ledger = transactions.ledger
         transactions.read_ops()
-        began_ms, asked = self._monotonic(), 0
+        began_ms, asked = monotonic_ms(), 0
         self._met = {offset: ms for offset, ms in self._met.items() if ledger.is_open(offset)}
         stop = expected = self._store.max_offset(*HALF)
         first = ledger.base
@@ -142,7 +141,7 @@ class TransactionChecks(Service):
 
     def _is_late(self, began_ms: int) -> bool:
         is_stopping = self._thread.stopping.is_set()
-        return is_stopping or self._monotonic() - began_ms > TURN_LIMIT_MS
+        return is_stopping or monotonic_ms() - began_ms > TURN_LIMIT_MS
 
     # --- one half message -----------------------------------------------------------------------
 

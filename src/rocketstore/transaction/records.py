@@ -45,6 +45,7 @@ from rocketstore.rules.half_messages import (
     FIRST_HALF_OFFSET,
     PRODUCER_GROUP,
     Half,
+    decimal_number,
     half_of,
 )
 from rocketstore.rules.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, UNDELIVERABLE_TOPICS
@@ -199,18 +200,11 @@ def discarded_record(half: StoredMessage) -> Record:
 
 def times_checked(half: StoredMessage) -> int:
     """Return how often a half message's producer was asked."""
-    return _number(half.properties.get(CHECK_TIMES), 0)
+    return decimal_number(half.properties.get(CHECK_TIMES), 9) or 0
 
 
 def _encoded(properties: Mapping[str, str]) -> bytes:
     return encode_properties(in_hash_map_order(properties))
-
-
-def _number(text: str | None, default: int) -> int:
-    try:
-        return default if text is None else int(text)
-    except ValueError:
-        return default
 
 
 # --- judged -------------------------------------------------------------------------------------
@@ -266,6 +260,9 @@ def check_step(half: StoredMessage, now_ms: int, config: StoreConfig) -> CheckSt
     asked = half.properties.get(IMMUNITY)
     if asked is None:
         return CheckStep.WAIT if 0 <= age_ms < config.transaction_time_out else CheckStep.ASK
-    seconds = _number(asked, -1)
+    try:
+        seconds = int(asked)
+    except ValueError:
+        seconds = -1
     immunity_ms = config.transaction_time_out if seconds == -1 else seconds * 1000
     return CheckStep.MOVE if age_ms < immunity_ms else CheckStep.ASK
