@@ -21,8 +21,6 @@ from rocketstore.format.stored_message import StoredMessage
 from rocketstore.units import QueueKey  # noqa: TC001 - a field of a struct
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 
 _log: Final = get_logger(__name__)
@@ -84,12 +82,7 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __iter__(self) -> Self:

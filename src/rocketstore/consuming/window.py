@@ -11,6 +11,7 @@ messages of it are still being processed.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,14 +20,12 @@ if TYPE_CHECKING:
     from rocketstore.format.stored_message import StoredMessage
 
 
+@dataclass(eq=False, slots=True)
 class Delivery:
     """One message at one consumer."""
 
-    __slots__ = ("holder", "message")
-
-    def __init__(self, message: StoredMessage, holder: object) -> None:
-        self.message = message
-        self.holder = holder
+    message: StoredMessage
+    holder: object
 
 
 class QueueWindow:

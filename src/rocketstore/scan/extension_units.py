@@ -64,14 +64,6 @@ class Units(NamedTuple):
                 yield row, bit_map
 
 
-def resolved(codes: Int64Array, read: Read) -> Int64Array:
-    """Return codes with those of units in the place of addresses that have one; see `units_of`."""
-    found = codes.copy()
-    for units in units_of(codes, read):
-        found[units.rows] = units.heads["code"]
-    return found
-
-
 def units_of(codes: Int64Array, read: Read, most: int = LEAST_UNIT_BYTES) -> Iterator[Units]:
     """Yield the units whose addresses are among some codes.
 
@@ -130,7 +122,10 @@ class UnitReader:
 
     def tags_codes(self, codes: Int64Array) -> Int64Array:
         """Return the tags codes that entries mean; an address without a unit stays as it is."""
-        return resolved(codes, self.read)
+        found = codes.copy()
+        for units in units_of(codes, self.read):
+            found[units.rows] = units.heads["code"]
+        return found
 
     def with_tags_codes(self, window: Window, start: int, limit: int) -> Window:
         """Return entries of a queue (`QueueSearch.bytes_at`) with the tags codes that they mean."""
