@@ -18,7 +18,7 @@ from rocketstore.format.file_name import is_directory_name
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import INDEX_REBUILT, Finding, Reported, Severity, StoreCounts
-from rocketstore.rules.unbacked import UnbackedKind
+from rocketstore.rules.unbacked import TAIL_KINDS, UnbackedKind
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
@@ -35,8 +35,6 @@ _LENGTHS: Final = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
 
 _GIVEN_KINDS: Final = frozenset({UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND})
 """Numbers at a queue's end that were given out to records that are lost."""
-
-_FILLED_KINDS: Final = _GIVEN_KINDS | {UnbackedKind.WRONG, UnbackedKind.UNWRITTEN}
 
 _SCANNED_ENTRIES: Final = 800
 """Entries that one get of 4.9 looks at, at most."""
@@ -183,7 +181,7 @@ def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan:
     missing = queue.truly_missing
     fill: list[tuple[int, int]] = []
     for run in queue.unbacked:
-        if run.kind in _FILLED_KINDS and not run.is_tail:
+        if run.kind in TAIL_KINDS and not run.is_tail:
             fill += runs.pairs(runs.gaps(missing, run.start, run.stop))
     keep, cut_from = [], None
     if tail := [run for run in queue.unbacked if run.is_tail]:

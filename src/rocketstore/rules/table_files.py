@@ -102,6 +102,3 @@ def decoded(content: Content, name: str) -> tuple[Any, str | None]:
         return decode_table(content, TABLES[name]), None
     except FormatError as error:
         return None, str(error)
-
-
-# --- against the queues -------------------------------------------------------------------------

@@ -45,15 +45,11 @@ class UnbackedKind(Enum):
         return self in {UnbackedKind.FILLER, UnbackedKind.LOST, UnbackedKind.KEPT}
 
 
-TAIL_KINDS: Final = frozenset(
-    {
-        UnbackedKind.KEPT,
-        UnbackedKind.STALE,
-        UnbackedKind.BEYOND,
-        UnbackedKind.WRONG,
-        UnbackedKind.UNWRITTEN,
-    }
-)
+TAIL_KINDS: Final = frozenset(UnbackedKind) - {
+    UnbackedKind.EXPIRED, UnbackedKind.FILLER, UnbackedKind.LOST
+}  # fmt: skip
+"""What may stand at a queue's end without a record of this log; before the end it gets fillers."""
+
 _KINDS: Final = list(UnbackedKind)
 
 

@@ -23,9 +23,6 @@ UNREACHABLE: Final = "queue-impossible"
 """Kind of the finding for records that no queue can have."""
 
 
-# --- what a record says -------------------------------------------------------------------------
-
-
 def queue_findings(
     key: QueueKey,
     stored: BatchEntryArray,
