@@ -45,8 +45,8 @@ COMMANDS: Final = (
     ("bench", "app", "Measure puts, gets and scans on this machine."),
     ("demo", "demo", "Import 336,776 real flights into a store, query and verify it."),
 )
-"""Name, attribute of the module ``rocketstore.cli.<name>``, and what the help says; a module is
-imported when its command is used, so that ``rocketstore --help`` is quick."""
+"""Name, attribute of the module ``rocketstore.cli.<name>``, and what each help says of it; a
+module is imported when its command is used, so that ``rocketstore --help`` is quick."""
 
 TRACEBACK: Final = "--traceback"
 """After any command of ``pipeline``: shows the traceback of an error, with workers' stacks."""

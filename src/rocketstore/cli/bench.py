@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.store import BaseStore
 
-app = App(name="bench", help="Measure puts, gets and scans on this machine.")
+app = App(name="bench")
 
 QUEUES: Final = 8
 PAGE_MESSAGES: Final = 32

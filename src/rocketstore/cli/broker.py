@@ -11,11 +11,11 @@ import msgspec
 
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BROKER_KEYS, BrokerSettings
-from rocketstore.cli.options import DEFAULTS, StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
 from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.cli.wording import complain, print_on_stderr
 from rocketstore.config import sources
-from rocketstore.config.sources import load_broker_conf
+from rocketstore.config.sources import load_broker_conf, parse_override
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
 
@@ -25,26 +25,22 @@ if TYPE_CHECKING:
 _OF_4_9: Final = sources.BROKER_KEYS | sources.KEYS_WITHOUT_EFFECT
 
 
-def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings = DEFAULTS) -> None:
+def broker(
+    store: MadeStoreArgument | None = None, /, *, settings: StoreSettings = DEFAULTS
+) -> None:
     """Run a broker for clients of RocketMQ; Ctrl-C or SIGTERM ends it.
 
     It prints where it listens, then "ready" on its standard error, where it also logs its start and
     end, what it refuses, and each time that a group shares its queues again. A name server runs
     inside unless namesrvAddr names others. Old files are deleted by the rules of retention; --set
-    retention=false keeps them.
-
-    Parameters
-    ----------
-    store
-        Directory of the store, made when there is none; unset: storePathRootDir.
-    settings
-        An unchanged broker.conf of 4.9, and single keys; see `config show`.
+    retention=false keeps them. Without STORE its directory is storePathRootDir; settings are those
+    of an unchanged broker.conf of 4.9, see `config show`.
     """
     logging.getLogger("rocketstore.broker").setLevel(logging.INFO)
     given = settings
     loaded = given.load_with_origins(BROKER_KEYS)
     properties = {} if given.config is None else load_broker_conf(given.config)
-    own = _own_settings(given, properties)
+    own = BrokerSettings.of(properties | dict(map(parse_override, given.set_)))
     if unused := sorted(properties.keys() & _OF_4_9 - BROKER_KEYS):
         complain(f"{given.config}: keys of 4.9 that change nothing here: {' '.join(unused)}")
     config = with_retention(loaded)
@@ -62,11 +58,6 @@ def broker(store: StoreArgument | None = None, /, *, settings: StoreSettings = D
         gc.freeze()  # what the start made stays, and is not looked through again
         print_on_stderr("ready")
         stop.wait()
-
-
-def _own_settings(given: StoreSettings, properties: dict[str, str]) -> BrokerSettings:
-    pairs = (text.partition("=") for text in given.set_)
-    return BrokerSettings.of(properties | {key.strip(): text for key, _, text in pairs})
 
 
 def _path(store: Path | None, loaded: LoadedConfig) -> Path:

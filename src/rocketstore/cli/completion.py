@@ -15,13 +15,7 @@ def install(
         Literal["bash", "zsh", "fish"] | None, Parameter(help="Unset: the shell this runs in.")
     ] = None,
 ) -> None:
-    """Install completion for this shell: a script in the home directory, named in its start file.
-
-    Parameters
-    ----------
-    shell
-        For which shell.
-    """
+    """Install completion for this shell: a script in the home, named in its start file."""
     from cyclopts.completion import ShellDetectionError
 
     from rocketstore.cli.application import app

@@ -7,7 +7,7 @@ from cyclopts import App
 from rocketstore.cli.options import DEFAULTS, CommandOptions
 from rocketstore.cli.output import print_rows
 
-app = App(name="config", help="Settings.")
+app = App(name="config")
 
 
 @app.command

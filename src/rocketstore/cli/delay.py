@@ -14,7 +14,7 @@ from rocketstore.units import system_clock_ms
 if TYPE_CHECKING:
     from rocketstore.delay.levels import Level
 
-app = App(name="delay", help="Delayed messages: which wait, and when they are due.")
+app = App(name="delay")
 
 _LEVEL_COLUMNS: Final = (
     "level", "delayMs", "waiting", "overdue", "firstDueTimestamp", "lastDueTimestamp",

@@ -59,8 +59,6 @@ TOPIC: Final = "departures"
 PATIENCE_S: Final = 10.0
 """Longest wait for a message that is due after a second, and for a slave on this machine."""
 
-_LOOK_S: Final = 0.005
-
 
 def demo(
     *,
@@ -240,13 +238,10 @@ def read_flights(path: Path) -> Iterator[dict[str, Any]]:
         archive.open("flights.csv") as raw,
         io.TextIOWrapper(raw, encoding="utf-8", newline="") as text,
     ):
-        rows = csv.reader(text)
-        header = next(rows)
-        is_text = [column in _TEXT_COLUMNS for column in header]
-        for row in rows:
+        for row in csv.DictReader(text):
             yield {
-                name: (value if textual else int(value)) if value not in _MISSING else None
-                for name, value, textual in zip(header, row, is_text, strict=True)
+                name: None if value in _MISSING else value if name in _TEXT_COLUMNS else int(value)
+                for name, value in row.items()
             }
 
 
@@ -293,7 +288,7 @@ def run_services(directory: Path) -> None:
 def _delay(store: MessageStore) -> None:
     began = time.perf_counter()
     store.put(Message(topic=TOPIC, body=b"boarding ends", properties={"DELAY": "1"}))
-    _wait(lambda: store.max_offset(TOPIC, 0) == 1, "the delayed message")
+    _wait(store, lambda: store.max_offset(TOPIC, 0) == 1, "the delayed message")
     print(
         f"delayed    a message of delay level 1 came {time.perf_counter() - began:.2f} s after its "
         "put"
@@ -316,7 +311,7 @@ def _commit(store: MessageStore) -> None:
 def _follow(master: MessageStore, slave: MessageStore) -> None:
     began = time.perf_counter()
     end = master.max_physical_offset
-    _wait(lambda: slave.max_physical_offset == end, "the slave")
+    _wait(slave, lambda: slave.max_physical_offset == end, "the slave")
     slave.wait_dispatched()
     [message] = slave.get(TOPIC, 0, 1, 1).messages
     print(
@@ -325,9 +320,6 @@ def _follow(master: MessageStore, slave: MessageStore) -> None:
     )
 
 
-def _wait(is_true: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not is_true():
-        if time.monotonic() > until:
-            raise StoreError(f"waited {PATIENCE_S:.0f} s for {what}, in vain")
-        time.sleep(_LOOK_S)
+def _wait(store: MessageStore, is_true: Callable[[], bool], what: str) -> None:
+    if not store.wait_until(is_true, PATIENCE_S):
+        raise StoreError(f"waited {PATIENCE_S:.0f} s for {what}, in vain")

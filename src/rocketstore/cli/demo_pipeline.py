@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rocketstore import pipeline
 from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ ORDER BY flights DESC LIMIT 8
 
 def run_pipeline(store: Path, scratch: Path) -> int:
     """Start Spark and run every job; return the exit code."""
-    from rocketstore import pipeline
-
     began = time.perf_counter()
     spark = pipeline.session(quiet=True)
     print(f"\nThe same store on Spark (session started in {time.perf_counter() - began:.1f} s):\n")
@@ -68,8 +67,6 @@ def run_jobs(spark: Any, store: Path, scratch: Path) -> int:
 
 
 def _audit(spark: Any, store: Path, scratch: Path) -> int:
-    from rocketstore import pipeline
-
     with _timed("audited") as say:
         report = pipeline.audit(spark, store, scratch / "audit")
         counts = report.counts
@@ -83,8 +80,6 @@ def _audit(spark: Any, store: Path, scratch: Path) -> int:
 
 
 def _archive_and_restore(spark: Any, store: Path, scratch: Path) -> None:
-    from rocketstore import pipeline
-
     archive, restored = scratch / "archive", scratch / "restored"
     with _timed("archived") as say:
         kept = pipeline.archive(spark, store, archive)
@@ -121,8 +116,6 @@ def _ask_duckdb(archive: Path) -> None:
 
 
 def _rebuild(spark: Any, store: Path, scratch: Path) -> None:
-    from rocketstore import pipeline
-
     restored = scratch / "restored"
     with _timed("rebuilt") as say:
         made = pipeline.rebuild(spark, restored)
@@ -158,8 +151,6 @@ def _ask(spark: Any, store: Path) -> None:
 
 
 def _report(spark: Any, store: Path, scratch: Path) -> None:
-    from rocketstore import pipeline
-
     with _timed("reported") as say:
         report = pipeline.report(spark, store, scratch / "report")
         say("traffic, sizes, latency, keys and damage as one page", report.page)

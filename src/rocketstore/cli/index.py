@@ -11,7 +11,7 @@ from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
 from rocketstore.cli.wording import local_time
 
-app = App(name="index", help="Index files: which message carries which key.")
+app = App(name="index")
 
 
 @app.command(name="list")

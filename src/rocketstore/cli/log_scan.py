@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name, parse_file_name
@@ -24,15 +24,21 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
 
 
-_WRONG_FILES: Final = frozenset(
-    {
-        FileProblem.WRONG_SIZE,
-        FileProblem.MISPLACED,
-        FileProblem.DUPLICATE,
-        FileProblem.DANGLING_LINK,
-        FileProblem.NOT_A_FILE,
-    }
-)
+def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFiles]:
+    """Return a store's directories and its log's files; raises `NotAStoreError` without a log."""
+    layout = StoreLayout.of(root, config)
+    files = PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
+    # A store that was opened and has no message yet has no file either.
+    is_new = layout.commit_log_directories[0].is_dir() and not any(
+        layout.consume_queue.glob("*/*/*")
+    )
+    if not files.files and not is_new:
+        where = ", ".join(map(str, layout.log_directories))
+        raise NotAStoreError(
+            f"{root} is not a store: no CommitLog file in {where}",
+            hint="name the directory that holds commitlog/, or --set storePathCommitLog=…",
+        )
+    return layout, files
 
 
 class LogScan:
@@ -52,18 +58,7 @@ class LogScan:
     """
 
     def __init__(self, root: Path, config: StoreConfig, begin: int | None, end: int | None) -> None:
-        layout = StoreLayout.of(root, config)
-        directories = layout.log_directories
-        self.files = PreadFiles(directories, file_size=config.mapped_file_size_commit_log)
-        # A store that was opened and has no message yet has no file either.
-        is_new = layout.commit_log_directories[0].is_dir() and not any(
-            layout.consume_queue.glob("*/*/*")
-        )
-        if not self.files.files and not is_new:
-            raise NotAStoreError(
-                f"{root} is not a store: no CommitLog file in {', '.join(map(str, directories))}",
-                hint="name the directory that holds commitlog/, or --set storePathCommitLog=…",
-            )
+        layout, self.files = log_files_of(root, config)
         self.begin = 0 if begin is None else begin
         self.end = end
         self.damaged_bytes = 0
@@ -72,7 +67,12 @@ class LogScan:
     def rows(self, *, damage_only: bool = False) -> Iterator[dict[str, Any]]:
         """Yield one JSON-ready row per record, blank and damaged range."""
         wrong = sorted(self._file_rows(), key=_offset_of)
-        return heapq.merge(wrong, self._log_rows(damage_only=damage_only), key=_offset_of)
+        found = heapq.merge(wrong, self._log_rows(damage_only=damage_only), key=_offset_of)
+        for row in found:
+            at = _offset_of(row)
+            if at >= self.begin and (self.end is None or at < self.end):
+                self.damaged_bytes += row["size"] if row["kind"] == "damage" else 0
+                yield row
 
     def _log_rows(self, *, damage_only: bool) -> Iterator[dict[str, Any]]:
         holes = {hole.stop: hole for hole in self.files.holes}
@@ -99,11 +99,11 @@ class LogScan:
         last = self.files.files[-1] if self.files.files else None
         for found in self.files.findings:
             base = parse_file_name(found.path.name)
-            if base is None or found.problem not in _WRONG_FILES:
+            if base is None or found.problem in {FileProblem.EMPTY, FileProblem.MISSING}:
                 continue
             length = found.path.stat().st_size if found.path.is_file() else 0
             extent = ByteRange(base, base + length)
-            reason = found.problem.value.lower().replace("_", " ")
+            reason = found.problem.kind.replace("-", " ")
             if found.problem is FileProblem.WRONG_SIZE:
                 if length <= size and not (last and base == last.base and self._is_cut(last)):
                     continue
@@ -111,8 +111,7 @@ class LogScan:
                 if length < size:
                     reason = "truncated"
             evidence = f"expected {found.expected}, found {found.found}"
-            if self._is_wanted(extent.start):
-                yield self._damage_row(extent, found.path, reason, evidence)
+            yield _damage_row(extent, found.path, reason, evidence)
 
     def _is_cut(self, last: LogFile) -> bool:
         """Whether the last file lost its end; one that a writer is just making did not."""
@@ -129,10 +128,7 @@ class LogScan:
             evidence = f"expected {self.files.file_size} bytes, found {before.size}"
         elif path.exists():
             evidence = f"expected {self.files.file_size} bytes, found 0"
-        if self._is_wanted(hole.start):
-            yield self._damage_row(
-                hole, path, "truncated" if is_short else "missing file", evidence
-            )
+        yield _damage_row(hole, path, "truncated" if is_short else "missing file", evidence)
 
     def _rows_of(
         self, file: LogFile, start: int = 0, stop: int | None = None, *, is_last: bool,
@@ -155,10 +151,8 @@ class LogScan:
                         is_second_look=True,
                     )  # fmt: skip
                 else:
-                    damage = one.range, file.path, one.reason.value, one.evidence
-                    rows.append(self._damage_row(*damage))
-            rows.sort(key=_offset_of)
-            yield from (row for row in rows if self._is_wanted(_offset_of(row)))
+                    rows.append(_damage_row(one.range, file.path, one.reason.value, one.evidence))
+            yield from sorted(rows, key=_offset_of)
 
     def count(self) -> tuple[int, int]:
         """Scan without making rows; return how many records there are and the bytes scanned."""
@@ -169,19 +163,6 @@ class LogScan:
                 records += len(batch.columns)
                 self.damaged_bytes += sum(damage.range.size for damage in batch.damage)
         return records, size
-
-    def _damage_row(
-        self, extent: ByteRange, path: Path, reason: str, evidence: str
-    ) -> dict[str, Any]:
-        if self._is_wanted(extent.start):
-            self.damaged_bytes += extent.size
-        return {
-            "kind": "damage",
-            "physicalOffset": extent.start,
-            "size": extent.size,
-            "file": str(path),
-            "reason": f"{reason}: {evidence}",
-        }
 
     def _scan(self, file: LogFile, start: int = 0, stop: int | None = None) -> Iterator[ScanBatch]:
         return scan_window(
@@ -196,8 +177,15 @@ class LogScan:
             whole_damage=True,
         )
 
-    def _is_wanted(self, offset: int) -> bool:
-        return offset >= self.begin and (self.end is None or offset < self.end)
+
+def _damage_row(extent: ByteRange, path: Path, reason: str, evidence: str) -> dict[str, Any]:
+    return {
+        "kind": "damage",
+        "physicalOffset": extent.start,
+        "size": extent.size,
+        "file": str(path),
+        "reason": f"{reason}: {evidence}",
+    }
 
 
 def _offset_of(row: dict[str, Any]) -> int:

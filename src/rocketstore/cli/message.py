@@ -22,18 +22,19 @@ from rocketstore.cli.options import (
     TopicOption,
 )
 from rocketstore.cli.output import cell_text, fit, print_object, print_rows, terminal_width
+from rocketstore.cli.reading import not_found, queues_of, say_shown
 from rocketstore.cli.wording import complain
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rocketstore.cli.options import Output
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.read_only import ReadOnlyStore
 
-app = App(name="message", help="Read messages of a store.")
+app = App(name="message")
 
 EXIT_INTERRUPTED = 130
 
@@ -70,10 +71,6 @@ def get(
 
     Parameters
     ----------
-    topic
-        Topic to read.
-    queue
-        Queue id.
     offset
         Queue offset to begin with.
     max_
@@ -82,7 +79,6 @@ def get(
         Tag expression, for example ``created || paid``.
     """
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.reading import queues_of, say_shown
     from rocketstore.storage.reading.reader import messages_of
 
     with options.open(store) as reader:
@@ -140,15 +136,12 @@ def find(
 
     Parameters
     ----------
-    topic
-        Topic of the messages.
     key
         The key, compared exactly.
     max_
         Most messages to print; unset: 64, the setting maxMsgsNumBatch.
     """
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.reading import queues_of, say_shown
 
     with options.open(store) as reader:
         queues_of(reader, topic, None, options.output)
@@ -181,7 +174,6 @@ def by_id(
 ) -> None:
     """Print the message that an id names, with all its fields."""
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.reading import not_found
     from rocketstore.format.host import decode_message_id
 
     message_id = "".join(message_id.split())  # pasted from a table, or broken over lines
@@ -221,14 +213,11 @@ def tail(
 ) -> int:
     """Print the last messages of a topic, and with --follow each new one as it comes.
 
-    A line of the table: store time, queue id and offset, tags, keys, body.
+    A broker may be writing to the store. A line of the table: store time, queue id and offset,
+    tags, keys, body. With --follow the output is a table or jsonl.
 
     Parameters
     ----------
-    store
-        Directory of the store, which a broker may be writing to.
-    topic
-        Topic to read.
     queue
         Only this queue.
     max_
@@ -237,11 +226,8 @@ def tail(
         Go on until Ctrl-C.
     tags
         Tag expression, for example ``created || paid``.
-    output
-        How to print; with --follow table or jsonl.
     """
     from rocketstore.cli.bodies import show_body
-    from rocketstore.cli.reading import queues_of
 
     if follow and output == "json":
         raise ConfigError("--follow never comes to the end of a JSON array", hint="-o jsonl")
@@ -288,8 +274,6 @@ def new_messages(
     queue_id: int | None,
     ends: dict[int, int],
     tags: str | None,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[StoredMessage]:
     """Yield messages as they come, for ever; queues that are new too."""
     for turn in itertools.count():
@@ -303,7 +287,7 @@ def new_messages(
             ends[key] = page.next_offset
             is_idle &= page.next_offset == offset
         if is_idle:
-            sleep(POLL_INTERVAL_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def print_line(row: dict[str, Any], output: Output) -> None:

@@ -36,10 +36,6 @@ def namesrv(
 
     Parameters
     ----------
-    host
-        Address at which it listens.
-    port
-        Port at which it listens.
     kv_config
         File that keeps named values, the configuration of order topics above all (kvConfig.json of
         4.9); it is made when there is none. Unset: the values are lost when it ends.

@@ -39,8 +39,8 @@ BodyOption = Annotated[
     ),
 ]
 
-TopicOption = Annotated[str, Parameter(name=["--topic", "-t"])]
-QueueOption = Annotated[int, Parameter(name=["--queue", "-q"])]
+TopicOption = Annotated[str, Parameter(name=["--topic", "-t"], help="Topic of the messages.")]
+QueueOption = Annotated[int, Parameter(name=["--queue", "-q"], help="Queue id.")]
 MaxOption = Parameter(name=["--max", "-n"], validator=validators.Number(gte=0))
 
 SparkOption = Annotated[str, Parameter(name="--master", help="Where Spark runs.")]
@@ -54,6 +54,9 @@ SplitOption = Annotated[
 ]
 
 StoreArgument = Annotated[Path, Parameter(name="STORE", help="Directory of the store.")]
+MadeStoreArgument = Annotated[
+    StoreArgument, Parameter(help="Directory of the store; made when there is none.")
+]
 
 # A text: a path would make one slash of two.
 StoreLocation = Annotated[str, Parameter(name="STORE", help="Directory of the store, or its URI.")]
@@ -113,27 +116,14 @@ def _time_of(_type: Any, tokens: Sequence[Any]) -> int:
 
 _TIMES = "milliseconds since 1970, ISO 8601 (of this zone if it names none), or ago: -2h, -7d."
 
+_TIME: Final = Parameter(metavar="TIME", converter=_time_of, allow_leading_hyphen=True, n_tokens=1)
 BeginOption = Annotated[
     int | None,
-    Parameter(
-        name="--begin",
-        help=f"Only messages stored from this time on: {_TIMES}",
-        metavar="TIME",
-        converter=_time_of,
-        allow_leading_hyphen=True,
-        n_tokens=1,
-    ),
+    _TIME,
+    Parameter(name="--begin", help=f"Only messages stored from this time on: {_TIMES}"),
 ]
 EndOption = Annotated[
-    int | None,
-    Parameter(
-        name="--end",
-        help="Only messages stored before this time.",
-        metavar="TIME",
-        converter=_time_of,
-        allow_leading_hyphen=True,
-        n_tokens=1,
-    ),
+    int | None, _TIME, Parameter(name="--end", help="Only messages stored before this time.")
 ]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from rocketstore import pipeline
 from rocketstore.cli.findings import EXIT_FINE, EXIT_FOUND, print_verification
 from rocketstore.cli.options import (
     DEFAULTS,
@@ -35,11 +36,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport
     from rocketstore.pipeline.jobs.report.report_job import Report
 
-app = App(
-    name="pipeline",
-    help="Jobs over whole stores, on Spark: needs rocketstore[pipeline]. With --traceback each "
-    "shows what led to an error.",
-)
+app = App(name="pipeline")
 
 
 @app.command
@@ -54,16 +51,9 @@ def archive(
 ) -> None:
     """Archive what was added to a store's log since the last run, as Delta tables by day.
 
-    Parameters
-    ----------
-    store
-        Directory of the store, which a broker may be writing to; or its URI.
-    target
-        Directory of the archive, made if missing; or its URI on an object store. Stores of several
-        brokers may share one.
+    A broker may be writing to the store. The archive is made if missing, and stores of several
+    brokers may share one.
     """
-    from rocketstore import pipeline
-
     config = options.load(store)
     spark = pipeline.session(master, quiet=True)
     result = pipeline.archive(spark, store, target, config=config, max_split_bytes=split_mib * MiB)
@@ -110,7 +100,6 @@ def audit(
     out
         Directory to be made: findings and queues as Parquet, a summary as JSON.
     """
-    from rocketstore import pipeline
     from rocketstore.pipeline.jobs.audit.audit_plan import find_places
     from rocketstore.pipeline.jobs.publishing import refuse_taken
 
@@ -143,16 +132,12 @@ def rebuild(
 
     Parameters
     ----------
-    store
-        Directory of the store, or its URI on an object store.
     prove
         Change nothing: report where queues and index differ from what would be made, and why.
     to
         Make them in this new place, and leave the store as it is; a path or a URI. Needed for a
         store on an object store.
     """
-    from rocketstore import pipeline
-
     config = options.load(store)
     spark = pipeline.session(master, quiet=True)
     limits: dict[str, Any] = {"config": config, "max_split_bytes": split_mib * MiB}
@@ -202,7 +187,7 @@ def report(
     store: Annotated[str, Parameter(name="STORE", help="A store, or a directory of stores.")],
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="A directory that does not exist yet.")] = None,
+    out: Annotated[Path | None, Parameter(help="A new directory; unset: one here.")] = None,
     master: SparkOption = "local[*]",
     split_mib: SplitOption = 256,
     options: CommandOptions = DEFAULTS,
@@ -211,15 +196,7 @@ def report(
 
     The page needs no network and no script. Beside it are tables as Parquet, and the page's content
     as JSON. The store may be in use; nothing is written to it.
-
-    Parameters
-    ----------
-    store
-        Directory or URI of a store, or of a directory of stores.
-    out
-        A new directory for page, tables and JSON; default: one here named after the time.
     """
-    from rocketstore import pipeline
     from rocketstore.pipeline.jobs.report.report_job import plan_report, run_report
 
     config = options.load(store)
@@ -252,7 +229,7 @@ def _print_report(found: Report, output: Output) -> None:
 @app.command
 def restore(
     archive: ArchiveLocation,
-    store: Annotated[str, Parameter(name="STORE", help="Where the store is made: a path or URI.")],
+    store: Annotated[str, Parameter(name="STORE", help="A new or empty place: a path or URI.")],
     /,
     *,
     as_of: str | None = None,
@@ -269,10 +246,6 @@ def restore(
 
     Parameters
     ----------
-    archive
-        Directory of the archive, or its URI on an object store.
-    store
-        A new or empty place.
     as_of
         Version of the archive's table messages, or an ISO 8601 time; unset: the latest.
     broker
@@ -285,8 +258,6 @@ def restore(
     log_only
         Make no queues and no index: the first program that opens the store makes them.
     """
-    from rocketstore import pipeline
-
     config = options.load()
     must_exist(archive, hint="name the one that `rocketstore pipeline archive` wrote to")
     result = pipeline.restore(

@@ -15,11 +15,12 @@ from rocketstore.cli.options import (
     TopicOption,
 )
 from rocketstore.cli.output import print_rows
+from rocketstore.cli.reading import not_found, queues_of, say_shown
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
 
-app = App(name="queue", help="ConsumeQueues: what consumers read through.")
+app = App(name="queue")
 
 
 @app.command(name="list")
@@ -58,17 +59,11 @@ def show(
 
     Parameters
     ----------
-    topic
-        Topic of the queue.
-    queue
-        Queue id.
     offset
         First queue offset; without it the first entry on disk, below the minimum offset too.
     max_
         Most entries; without it all.
     """
-    from rocketstore.cli.reading import queues_of, say_shown
-
     with options.open(store) as reader:
         queues_of(reader, topic, queue, options.output)
         is_extended = reader.layout.consume_queue_ext.is_dir()
@@ -121,7 +116,6 @@ def lag(
     topic
         Only this topic.
     """
-    from rocketstore.cli.reading import not_found
     from rocketstore.tables.consumer_offsets import read_offsets
 
     with options.open(store) as reader:

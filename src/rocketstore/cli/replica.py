@@ -8,7 +8,7 @@ from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
 from rocketstore.cli.replication import MasterOption, with_master
 
-app = App(name="replica", help="How far behind a slave is.")
+app = App(name="replica")
 
 
 @app.command
@@ -23,13 +23,6 @@ def status(
 
     The master has to be one of rocketstore; one of 4.9 does not say where its log ends. The number
     of slaves, and how far the furthest of them acknowledged, are the master's for all of them.
-
-    Parameters
-    ----------
-    store
-        Directory of the slave's store.
-    master
-        Address at which the master listens for slaves.
     """
     from rocketstore.replication.slave import ask_master
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from cyclopts import Parameter
 
-from rocketstore.cli.options import DEFAULTS, StoreArgument, StoreSettings
+from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
 from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.cli.wording import complain
 from rocketstore.config import BrokerRole, StoreConfig
@@ -35,7 +35,7 @@ MasterOption = Annotated[
 ]
 
 
-def master(store: StoreArgument, /, *, settings: StoreSettings = DEFAULTS) -> None:
+def master(store: MadeStoreArgument, /, *, settings: StoreSettings = DEFAULTS) -> None:
     """Run a store that slaves can follow; Ctrl-C or SIGTERM ends it.
 
     It listens at haListenAddress, the loopback unless set, and haListenPort, 10912 unless set. Old
@@ -54,7 +54,7 @@ def master(store: StoreArgument, /, *, settings: StoreSettings = DEFAULTS) -> No
 
 
 def slave(
-    store: StoreArgument,
+    store: MadeStoreArgument,
     /,
     *,
     master: MasterOption = None,
@@ -65,10 +65,6 @@ def slave(
 
     Parameters
     ----------
-    store
-        Directory of the store; it is made when there is none.
-    master
-        Address at which the master listens for slaves.
     renew
         If this log does not fit the master's (it is ahead, too old, or another one), set it aside
         under names that end in .replaced, and begin again. --no-renew keeps trying.

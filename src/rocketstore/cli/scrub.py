@@ -7,12 +7,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.errors import ConfigError, NotAStoreError
+from rocketstore.cli.log_scan import log_files_of
+from rocketstore.errors import ConfigError
 from rocketstore.metrics.scrub import Scrubber
 from rocketstore.storage.files.lock import may_have_writer
-from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import holds_data
-from rocketstore.storage.layout import StoreLayout
 from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
@@ -53,13 +52,7 @@ class ColdCheck:
     """
 
     def __init__(self, root: Path, config: StoreConfig) -> None:
-        layout = StoreLayout.of(root, config)
-        files = PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
-        if not files.files and not layout.commit_log_directories[0].is_dir():
-            raise NotAStoreError(
-                f"{root} is not a store: it has no commitlog directory",
-                hint="give the directory that holds commitlog, consumequeue and index",
-            )
+        layout, files = log_files_of(root, config)
         # Files made ahead hold zeros only.
         last = next((file for file in reversed(files.files) if holds_data(file.path)), None)
         end = 0 if last is None else last.base

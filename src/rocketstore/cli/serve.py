@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from rocketstore.config.sources import LoadedConfig
 
 
-app = App(
-    name="serve", help="Run a store that others follow, one that follows another, or a name server."
-)
+app = App(name="serve")
 app.command("rocketstore.cli.replication:master", name="master")
 app.command("rocketstore.cli.replication:slave", name="slave")
 app.command("rocketstore.cli.name_server:namesrv", name="namesrv")

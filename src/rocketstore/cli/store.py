@@ -14,6 +14,7 @@ from rocketstore.cli.options import (
     BodyOption,
     CommandOptions,
     EndOption,
+    MadeStoreArgument,
     OutputOption,
     QueueOption,
     StoreArgument,
@@ -21,6 +22,7 @@ from rocketstore.cli.options import (
     TopicOption,
 )
 from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.progress import progress
 from rocketstore.cli.wording import system_error
 from rocketstore.errors import ConfigError, FormatError, RocketStoreError
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from rocketstore.format.index_file import IndexHeader
     from rocketstore.storage.read_only import ReadOnlyStore
 
-app = App(name="store", help="Inspect, verify, repair and fill a store.")
+app = App(name="store")
 
 EXIT_DAMAGED = 4
 
@@ -143,7 +145,6 @@ def verify(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> in
     """Check every structure against the CommitLog; writes nothing, works beside a writer."""
     from rocketstore.audit.verify import verify_store
     from rocketstore.cli.findings import print_verification
-    from rocketstore.cli.progress import progress
 
     config = options.load(store)
     with progress("verifying", total=None) as advance:
@@ -168,7 +169,6 @@ def scrub(
     rate
         Bytes a second: 50M, 800K, 1G; 0 is as fast as it goes.
     """
-    from rocketstore.cli.progress import progress
     from rocketstore.cli.scrub import ColdCheck, parse_rate
 
     bytes_per_second = parse_rate(rate)
@@ -210,7 +210,7 @@ def repair(
 
 @app.command(name="import")
 def import_(
-    store: StoreArgument,
+    store: MadeStoreArgument,
     /,
     # Not a list: the parser ends a list of files at the next option.
     *files: Annotated[Path, Parameter(name="FILE", help="Text files; - is standard input.")],
@@ -224,14 +224,6 @@ def import_(
 
     Parameters
     ----------
-    store
-        Directory of the store; made when it is missing.
-    files
-        Text files; - is standard input.
-    topic
-        Topic of the messages.
-    queue
-        Queue id.
     tags
         Tag of every message.
     key_pattern
@@ -244,7 +236,6 @@ def import_(
         import_lines,
         open_input,
     )
-    from rocketstore.cli.progress import progress
     from rocketstore.cli.writing import open_for_writing
     from rocketstore.format.refusals import check_queue_id, check_topic
 

@@ -9,7 +9,7 @@ from cyclopts import App
 from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
 
-app = App(name="topic", help="Topics of a store.")
+app = App(name="topic")
 
 
 @app.command(name="list")

@@ -8,7 +8,7 @@ from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
 from rocketstore.units import system_clock_ms
 
-app = App(name="transaction", help="Transactions: which are open, and for how long.")
+app = App(name="transaction")
 
 
 @app.command(name="list")

@@ -193,7 +193,7 @@ def load_config(
     ConfigError
         See `from_properties`; or an override is not of that form, or its key is not an option.
     """
-    flags = dict(map(_parse_override, overrides))
+    flags = dict(map(parse_override, overrides))
     theirs = set(others) - _ADDRESS_KEYS
     flags = {key: text for key, text in flags.items() if key not in theirs}
     address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
@@ -231,7 +231,8 @@ def load_config(
     return LoadedConfig(from_properties(texts | own), origins, tuple(warnings))
 
 
-def _parse_override(override: str) -> tuple[str, str]:
+def parse_override(override: str) -> tuple[str, str]:
+    """Return key and value of a ``key=value``; raises `ConfigError`."""
     key, separator, text = (part.strip() for part in override.partition("="))
     if not (separator and key):
         raise ConfigError(
