@@ -23,7 +23,7 @@ import pytest
 from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.replication.master import MasterService, _Connection
 from rocketstore.replication.master_session import MasterSession
-from rocketstore.replication.protocol import FRAME, HELLO, PeerError, Session, SessionLimits
+from rocketstore.replication.protocol import FRAME, HELLO, PeerError, SessionLimits
 from rocketstore.replication.slave_session import SlaveSession
 from support.memory import memory_directory
 
@@ -151,7 +151,7 @@ class Simulation:
         self._bytes, self._ends = real_log()
         self._put_count = 0
         self._service = self._new_service()
-        self._sessions: list[Session] = []
+        self._sessions: list[MasterSession | SlaveSession] = []
         self._wires = [bytearray(), bytearray()]
         self._stuck_until_ms = [0, 0]
         # The last one never happens while another put waits.
