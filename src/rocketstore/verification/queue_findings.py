@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules import runs
@@ -22,9 +24,8 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
         if queue.record_count:
             name = f"{queue.topic}/{queue.queue_id}"
             reason = f"{queue.record_count} records of a topic that cannot be a directory: {name}"
-            yield _found(queue, "queue-impossible", (0, 0), reason)._replace(
-                file="consumequeue", severity=Severity.WARNING, action="nothing to do"
-            )
+            found = _found(queue, "queue-impossible", (0, 0), reason, severity=Severity.WARNING)
+            yield msgspec.structs.replace(found, file="consumequeue", action="nothing to do")
         return
     backed_stop = runs.stop_of(queue.backed)
     for start, stop in runs.pairs(queue.truly_missing):
