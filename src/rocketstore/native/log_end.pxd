@@ -56,7 +56,7 @@ cdef class LogEnd:
     cdef int64_t add_properties(
         self, long long start, object properties, object keys, object unique_key, object tags
     ) except -1
-    cdef bint end_properties(self, long long start, long long stop) noexcept
+    cdef void end_properties(self, long long start, long long stop) noexcept
     cdef long long add_record(
         self, Record record, Bytes body, QueueCounter counter, long long at, long long number, long long now
     ) noexcept

@@ -242,12 +242,17 @@ class LogEnd:
     def write_head(
         self, record: Record, body: Bytes, counter: QueueCounter, at: int, number: int, now: int
     ) -> int:
-        """Write magic to topic; return where the properties begin, or -1 if they do not fit."""
+        """Write magic to topic; return where the properties begin, or -1 if they do not fit.
+
+        `needs_slow_path` says so too; the parts that follow set it where one of them cannot be
+        written.
+        """
         born_host = view.bytes_inside(record.born_host)
         store_host = view.bytes_inside(self.store_host)
         topic = view.bytes_inside(counter.topic)
         size = bare_size(born_host.size, store_host.size, topic.size) + body.size
-        if size > self.limit - at:
+        self.needs_slow_path = size > self.limit - at
+        if self.needs_slow_path:
             return -1
         data = self.data
         view.store_i32(data, at + 4, _MAGIC)
@@ -355,15 +360,15 @@ class LogEnd:
         at = self.add_value(at, start, _UNIQUE_KEY, unique_key)
         return self.add_value(at, start, _TAGS, tags)
 
-    def end_properties(self, start: int, stop: int) -> bool:
-        """Write how long the properties are; False where they cannot be stored as they are.
+    def end_properties(self, start: int, stop: int) -> None:
+        """Write how long the properties are, unless they take the slow path.
 
-        Nor can those that leave less than GIVE_BACK_ROOM: the writer says so in its result.
+        So do those that leave less than GIVE_BACK_ROOM: the writer says so in its result.
         """
         if self.needs_slow_path or stop - start > 32767 - 512:
-            return False
-        view.store_i16(self.data, start - 2, stop - start)
-        return True
+            self.needs_slow_path = True
+        else:
+            view.store_i16(self.data, start - 2, stop - start)
 
     # --- records --------------------------------------------------------------------------------
 
@@ -375,12 +380,11 @@ class LogEnd:
         One that does not fit sets `needs_slow_path`.
         """
         properties = view.bytes_inside(record.properties)
-        self.needs_slow_path = properties.size > 32767
-        start = (
-            -1 if self.needs_slow_path else self.write_head(record, body, counter, at, number, now)
-        )
-        if start < 0:
+        if properties.size > 32767:
             self.needs_slow_path = True
+            return at
+        start = self.write_head(record, body, counter, at, number, now)
+        if start < 0:
             return at
         stop = self.add_bytes(start, properties, 0, properties.size)
         view.store_i16(self.data, start - 2, stop - start)

@@ -156,19 +156,17 @@ class PlainPuts:
             view.in_slot(message, self.reconsume_times),
             view.in_slot(message, self.prepared_offset),
         )  # fmt: skip
-        end.needs_slow_path = True
         if not is_fit or type(body) is not bytes or len(body) > self.longest_body:
+            end.needs_slow_path = True
             return at
         start = end.write_head(record, view.bytes_inside(body), counter, at, number, now)
         if start < 0:
             return at
-        end.needs_slow_path = False
         stop = end.add_properties(
             start, view.in_slot(message, self.properties), view.in_slot(message, self.keys),
             view.in_slot(message, self.unique_key), view.in_slot(message, self.tags),
         )  # fmt: skip
-        if not end.end_properties(start, stop):
-            end.needs_slow_path = True
+        end.end_properties(start, stop)
         return stop
 
     # --- puts -----------------------------------------------------------------------------------
@@ -246,11 +244,9 @@ class PlainPuts:
         stop = end.position
         content = view.bytes_inside(body)
         start = end.write_head(record, content, counter, stop, counter.next_offset, now)
-        end.needs_slow_path = start < 0
         if start >= 0:
             stop = end.add_bytes(start, properties, 0, properties.size)
-            if not end.end_properties(start, stop):
-                end.needs_slow_path = True
+            end.end_properties(start, stop)
         return self.finish(counter, stop, now, began_ns, 1, None)
 
     def put_rows(
@@ -302,9 +298,9 @@ class PlainPuts:
                 start = end.write_head(record, body, counter, position, counter.next_offset, now)
                 if start < 0:
                     break
-                end.needs_slow_path = False
                 stop = end.add_bytes(start, texts, block_at, block_size)
-                if not end.end_properties(start, stop):
+                end.end_properties(start, stop)
+                if end.needs_slow_path:
                     break
                 view.store_i32(end.data, position, stop - position)
                 counter.next_offset += 1
@@ -421,17 +417,16 @@ class PlainPuts:
             start = end.write_head(record, body, counter, at, number + count, now)
             if start < 0:
                 break
-            end.needs_slow_path = False
             stop = end.add_bytes(start, source, block_at, size)
             if more.size > 0:
                 if size > 0 and view.load_u8(source, block_at + size - 1) != 2:
                     stop = end.add_byte(stop, 2)
                 stop = end.add_bytes(stop, more, 0, more.size)
-            is_fit = end.end_properties(start, stop)
+            end.end_properties(start, stop)
             view.store_i32(slots, 4 * count, stop - at)
             view.prefetch_writes(end.data, 2 * stop - at, stop - at)
             at = stop
-            if not is_fit:
+            if end.needs_slow_path:
                 break
             begin = block_at + size
             count += 1
