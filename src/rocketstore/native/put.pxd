@@ -22,11 +22,12 @@ cdef class PlainPuts:
     cdef double timeout_s
     cdef long long longest_body
     cdef bint waits
-    cdef public bint is_open
+    cdef bint is_open
     cdef Record record
     cdef Py_ssize_t bits_slot, topic, body, tags, keys, properties, unique_key, flag, sys_flag
     cdef Py_ssize_t born_timestamp_ms, born_host, reconsume_times, prepared_offset, wait_flush
     cdef Py_ssize_t prepared_topic, prepared_record, prepared_wait_flush
+    cpdef close(self)
     cdef int64_t now_ms(self, long long began_ns) except? -1
     @cython.locals(queues=dict)
     cdef QueueCounter counter_of(self, object topic, object queue_id)
@@ -44,14 +45,20 @@ cdef class PlainPuts:
         object flag, object sys_flag, object born_timestamp_ms, object reconsume_times
     )
     @cython.locals(
-        source=Bytes, texts=Bytes, body=Bytes, room=bytes, records=list, counters=list,
-        record=Record, counter=QueueCounter, before="long long", count="long long", number="long long", at="long long",
-        size="long long", block_at="long long", block_size="long long", born="long long", position="long long",
-        start="long long", stop="long long",
+        source=Bytes, texts=Bytes, room=bytes, records=list, counters=list, before="long long", count="long long"
     )
     cpdef int64_t put_rows(
         self, object file, int descriptor, object messages, object queue_ids, long long[:, ::1] rows,
         const unsigned char[::1] bodies, const unsigned char[::1] blocks
+    ) except -1
+    @cython.locals(
+        body=Bytes, record=Record, counter=QueueCounter, before="long long", number="long long", at="long long",
+        size="long long", block_at="long long", block_size="long long", born="long long", position="long long",
+        start="long long", stop="long long",
+    )
+    cdef int64_t write_rows(
+        self, int descriptor, bytes room, list records, list counters, long long[:, ::1] rows,
+        long long count, Bytes source, Bytes texts, long long now
     ) except -1
     @cython.locals(sizes=bytes)
     cpdef put_messages(self, object messages, object queue_id, long long longest)

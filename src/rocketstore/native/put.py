@@ -106,6 +106,10 @@ class PlainPuts:
         self.prepared_record = view.slot_named(prepared_type, "record")
         self.prepared_wait_flush = view.slot_named(prepared_type, "wait_flush")
 
+    def close(self) -> None:
+        """Leave every put from now on to the writer."""
+        self.is_open = False
+
     # --- place and time: parts that may run Python ------------------------------------------------
 
     def now_ms(self, began_ns: int) -> int:
@@ -270,49 +274,60 @@ class PlainPuts:
             records.append(held if type(held) is Record else None)
             topic = view.in_slot(message, self.prepared_topic) if is_plain else None
             counters.append(self.counter_of(topic, queue_id))
-        count = 0
-        while not self.waits and end.file is file and self.is_ready(now):
-            before, position = count, end.position
-            end.begin_piece(view.bytes_inside(room))
-            while count < rows.shape[0]:
-                number, at, size, block_at, block_size, born = (
-                    rows[count, 0], rows[count, 1], rows[count, 2], rows[count, 3],
-                    rows[count, 4], rows[count, 5],
-                )  # fmt: skip
-                if number < 0 or number >= len(records):
-                    break
-                record = records[number]
-                counter = counters[number]
-                if (
-                    record is None
-                    or counter is None
-                    or min(at, size, block_at, block_size) < 0
-                    or at > source.size - size
-                    or block_at > texts.size - block_size
-                    or size > self.longest_body
-                ):
-                    break
-                record.is_born_now = born == view.NO_NUMBER
-                record.born = born
-                body = view.part_of(source, at, size)
-                start = end.write_head(record, body, counter, position, counter.next_offset, now)
-                if start < 0:
-                    break
-                stop = end.add_bytes(start, texts, block_at, block_size)
-                end.end_properties(start, stop)
-                if end.needs_slow_path:
-                    break
-                view.store_i32(end.data, position, stop - position)
-                counter.next_offset += 1
-                counter.stored_bytes += stop - position
-                position = stop
-                count += 1
-            end.end_piece(descriptor, position)
-            if count == before:
-                break
-            end.reach(position, now)
+        count, before = 0, -1
+        while count > before and not self.waits and end.file is file and self.is_ready(now):
+            before = count
+            count = self.write_rows(
+                descriptor, room, records, counters, rows, count, source, texts, now
+            )
         if end.position >= end.look_at:
             end.on_look()
+        return count
+
+    def write_rows(
+        self, descriptor: int, room: bytes, records: list[Any], counters: list[Any], rows: Any,
+        count: int, source: Bytes, texts: Bytes, now: int,
+    ) -> int:  # fmt: skip
+        """Write the rows after the first `count`, as many as `room` takes; return their new count."""
+        end = self.end
+        before, position = count, end.position
+        end.begin_piece(view.bytes_inside(room))
+        while count < rows.shape[0]:
+            number, at, size, block_at, block_size, born = (
+                rows[count, 0], rows[count, 1], rows[count, 2], rows[count, 3],
+                rows[count, 4], rows[count, 5],
+            )  # fmt: skip
+            if number < 0 or number >= len(records):
+                break
+            record = records[number]
+            counter = counters[number]
+            if (
+                record is None
+                or counter is None
+                or min(at, size, block_at, block_size) < 0
+                or at > source.size - size
+                or block_at > texts.size - block_size
+                or size > self.longest_body
+            ):
+                break
+            record.is_born_now = born == view.NO_NUMBER
+            record.born = born
+            body = view.part_of(source, at, size)
+            start = end.write_head(record, body, counter, position, counter.next_offset, now)
+            if start < 0:
+                break
+            stop = end.add_bytes(start, texts, block_at, block_size)
+            end.end_properties(start, stop)
+            if end.needs_slow_path:
+                break
+            view.store_i32(end.data, position, stop - position)
+            counter.next_offset += 1
+            counter.stored_bytes += stop - position
+            position = stop
+            count += 1
+        end.end_piece(descriptor, position)
+        if count > before:
+            end.reach(position, now)
         return count
 
     def put_messages(self, messages: Any, queue_id: Any, longest: int) -> Any:
@@ -337,8 +352,7 @@ class PlainPuts:
         number = counter.next_offset
         # What a client's batch would hold of each message besides body and properties.
         spared = bare_size(len(host), len(end.store_host), len(counter.topic)) - 22
-        payload = 0
-        count = 0
+        payload, count = 0, 0
         for message in messages:
             if 4 * count == slots.size or not (
                 type(message) is self.message_type
@@ -398,9 +412,7 @@ class PlainPuts:
         source = view.bytes_inside(batch)
         slots = view.bytes_inside(sizes)
         at = end.position
-        number = counter.next_offset
-        count = 0
-        begin = 0
+        number, count, begin = counter.next_offset, 0, 0
         while begin < source.size:
             # Total size, magic and CRC of a message are ignored, as in 4.9.
             left = source.size - begin - 22
@@ -445,9 +457,7 @@ class PlainPuts:
         if end.needs_slow_path or count == 0:
             end.take_back(stop)
             return None
-        number = counter.next_offset
-        at = position
-        packed = b""
+        number, at, packed = counter.next_offset, position, b""
         if count == 1:
             view.store_i32(end.data, at, stop - at)
             view.prefetch_writes(end.data, stop, stop - at)  # of the next one

@@ -140,7 +140,7 @@ def test_a_put_waits_for_its_flush_as_long_as_the_setting_says(
         return False
 
     monkeypatch.setattr(parts.flusher, "wait_flushed", wait_flushed)
-    parts.writer.plain.is_open = False  # which waits by itself
+    parts.writer.plain.close()  # which waits by itself
     message = Message(topic="t", body=b"x")
     result = parts.writer.put(message)
     assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT

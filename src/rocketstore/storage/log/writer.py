@@ -153,7 +153,7 @@ class StoreWriter:
 
     def _close_plain(self) -> None:
         for puts in (self.plain, *self._special.values()):
-            puts.is_open = False
+            puts.close()
 
     def set_replica(self, wait: Callable[[int, float], PutMessageStatus]) -> None:
         """Have puts wait by `wait(offset, timeout_s)` until replicas have all before an offset."""

@@ -182,8 +182,10 @@ def way(name):
 
 def open_in(name, path, clock, **settings_):
     store = open_small(path, clock, **settings_)
-    # Interpreted, it is closed as long as others may come between; here nobody does.
-    store._writer.plain.is_open = name != "checked"
+    if name == "checked":
+        store._writer.plain.close()
+    elif name == "interpreted":
+        store._writer.plain.is_open = True  # closed, as others may come between; here nobody does
     return store
 
 

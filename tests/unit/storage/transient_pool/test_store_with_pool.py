@@ -408,7 +408,7 @@ def test_a_put_that_comes_to_the_lock_of_a_closing_store_is_refused(tmp_path):
     with open_pooled(tmp_path) as store:
         put(store)
         parts_of(store).log.settle()
-        store._writer.plain.is_open = False
+        store._writer.plain.close()
         result = store.put(Message(topic=TOPIC, body=b"late"))
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     with ReadOnlyStore.open(tmp_path) as reader:
