@@ -18,21 +18,27 @@ from rocketstore.storage.metric import Histogram, Metric, counter, gauge
 from rocketstore.storage.running_flags import RunningFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from rocketstore.storage.attached import Service
+    from rocketstore.storage.dispatch.dispatch_service import DispatchService
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.reading.reader import Reader
-    from rocketstore.storage.services import StoreServices
+    from rocketstore.storage.statistics import StoreStatistics
 
 NO_POOL: Final = 2**31 - 1
 """Free buffers of a pool that is not there (TransientStorePool.availableBufferNums)."""
 
 
 class Observation:
-    """Collects from the parts of an open store, and from its services."""
+    """Collects from the parts of an open store, and from its `attached` services."""
 
-    def __init__(self, reader: Reader, parts: StoreParts, services: StoreServices) -> None:
-        self._reader, self._parts, self._services = reader, parts, services
+    def __init__(
+        self, reader: Reader, parts: StoreParts, statistics: StoreStatistics,
+        dispatch: DispatchService, attached: Mapping[str, Service],
+    ) -> None:  # fmt: skip
+        self._reader, self._parts, self._statistics = reader, parts, statistics
+        self._dispatch, self._attached = dispatch, attached
 
     def runtime_info(self) -> dict[str, Any]:
         """Return 4.9's information about a running store, under its names, and some of our own.
@@ -40,7 +46,7 @@ class Observation:
         Numbers are numbers; `str` gives the text that 4.9 has in their place.
         """
         parts, log, pool = self._parts, self._parts.log, self._parts.pool
-        statistics = self._services.statistics
+        statistics = self._statistics
         directories, used_ratio = parts.layout.commit_log_directories, parts.disk.used_ratio
         ratios = {f"commitLogDiskRatio_{path}": used_ratio(path) for path in directories}
         known = [ratio for ratio in ratios.values() if ratio is not None]
@@ -71,19 +77,19 @@ class Observation:
             told["commitLogDirCapacity"] = "Total : {}, Free : {}.".format(*map(Size, room))
         for kind in parts.kinds.known.values():
             told |= kind.runtime_info(len(parts.kinds.of(kind.name)))
-        for service in self._services.attached.values():
+        for service in self._attached.values():
             told |= service.runtime_info()
         return told
 
     def metrics(self) -> Iterator[Metric | Histogram]:
         """Yield the numbers of this moment, with the names of a 5.x broker where it has them."""
         yield from self._of_the_log()
-        yield from self._services.statistics.metrics()
+        yield from self._statistics.metrics()
         bits = self._parts.flags.bits
         flags = {str(flag.name): int(bool(bits & flag)) for flag in RunningFlag}
         text = "1 for each cause that refuses puts or gets."
         yield gauge("rocketstore_running_flag", text, flags, "flag")
-        is_well = self._services.dispatch.health.is_well
+        is_well = self._dispatch.health.is_well
         yield gauge("rocketstore_dispatch_well", "1 while dispatch works.", int(is_well))
         paths = self._parts.layout.commit_log_directories
         ratios = {str(path): self._parts.disk.used_ratio(path) for path in paths}
@@ -92,7 +98,7 @@ class Observation:
         yield gauge("rocketstore_disk_used_ratio", text, used, "path")
         mapped = sum(self._mapped_sizes())
         yield gauge("rocketstore_mapped_bytes", "Bytes of files that are mapped.", mapped)
-        for service in self._services.attached.values():
+        for service in self._attached.values():
             yield from service.metrics()
 
     def _of_the_log(self) -> Iterator[Metric | Histogram]:

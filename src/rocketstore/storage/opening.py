@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.topic_kinds import TopicKind, TopicKinds
-    from rocketstore.storage.transient_pool import TransientStorePool
+    from rocketstore.storage.transient_pool import Committer, TransientStorePool
 
 _log: Final = get_logger(__name__)
 
@@ -226,6 +226,14 @@ class StoreParts(LoadedStore):
         """Make the parts of a writer, and mark the store as being written."""
         # Read after recovery, which may have removed it.
         self.checkpoint = StoreCheckpoint(self.layout.checkpoint, disk=self.disk)
+        self.committer: Committer | None = None
+        if self.pool is not None:
+            from rocketstore.storage.transient_pool import Committer  # noqa: PLC0415
+
+            self.committer = Committer(
+                self.log, self.pool, config=self.config, flags=self.flags, clock=self.clock,
+                wake_flush=self.log.put_group.ask,
+            )  # fmt: skip
         # As 4.9 does, so that a store without a message is one all the same.
         for directory in self.layout.commit_log_directories:
             self.disk.make_directory(directory)

@@ -8,24 +8,26 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from rocketstore.errors import StoreError, StoreForkedError
+from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rocketstore.storage.log.writer import StoreWriter
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutMessageStatus
-    from rocketstore.storage.services import StoreServices
     from rocketstore.storage.threads import Bell
 
 
 class ReplicatedLog:
-    """The log of an open store; `file_size` is that of each of its files."""
+    """The log of an open store, `file_size` that of each of its files; `commit` fills them."""
 
-    def __init__(self, parts: StoreParts, services: StoreServices) -> None:
+    def __init__(
+        self, parts: StoreParts, writer: StoreWriter, commit: Callable[[], object]
+    ) -> None:
         self._log = parts.log
         self._dispatcher = parts.dispatcher
-        self._services = services
+        self._writer, self._commit = writer, commit
         self._timeout_s = parts.config.sync_flush_timeout / 1000
         self.file_size = parts.log.files.file_size
 
@@ -52,8 +54,7 @@ class ReplicatedLog:
 
         They are of one file, and `store_time_ms` is that of the last record.
         """
-        if (forked := self._services.writer.forked) is not None:
-            raise StoreForkedError(forked.message, hint=forked.hint)
+        self._writer.refuse_forked()
         if not self._log.files.files:
             self._dispatcher.start_at(offset)
         self._log.append_replicated(offset, records, store_time_ms)
@@ -65,11 +66,10 @@ class ReplicatedLog:
         `StoreError` says that this takes longer than a put would wait.
         """
         log = self._log
-        if log.sync_flush and not self._services.flusher.wait_flushed(
-            log.max_offset, self._timeout_s
-        ):
+        flusher, timeout_s = self._writer.flusher, self._timeout_s
+        if log.sync_flush and not flusher.wait_flushed(log.max_offset, timeout_s):
             raise StoreError(
-                f"after {self._timeout_s} s the log is flushed only up to offset "
+                f"after {timeout_s} s the log is flushed only up to offset "
                 f"{log.flushed_offset} of {log.max_offset}",
                 hint="see the system's log (dmesg) for a disk that hangs",
             )
@@ -83,7 +83,7 @@ class ReplicatedLog:
 
         def wait_for_replicas(end: int, timeout_s: float) -> PutMessageStatus:
             with contextlib.suppress(StoreError):  # then no replica can get the message
-                self._services.commit()
+                self._commit()
             return wait(end, timeout_s)
 
-        self._services.writer.set_replica(wait_for_replicas)
+        self._writer.set_replica(wait_for_replicas)

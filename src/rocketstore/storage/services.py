@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.opening import StoreParts
-    from rocketstore.storage.transient_pool import Committer
 
 SAMPLE_INTERVAL_S: Final = 1.0
 FIRST_CLEAN_AFTER_S: Final = 60.0
@@ -73,16 +72,8 @@ class StoreServices:
         )
         self.flusher.failure_listeners.append(self.writer.fail)
         on_death = parts.flags.note_death
-        self.committer: Committer | None = None
-        if parts.pool is not None:
-            from rocketstore.storage.transient_pool import Committer  # noqa: PLC0415
-
-            self.committer = Committer(
-                log, parts.pool, config=config, flags=parts.flags, clock=clock,
-                wake_flush=self.flusher.wake,
-            )  # fmt: skip
         self.dispatch = DispatchService(
-            parts.dispatcher, monotonic=monotonic_ms, log=self.committer or log, on_death=on_death
+            parts.dispatcher, monotonic=monotonic_ms, log=parts.committer or log, on_death=on_death
         )
         self.queue_flusher = QueueFlusher(
             parts.queues,
@@ -131,13 +122,11 @@ class StoreServices:
         """Start the threads, and then the services; after a failure the caller stops them."""
         if not self._threads:
             return
-        self._parts.preallocator.thread.start()
+        parts = self._parts
+        parts.preallocator.thread.start()
         self.flusher.start()
-        if self._parts.touch_ahead is not None:
-            self._parts.touch_ahead.thread.start()
-        if self.committer is not None:
-            self.committer.thread.start()
-        threads = (self.dispatch.thread, self._queue_flush, *self._watchers)
+        optional = (one.thread for one in (parts.touch_ahead, parts.committer) if one is not None)
+        threads = (*optional, self.dispatch.thread, self._queue_flush, *self._watchers)
         for one in (*threads, *self.attached.values()):
             one.start()
 
@@ -145,8 +134,8 @@ class StoreServices:
 
     def commit(self) -> None:
         """Write the buffers to the log's files; `StoreError` if that fails."""
-        if self.committer is not None:
-            self.committer.commit()
+        if self._parts.committer is not None:
+            self._parts.committer.commit()
 
     def wait_dispatched(self, physical_offset: int, timeout_s: float | None) -> bool:
         """Wait until everything before an offset is dispatched."""
@@ -198,8 +187,8 @@ class StoreServices:
         self._parts.log.settle()
         self.commit()
         failure: FlushFailedError | None = None
-        if self.committer is not None:
-            self.committer.stop()
+        if self._parts.committer is not None:
+            self._parts.committer.stop()
         if self._parts.touch_ahead is not None:
             self._parts.touch_ahead.thread.stop()
         self._parts.retention.stopping.set()

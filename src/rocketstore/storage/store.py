@@ -99,9 +99,10 @@ class BaseStore(Reader):
         self._parts, self._writer, self.extra_queues = parts, own.writer, own.writer.extra_queues
         self._put_at_once, self.dispatching = own.writer.put_at_once, own.dispatch
         self._put_prepared_at_once = own.writer.put_prepared_at_once
-        self.transient_pool, self.attached = own.committer, own.attached
-        self.statistics, self.replicated_log = own.statistics, ReplicatedLog(parts, own)
-        self.observation = Observation(self, parts, own)
+        self.transient_pool, self.attached = parts.committer, own.attached
+        self.statistics = own.statistics
+        self.replicated_log = ReplicatedLog(parts, own.writer, own.commit)
+        self.observation = Observation(self, parts, own.statistics, own.dispatch, own.attached)
         self._is_closed = self._is_let_go = False
         self._closing: dict[str, object] = {}
         self._pid = os.getpid()
@@ -480,8 +481,7 @@ class BaseStore(Reader):
             f"({os.getpid()}); it cannot be used here",
             hint="open it after the fork, in the process that uses it, or use the spawn method",
         )
-        self._writer.forked = error
-        self._writer.stop()
+        self._writer.stop(error)
         self._kept = self._parts  # a view that a reader holds stays valid
         self._is_closed = self._is_let_go = True
         closed: Any = ClosedPart(error)

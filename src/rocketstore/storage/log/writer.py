@@ -111,7 +111,7 @@ class StoreWriter:
         self.is_slave = config.broker_role is BrokerRole.SLAVE
         self._is_closed = False
         self._replica: Callable[[int, float], PutMessageStatus] | None = None
-        self.forked: StoreForkedError | None = None
+        self._forked: StoreForkedError | None = None
         self._end_at_refusal = -1
         self._longest = config.max_message_size
         self.extra_queues = ExtraQueues(log.counters, log.counter, config, log.kinds)
@@ -159,9 +159,9 @@ class StoreWriter:
         """Have puts wait by `wait(offset, timeout_s)` until replicas have all before an offset."""
         self._replica = wait
 
-    def stop(self) -> None:
-        """Refuse puts from now on; each gets SERVICE_NOT_AVAILABLE."""
-        self._is_closed = True
+    def stop(self, forked: StoreForkedError | None = None) -> None:
+        """Refuse puts from now on: each gets SERVICE_NOT_AVAILABLE, or, in a child, that error."""
+        self._is_closed, self._forked = True, forked
         self._close_plain()
 
     def fail(self, _error: FlushFailedError) -> None:
@@ -401,8 +401,7 @@ class StoreWriter:
 
     def _check_state(self, topic: object) -> None:
         """Raise where puts to a topic are refused now (checkStoreStatus, spec B3.1)."""
-        if self.forked is not None:
-            raise StoreForkedError(self.forked.message, hint=self.forked.hint)
+        self.refuse_forked()
         is_on_disk = not self._log.kinds.is_in_memory(topic)
         if is_on_disk:
             self.flusher.raise_failure()
@@ -421,6 +420,11 @@ class StoreWriter:
         if limit_ms < held_ms < _BUSY_LIMIT_MS:
             why = f"the append lock has been held for {held_ms} ms, more than {limit_ms} ms"
             raise NotTakenError(PutMessageStatus.OS_PAGECACHE_BUSY, why)
+
+    def refuse_forked(self) -> None:
+        """Raise in a forked child."""
+        if self._forked is not None:
+            raise StoreForkedError(self._forked.message, hint=self._forked.hint)
 
     def _unavailable(self, why: str) -> NotTakenError:
         end = self._log.max_offset
