@@ -176,9 +176,8 @@ class StoreParts(LoadedStore):
         """
         kinds = kinds_of(
             self.layout, self.config, self.sizes, disk=self.disk, clock=self.clock,
-            keeps_memory=keeps_memory, more=more,
+            keeps_memory=keeps_memory, more=more, learns=True,
         ).read(self.layout)  # fmt: skip
-        kinds.learns = True
         layout, evidence = self.layout, Evidence(self.layout, self.disk, self.clock())
         batch = kinds.of("batch")
         queues = listed_queues(layout.consume_queue) if batch else []

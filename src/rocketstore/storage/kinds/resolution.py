@@ -26,15 +26,16 @@ def kinds_of_reader(layout: StoreLayout, log: PreadLog) -> TopicKinds:
 def kinds_of(  # noqa: PLR0913 - what a store is made of, by name but for where it is
     layout: StoreLayout, config: StoreConfig, sizes: StoreSizes, *, disk: Disk,
     clock: Callable[[], int], keeps_memory: bool, more: Iterable[Callable[[], TopicKind]] = (),
+    learns: bool = False,
 ) -> TopicKinds:  # fmt: skip
     """Return the kinds that a store knows that is written, before its table is read.
 
     One that `keeps_memory` has memory topics if its settings say so; any other refuses them. A
-    slave has none. `more` make kinds from outside of the package.
+    slave has none. `more` make kinds from outside of the package; for `learns` see `TopicKinds`.
     """
     file = TopicFile(layout, clock=clock, disk=disk)
     known: list[TopicKind] = [BatchTopics(layout, config, sizes, file, disk=disk)]
     is_slave = config.broker_role is BrokerRole.SLAVE
     if not is_slave and (config.memory_topic_enable or not keeps_memory):
         known.append(MemoryTopics(config, clock=clock, keeps=keeps_memory))
-    return TopicKinds([*known, *(make() for make in more)])
+    return TopicKinds([*known, *(make() for make in more)], learns=learns)

@@ -164,10 +164,9 @@ class TopicKinds(dict[str, TopicKind]):
     A store that `learns` marks a topic as one of batches when it meets a record with a batch.
     """
 
-    learns = False
-
-    def __init__(self, known: Iterable[TopicKind] = ()) -> None:
+    def __init__(self, known: Iterable[TopicKind] = (), *, learns: bool = False) -> None:
         super().__init__()
+        self.learns = learns
         self.known = {kind.name: kind for kind in known}
 
     def of(self, name: str) -> frozenset[str]:
