@@ -60,15 +60,6 @@ CHUNK_ENTRIES: Final = 8192
 _log: Final = get_logger(__name__)
 
 
-def extensions_of(
-    directory: Path, config: StoreConfig, disk: Disk, filter_clock: Callable[[], int]
-) -> QueueExtensions | None:
-    """Return the maker of extensions of queues in `directory`, None where there are none."""
-    if not config.enable_consume_queue_ext:
-        return None
-    return QueueExtensions(directory, config, disk, filter_clock)
-
-
 class QueueExtension(UnitReader):
     """The extension of one queue, to be read and written."""
 
@@ -191,11 +182,6 @@ class QueueExtension(UnitReader):
         if file is not None and end + RESERVED_BYTES <= file.base + file.size:
             file.write_bytes(end - file.base, END_MARK)
             file.write_position = file.size
-            file.drop()
-
-    def release(self) -> None:
-        """Let go of the mappings."""
-        for file in self.files.files:
             file.drop()
 
     # --- the end --------------------------------------------------------------------------------
@@ -330,7 +316,7 @@ class QueueExtensions:
             return
         self._open[extension] = None
         if len(self._open) > MOST_OPEN:
-            self._open.popitem(last=False)[0].release()
+            self._open.popitem(last=False)[0].drop()
 
 
 def _some_files(directory: Path) -> Iterator[tuple[Path, int]]:

@@ -35,7 +35,7 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher, SteppedOver
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
-from rocketstore.storage.queues.queue_extension import extensions_of
+from rocketstore.storage.queues.queue_extension import QueueExtensions
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.storage.recovery.evidence import Evidence, cut_log, relative_name
 from rocketstore.storage.recovery.log_survey import crash_start, store_time_of, survey_log
@@ -78,14 +78,16 @@ class LoadedStore:
             disk=disk,
             read_only_directories=layout.read_only_directories,
         )
+        extensions = None
+        if config.enable_consume_queue_ext:
+            place = layout.consume_queue_ext
+            extensions = QueueExtensions(place, config, disk, self.newest_time_ms)
         self.queues = ConsumeQueueTable(
             layout.consume_queue,
             sizes.consume_queue_file_bytes,
             disk=disk,
             log_min_offset=lambda: log.min_offset,
-            make_extension=extensions_of(
-                layout.consume_queue_ext, config, disk, self.newest_time_ms
-            ),
+            make_extension=extensions,
             kinds=kinds,
         )
         self.index = IndexService(
