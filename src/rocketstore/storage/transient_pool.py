@@ -204,11 +204,6 @@ class Committer:
 
     # --- committing -----------------------------------------------------------------------------
 
-    @property
-    def uncommitted_bytes(self) -> int:
-        """Bytes that are in memory only (DefaultMessageStore.remainHowManyDataToCommit)."""
-        return max(self._log.max_offset - self.max_offset, 0)
-
     def commit(self, least_pages: int = 0) -> bool:
         """Commit what was put; return whether there was a message.
 
@@ -255,7 +250,7 @@ class Committer:
             return _TURN_S
         self._log.ring_at_next_append(self._bell.ring)
         # Messages that were put before the bell was set are seen here.
-        return self._interval_s if self.uncommitted_bytes else _UNTIL_RUNG
+        return self._interval_s if self._log.max_offset > self.max_offset else _UNTIL_RUNG
 
     def _run(self) -> None:
         while not self.thread.stopping.is_set():
