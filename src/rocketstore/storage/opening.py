@@ -113,18 +113,12 @@ class StoreParts(LoadedStore):
         """Make the parts that append to the log's files, prepare the next and delete old ones."""
         config, layout, disk, files = self.config, self.layout, self.disk, self.log_files
         self.retention = Retention(
-            files,
-            self.queues,
-            self.index,
-            config=config,
-            layout=layout,
-            used_ratio=disk.used_ratio,
-            flags=self.flags,
+            files, self.queues, self.index, config=config, layout=layout,
+            used_ratio=disk.used_ratio, flags=self.flags, clock=self.clock,
             dispatched_offset=lambda: min(
                 self.dispatcher.dispatched_offset, self.log.flushed_offset
             ),
-            clock=self.clock,
-        )
+        )  # fmt: skip
         file_size, warm_up = self.sizes.commit_log_file_bytes, None
         if config.warm_mapped_file_enable:
             warm_up = WarmUp(
@@ -136,33 +130,23 @@ class StoreParts(LoadedStore):
             from rocketstore.storage.transient_pool import TransientStorePool  # noqa: PLC0415
 
             self.pool = TransientStorePool(
-                config.transient_store_pool_size,
-                file_size,
-                lock=config.transient_store_pool_lock,
+                config.transient_store_pool_size, file_size, lock=config.transient_store_pool_lock,
                 fails_fast=config.fast_fail_if_no_buffer_in_store_pool,
-            )
+            )  # fmt: skip
         self.preallocator = Preallocator(
             lambda base: layout.log_directory(base // file_size, self.retention.full_directories),
-            file_size,
-            disk=disk,
-            warm_up=warm_up,
+            file_size, disk=disk, warm_up=warm_up, on_death=self.flags.note_death,
             make_file=self.pool.make_file if self.pool else MappedFile.create,
             is_in_use=lambda base: files.find(base) is not None,
-            on_death=self.flags.note_death,
-        )
+        )  # fmt: skip
         # With SYNC_FLUSH the thread that syncs touches pages; a warmed file has none to touch.
         touches = warm_up is None and not config.is_sync_flush
         self.touch_ahead = TouchAhead(self.flags.note_death) if touches else None
         self.log = CommitLog(
-            files,
-            preallocator=self.preallocator,
-            clock=self.clock,
-            store_host=encode_host(config.store_host),
-            sync_flush=config.is_sync_flush,
-            touch_ahead=self.touch_ahead,
-            has_buffers=self.pool is not None,
-            kinds=self.kinds,
-        )
+            files, preallocator=self.preallocator, clock=self.clock,
+            store_host=encode_host(config.store_host), sync_flush=config.is_sync_flush,
+            touch_ahead=self.touch_ahead, has_buffers=self.pool is not None, kinds=self.kinds,
+        )  # fmt: skip
         self._to_drop.callback(self.log.drop)
         self._to_drop.callback(self.preallocator.close)
 
@@ -190,13 +174,10 @@ class StoreParts(LoadedStore):
     def _recover(self, policy: RecoveryPolicy | None) -> None:
         """Make the files agree, and make durable what the last writer left."""
         report = self.recovery = recover(
-            self,
-            clean=self.was_clean,
-            now_ms=self.clock(),
-            policy=policy,
+            self, clean=self.was_clean, now_ms=self.clock(), policy=policy,
             checkpoint=read_checkpoint(self.layout.checkpoint),
             known_ends=read_known_ends(self.layout.root),
-        )
+        )  # fmt: skip
         if not self.was_clean:
             for file in self.log.files.files:
                 # The bytes that recovery read may or may not be on the disk.
@@ -239,12 +220,9 @@ class StoreParts(LoadedStore):
         self.lock.extend(self.layout.written_directories)
         claim(self.layout, self.disk)
         self.known_ends = KnownEndsWriter(
-            self.layout.root,
-            self.queues,
-            self.index,
+            self.layout.root, self.queues, self.index, disk=self.disk,
             dispatched_offset=lambda: self.dispatcher.dispatched_offset,
-            disk=self.disk,
-        )
+        )  # fmt: skip
         self.known_ends.write(self.known_ends.take())
         mark_in_use(self.layout.abort, self.disk)
 

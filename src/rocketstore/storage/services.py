@@ -62,37 +62,26 @@ class StoreServices:
             monotonic_ms, log.every_counter, boot_ms=clock(), syncs=log.sync_times
         )
         self.writer = StoreWriter(
-            log,
-            wake=parts.dispatcher.board.wake,
-            flusher=self.flusher,
-            flags=parts.flags,
-            statistics=self.statistics,
-            config=config,
-            clock=clock,
-        )
+            log, wake=parts.dispatcher.board.wake, flusher=self.flusher, flags=parts.flags,
+            statistics=self.statistics, config=config, clock=clock,
+        )  # fmt: skip
         self.flusher.failure_listeners.append(self.writer.fail)
         on_death = parts.flags.note_death
         self.dispatch = DispatchService(
             parts.dispatcher, monotonic=monotonic_ms, log=parts.committer or log, on_death=on_death
         )
         self.queue_flusher = QueueFlusher(
-            parts.queues,
-            parts.index,
-            checkpoint=parts.checkpoint,
+            parts.queues, parts.index, checkpoint=parts.checkpoint, known_ends=parts.known_ends,
             dispatched_timestamp=lambda: parts.dispatcher.last_store_timestamp_ms,
-            config=config,
-            monotonic=monotonic_ms,
-            known_ends=parts.known_ends,
-        )
+            config=config, monotonic=monotonic_ms,
+        )  # fmt: skip
         # Without threads the waiting caller dispatches; listeners called then may wait too.
         self._dispatching = threading.RLock()
         self._made_ahead_of = -1
         self._queue_flush = Periodic(
-            "rocketstore-queue-flush",
-            self.queue_flusher.run_once,
-            config.flush_interval_consume_queue / 1000,
-            on_death=on_death,
-        )
+            "rocketstore-queue-flush", self.queue_flusher.run_once,
+            config.flush_interval_consume_queue / 1000, on_death=on_death,
+        )  # fmt: skip
         self._watchers = list(self._made_watchers())
 
     def _made_watchers(self) -> Iterator[ServiceThread]:

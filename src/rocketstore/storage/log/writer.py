@@ -135,21 +135,13 @@ class StoreWriter:
     def _plain_puts(self, counters: dict[tuple[str, int], QueueCounter]) -> PlainPuts:
         clock = self.clock
         return PlainPuts(
-            self._log.end,
-            counters=counters,
-            born_hosts=self._born_hosts,
-            flags=self.flags,
-            statistics=self.statistics,
-            message_type=Message,
-            prepared_type=PreparedMessage,
-            result_type=PutResult,
-            done=_OK,
-            longest_body=self._longest,
-            clock=None if clock is system_clock_ms else clock,
+            self._log.end, counters=counters, born_hosts=self._born_hosts, flags=self.flags,
+            statistics=self.statistics, message_type=Message, prepared_type=PreparedMessage,
+            result_type=PutResult, done=_OK, longest_body=self._longest,
+            clock=None if clock is system_clock_ms else clock, timeout_s=self._timeout_s,
             acknowledge=None if self._is_immediate else self._acknowledged,
             group=self.flusher.group if self._syncs and not self._needs_replica else None,
-            timeout_s=self._timeout_s,
-        )
+        )  # fmt: skip
 
     def _close_plain(self) -> None:
         for puts in (self.plain, *self._special.values()):

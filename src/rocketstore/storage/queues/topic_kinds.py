@@ -99,11 +99,7 @@ class TopicKind(ABC):
         return False
 
     def numbering(
-        self,
-        counter: QueueCounter,
-        record: Record,
-        *,
-        checks: bool,
+        self, counter: QueueCounter, record: Record, *, checks: bool
     ) -> Callable[[], tuple[Record, Sequence[QueueCounter]]] | None:
         """Return a function that completes a record under the append lock; None for none.
 
@@ -116,11 +112,7 @@ class TopicKind(ABC):
         return None
 
     def client_record(
-        self,
-        batch: bytes,
-        block: bytes,
-        host: bytes,
-        **fields: Any,
+        self, batch: bytes, block: bytes, host: bytes, **fields: Any
     ) -> Record | None:
         """Return a client's batch as one record, its properties `block`; None as `joined`."""
         return None

@@ -194,15 +194,9 @@ def recover(  # noqa: PLR0913 - what is loaded; by name, what is known besides
         newest_ms = now_ms  # a damaged header, whose time would stay
     recovery.settle_kinds(start, end)
     report = RecoveryReport(
-        policy,
-        clean,
-        start,
-        end,
-        parts.queues.next_offsets(),
-        newest_ms,
-        recovery.findings,
+        policy, clean, start, end, parts.queues.next_offsets(), newest_ms, recovery.findings,
         recovery.copies.directory,
-    )
+    )  # fmt: skip
     parts.dispatcher.start_at(end, last_store_timestamp_ms=newest_ms)
     _log.info(
         "store.recovered", policy=policy.value, was_clean=clean, start=start, end=end,
