@@ -59,7 +59,6 @@ class LogParts:
             config=self.config,
             clock=self.clock,
         )
-        self.flusher.failure_listeners.append(self.writer.fail)
 
     def written(self) -> bytes:
         """Return the log's bytes as its files hold them, the last one up to its end."""

@@ -77,7 +77,7 @@ cdef class SyncGroup:
     cdef bint _is_rung, _is_asked, _is_open
     cdef long long _ring_at, _apart_next
     cdef public long long flushed_offset, waiting_goal, rounds_apart
-    cdef public object on_sync
+    cdef object on_sync
 
     @cython.locals(until=cython.longlong, permit=Permit, is_over=cython.bint)
     cpdef bint wait(self, long long offset, double timeout_s) except -1

@@ -180,7 +180,7 @@ class SyncGroup:
     `on_sync` is called with the seconds that each sync took, by the thread that syncs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_sync: Any = None) -> None:
         # Appending to a deque and taking from it need no lock of their own.
         self._waiting: deque[Permit] = deque()
         self._taken: deque[Permit] = deque()
@@ -190,7 +190,7 @@ class SyncGroup:
         self._ring_at = self._apart_next = 1
         self.flushed_offset = -1
         self.waiting_goal = self.rounds_apart = 0
-        self.on_sync: Any = None
+        self.on_sync = on_sync
 
     def __len__(self) -> int:
         """Return how many puts wait to be served."""

@@ -191,7 +191,7 @@ class LogEnd:
     comes to the position `look_at` calls `on_look`, which says where the next look is due.
     """
 
-    def __init__(self, store_host: bytes) -> None:
+    def __init__(self, store_host: bytes, on_look: Any = None) -> None:
         self.store_host = store_host
         self.file: Any = None
         self.view: Any = None
@@ -201,7 +201,7 @@ class LogEnd:
         self.is_busy = False
         self.needs_slow_path = False
         self.look_at = NEVER
-        self.on_look: Any = None
+        self.on_look = on_look
 
     def write_into(self, file: Any, mapping: Any, position: int, limit: int) -> None:
         """Write into `file`, of which `mapping` has the bytes, from `position` up to `limit`."""

@@ -65,7 +65,6 @@ class StoreServices:
             log, wake=parts.dispatcher.board.wake, flusher=self.flusher, flags=parts.flags,
             statistics=self.statistics, config=config, clock=clock,
         )  # fmt: skip
-        self.flusher.failure_listeners.append(self.writer.fail)
         on_death = parts.flags.note_death
         self.dispatch = DispatchService(
             parts.dispatcher, monotonic=monotonic_ms, log=parts.committer or log, on_death=on_death

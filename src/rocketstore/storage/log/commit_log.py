@@ -79,10 +79,9 @@ class CommitLog:
         self.clock_steps_back = 0
         self.lock = threading.Lock()
         self.counters: dict[tuple[str, int], QueueCounter] = {}
-        self.put_group, self.sync_times = SyncGroup(), SyncTimes()
-        self.put_group.on_sync = self.sync_times.note
-        self.end = LogEnd(self.store_host)
-        self.end.on_look = self._look
+        self.sync_times = SyncTimes()
+        self.put_group = SyncGroup(self.sync_times.note)
+        self.end = LogEnd(self.store_host, self._look)
         self.end.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
         self._committed_offset = files.max_offset

@@ -56,7 +56,7 @@ class CommitLogFlusher:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.failure_listeners: list[Callable[[FlushFailedError], None]] = []
+        self.failure_listeners: list[Callable[[], object]] = []
         self.failure: FlushFailedError | None = None
         self._flushing = threading.Lock()
         self.group = self._log.put_group
@@ -158,7 +158,7 @@ class CommitLogFlusher:
         self.failure = error
         _log.error("log.flush_failed", error=str(error))
         for listen in self.failure_listeners:
-            listen(error)
+            listen()
 
     def raise_failure(self) -> None:
         """Raise where a sync failed earlier."""

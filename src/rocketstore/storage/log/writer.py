@@ -125,6 +125,7 @@ class StoreWriter:
         self._is_immediate = not (self._syncs or self._needs_replica or self._wakes)
         self.plain = plain = self._plain_puts(log.counters)
         self._special = {kind.name: self._plain_puts(kind.counters) for kind in log.kinds.on_disk()}
+        self.flusher.failure_listeners.append(self._close_plain)
         if self.is_slave:
             self._close_plain()
         self.put_at_once: Callable[..., PutResult | None] = plain.put_message
@@ -144,6 +145,7 @@ class StoreWriter:
         )  # fmt: skip
 
     def _close_plain(self) -> None:
+        """Leave all puts to the checks, which refuse them: with the flusher's error, or another."""
         for puts in (self.plain, *self._special.values()):
             puts.close()
 
@@ -154,10 +156,6 @@ class StoreWriter:
     def stop(self, forked: StoreForkedError | None = None) -> None:
         """Refuse puts from now on: each gets SERVICE_NOT_AVAILABLE, or, in a child, that error."""
         self._is_closed, self._forked = True, forked
-        self._close_plain()
-
-    def fail(self, _error: FlushFailedError) -> None:
-        """Refuse puts from now on; each gets the error of the flusher."""
         self._close_plain()
 
     # --- puts -----------------------------------------------------------------------------------
