@@ -288,7 +288,7 @@ class PlainPuts:
         self, descriptor: int, room: bytes, records: list[Any], counters: list[Any], rows: Any,
         count: int, source: Bytes, texts: Bytes, now: int,
     ) -> int:  # fmt: skip
-        """Write the rows after the first `count`, as many as `room` takes; return their new count."""
+        """Write the rows after the first `count`, as many as `room` takes; return the new count."""
         end = self.end
         before, position = count, end.position
         end.begin_piece(view.bytes_inside(room))
