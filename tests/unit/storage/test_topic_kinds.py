@@ -133,7 +133,7 @@ def test_a_put_that_is_on_its_way_when_its_topic_becomes_one_in_memory_is_refuse
         monkeypatch.setattr(store._writer, "_queue_of", late)
         result = store.put(Message(topic="t", body=b"late"))
         assert (result.status, store.max_physical_offset) == (REFUSED, 0)
-        assert "t is a memory topic" in str(result.detail)
+        assert "t has just become a memory topic" in str(result.detail)
         store.put(Message(topic="t", body=b"in memory")).raise_for_status()
         store.put(Message(topic="other", body=b"on the disk")).raise_for_status()
         assert (bodies(store), bodies(store, "other")) == ([b"in memory"], [b"on the disk"])
