@@ -243,11 +243,8 @@ class LocalFiles:
                 # A file may be deleted between the listing and the request for its size.
                 with contextlib.suppress(FileNotFoundError):
                     stat = entry.stat()
-                    found.append(
-                        FileEntry(
-                            entry.name, entry.path, stat.st_size, entry.is_dir(), stat.st_mtime_ns
-                        )
-                    )
+                    facts = stat.st_size, entry.is_dir(), stat.st_mtime_ns
+                    found.append(FileEntry(entry.name, entry.path, *facts))
         return sorted(found)
 
     def open(self, path: str) -> LocalFile:

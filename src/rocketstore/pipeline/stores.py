@@ -355,14 +355,16 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
     listed = {f"{directory}/{entry.name}": entry for entry in files.list(directory)}
 
     def content_of(path: str) -> Content:
-        entry = listed.get(path)
-        if entry is None:
-            return None
-        if entry.is_directory:
-            return NO_FILE
-        return read_part(store.location, path, 0, entry.size) if entry.size else b""
+        return small_content(store.location, listed[path]) if path in listed else None
 
     return read_table(f"{directory}/{name}", content_of, lambda raw: decode_table(raw, table))
+
+
+def small_content(location: str, entry: FileEntry) -> Content:
+    """Return the content of a small file that was listed."""
+    if entry.is_directory:
+        return NO_FILE
+    return read_part(location, entry.path, 0, entry.size) if entry.size else b""
 
 
 def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:

@@ -108,7 +108,7 @@ def check_index_file(
             count += len(items)
             take(items)
     if not 0 <= header.index_count <= layout.item_count:
-        found = f"expected at most {layout.item_count}, found {header.index_count}"
+        found = f"expected 0 to {layout.item_count}, found {header.index_count}"
         troubles.append(IndexDefect("index-header", 36, f"item count: {found}"))
     wrong_links, first_wrong, negative, back, last = followed.tolist()
     if negative:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from support.small_store import (
     put_all,
     read_log,
 )
+from support.store_files import overwrite_file
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000
@@ -137,6 +139,16 @@ def test_queue_faults_are_told_apart(store: tuple[Path, list[int]]) -> None:
     ]
     assert only(report, "queue-wrong").offset == 200
     assert report.is_damaged
+
+
+@pytest.mark.parametrize("count", [-1, 400, 401])
+def test_a_count_of_items_that_no_index_file_has_is_named_where_it_stands(
+    count: int, store: tuple[Path, list[int]]
+) -> None:
+    (path,) = (store[0] / "index").iterdir()
+    overwrite_file(path, 36, struct.pack(">i", count))
+    found = [f.reason for f in verify(store[0]).findings if f.offset == 36]
+    assert found == ([] if count == 400 else [f"item count: expected 0 to 400, found {count}"])
 
 
 def test_lost_keys_are_a_warning_because_lookups_stay_right(

@@ -274,6 +274,12 @@ def broken_table(root, offsets):
     (root / "config" / "topics.json").write_text("{")
 
 
+def directories_for_small_files(root, offsets):
+    (root / "checkpoint").unlink()
+    for name in ("abort", "checkpoint", "config/topics.json", "config/consumerOffset.json"):
+        (root / name).mkdir(parents=True)
+
+
 def not_closed(root, offsets):
     crashed(root)
 
@@ -329,6 +335,7 @@ DAMAGES = {
     lose_index: "index-missing",
     broken_checkpoint: "checkpoint",
     broken_table: "table",
+    directories_for_small_files: "table",
     not_closed: "abort",
     not_dispatched: "queue-missing",
     lose_queue_besides_a_kill: "queue-missing",

@@ -168,6 +168,8 @@ def small_files(layout: StoreLayout) -> Callable[[str], Content]:
             return (layout.root / name).read_bytes()
         except FileNotFoundError:
             return None
+        except IsADirectoryError:
+            return NO_FILE
         except OSError as error:
             return str(error.strerror)
 

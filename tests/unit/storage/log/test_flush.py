@@ -19,8 +19,9 @@ from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.patience import PATIENCE_S, wait_until
 from support.said import capture_logs
 
-# Longer than any test waits: whoever is not woken is found out.
-SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=20_000)
+# Longer than a put can take: whoever is not woken is found out by that.
+UNWOKEN_S = 45
+SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=UNWOKEN_S * 1000)
 MESSAGE = Message(topic="orders", body=b"x" * 100)
 
 
@@ -103,10 +104,12 @@ def test_one_sync_serves_all_puts_that_came_during_the_one_before(sync_parts):
         others = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(16)]
         while len(sync_parts.flusher.group) < 16:
             pass
+        began = time.monotonic()
         disk.gate.set()
         assert {future.result(PATIENCE_S).status for future in [first, *others]} == {
             PutMessageStatus.PUT_OK
         }
+        assert time.monotonic() - began < UNWOKEN_S
     assert disk.count("fdatasync") - before == 2
 
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask, StorePlaces
     from rocketstore.rules.runs import Runs
+    from rocketstore.rules.table_files import Content
 
 MOST_COLLECTED: Final = 100_000
 """Findings of queues, and then queues, that are collected: the worst first. `out` holds all."""
@@ -186,7 +187,7 @@ class _Audit(NamedTuple):
     spark: SparkSession
     places: StorePlaces
     now_ms: int
-    small: dict[str, bytes]
+    small: dict[str, Content]
     changed: dict[str, int]
     of_kinds: list[Finding]
     common: AuditTask

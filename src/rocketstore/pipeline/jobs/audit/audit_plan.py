@@ -37,7 +37,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
 from rocketstore.pipeline import log_read
-from rocketstore.pipeline.files import files_at, is_remote, opened, read_part, side_by_side
+from rocketstore.pipeline.files import files_at, is_remote, opened, side_by_side
 from rocketstore.pipeline.planning import SplitTask, cut, grouped, split_bytes
 from rocketstore.pipeline.stores import (
     Segment,
@@ -47,6 +47,7 @@ from rocketstore.pipeline.stores import (
     configured_log,
     list_segments,
     offset_files,
+    small_content,
     store_with_log,
 )
 from rocketstore.rules.expectation import delay_array
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.files import FileEntry, Files, OpenFile
     from rocketstore.rules.queue_kinds import QueueKinds
+    from rocketstore.rules.table_files import Content
     from rocketstore.scan.scanner import ScanBatch
 
 _LAST: Final = 2**63 - 1
@@ -237,17 +239,18 @@ def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEnt
 
 def small_contents(
     places: StorePlaces, names: Collection[str] = (*SMALL_FILES, *NEWER_FILES)
-) -> tuple[dict[str, bytes], dict[str, int]]:
+) -> tuple[dict[str, Content], dict[str, int]]:
     """Return small files by their names below the store; and when files were changed last."""
-    found, changed = {}, {}
+    found: dict[str, Content] = {}
+    changed = {}
     directories = {places.root, *(f"{places.root}/{one}".rpartition("/")[0] for one in names)}
     for directory in sorted(directories):
         for entry in places.files.list(directory):
             name = places.below_root(entry.path)
             changed[entry.name] = entry.changed_ns
-            if name in names and not entry.is_directory:
+            if name in names:
                 with passing_over_deleted():
-                    found[name] = read_part(places.location, entry.path, 0, entry.size)
+                    found[name] = small_content(places.location, entry)
     return found, changed
 
 
