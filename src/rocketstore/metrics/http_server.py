@@ -100,7 +100,8 @@ class MetricsServer:
         except (OSError, EOFError, asyncio.LimitOverrunError):
             pass  # it went away, was too slow, or sends something else
         finally:
-            transport.abort()
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                transport.abort()
             if transport in peers:
                 peers.remove(transport)
 

@@ -1,7 +1,9 @@
 """The endpoint for Prometheus: off by default, real values over HTTP, a port that is freed."""
 
+import asyncio
 import contextlib
 import errno
+import gc
 import json
 import os
 import re
@@ -457,6 +459,19 @@ def test_they_are_served_again_after_an_error_of_their_loop(
         while not answer:
             with contextlib.suppress(OSError):
                 answer = ask(store, "/metrics")
+
+
+@pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
+def test_what_a_loop_that_ended_by_an_error_left_goes_in_silence() -> None:
+    server = http_server.MetricsServer(("127.0.0.1", 0), lambda *_: ())
+    loop, (here, there) = asyncio.SelectorEventLoop(), socket.socketpair()
+    with contextlib.closing(server), here, there:
+        talk = server._talk(*loop.run_until_complete(asyncio.open_connection(sock=here)))
+        loop.create_task(talk)
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        talk.close()  # as the garbage collector does it
+        gc.collect()
 
 
 def test_a_scrape_needs_no_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
