@@ -15,7 +15,7 @@ from rocketstore.cli.options import (
     TopicOption,
 )
 from rocketstore.cli.output import print_rows
-from rocketstore.cli.reading import not_found, queues_of, say_shown
+from rocketstore.cli.reading import listed, not_found, queues_of, say_shown
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
@@ -129,8 +129,7 @@ def lag(
             if group in (None, name) and topic in (None, key.topic)
         ]  # fmt: skip
     if group is not None and group not in groups:
-        known = ", ".join(groups[:8]) if groups else "none yet"
-        what = f"{store} has no offsets of a group {group}"
+        what, known = f"{store} has no offsets of a group {group}", listed(groups) or "none yet"
         raise not_found(what, f"it has those of: {known}", options.output)
     columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
     print_rows(iter(rows), options.output, columns=columns)

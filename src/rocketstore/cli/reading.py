@@ -34,7 +34,7 @@ def queues_of(
         topics = sorted({key.topic for key in queues})
         raise not_found(
             f"{where} has no topic {topic}",
-            f"it has {_listed(topics)}" if topics else "it has no message yet",
+            f"it has {listed(topics)}" if topics else "it has no message yet",
             output,
         )
     if queue_id is None:
@@ -43,7 +43,7 @@ def queues_of(
         numbers = [str(key.queue_id) for key in of_topic]
         raise not_found(
             f"topic {topic} of {where} has no queue {queue_id}",
-            f"it has {_listed(numbers)}",
+            f"it has {listed(numbers)}",
             output,
         )
     return [QueueKey(topic, queue_id)]
@@ -62,6 +62,7 @@ def say_shown(shown: int, total: int | str) -> None:
         complain(f"{shown} of {total} shown; --max shows more")
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

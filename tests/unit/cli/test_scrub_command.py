@@ -80,4 +80,9 @@ def test_a_directory_that_is_no_store_is_said_so(
 ) -> None:
     assert run(["store", "scrub", str(tmp_path)]) == 4
     assert "is not a store" in capsys.readouterr().err
+    (tmp_path / "commitlog").mkdir()
+    assert run(["store", "scrub", str(tmp_path)]) == 0  # made, and without a message yet
+    (tmp_path / "consumequeue" / "orders" / "0").mkdir(parents=True)
+    (tmp_path / "consumequeue" / "orders" / "0" / "00000000000000000000").touch()
+    assert run(["store", "scrub", str(tmp_path)]) == 4  # its log is away
     assert run(["store", "scrub", str(tmp_path / "nothing")]) == 3

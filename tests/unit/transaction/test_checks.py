@@ -83,6 +83,7 @@ def half_message(age_ms: int, **properties: str) -> StoredMessage:
         (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, CheckStep.ASK),
         (0, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "0"}, CheckStep.ASK),
         (6_000, {"TRANSACTION_CHECK_TIMES": "many"}, CheckStep.ASK),
+        (6_000, {"TRANSACTION_CHECK_TIMES": " 15"}, CheckStep.ASK),  # no number for 4.9 either
     ],
 )
 def test_a_step_follows_from_age_and_properties(
