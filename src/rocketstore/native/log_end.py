@@ -251,9 +251,10 @@ class LogEnd:
         store_host = view.bytes_inside(self.store_host)
         topic = view.bytes_inside(counter.topic)
         size = bare_size(born_host.size, store_host.size, topic.size) + body.size
-        self.needs_slow_path = size > self.limit - at
-        if self.needs_slow_path:
+        if size > self.limit - at:
+            self.needs_slow_path = True
             return -1
+        self.needs_slow_path = False
         data = self.data
         view.store_i32(data, at + 4, _MAGIC)
         view.store_i32(data, at + 8, view.crc_of(body, 0, body.size))
