@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rocketstore.pipeline.planning import SplitTask, cut
 from rocketstore.scan.scanner import scan_window
-from support.golden import golden_case
+from support.golden import golden_segments
 from support.scan_strategies import damaged_logs, record_fields
 from support.synthetic_log import SyntheticLog
 
@@ -140,14 +140,6 @@ def test_splits_put_together_are_the_whole(log, data):
     assert run_starts(batches) == run_starts(whole)
     tails = [batch.unwritten_at for batch in batches if batch.unwritten_at is not None]
     assert min(tails, default=None) == whole[-1].unwritten_at
-
-
-def golden_segments():
-    return [
-        path
-        for case in ("basic", "batch", "ipv6", "transactions", "delay", "crash")
-        for path in sorted(golden_case(case).glob("**/commitlog/*"))
-    ]
 
 
 @pytest.mark.parametrize("max_split_bytes", [777, 20_000, 65_536])

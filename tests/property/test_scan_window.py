@@ -1,14 +1,13 @@
 """A scan through a small window is the scan of the whole file."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.scan.scanner import scan_window
-from support.golden import golden_case
+from support.golden import golden_segments
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
 
@@ -199,14 +198,6 @@ def test_a_file_that_was_cut_short_meanwhile_ends_in_an_unwritten_tail():
     assert len(rows) == 10
     assert extents == []
     assert tails == [end] == [log.records[10][0]]
-
-
-def golden_segments():
-    return [
-        path
-        for case in ("basic", "batch", "ipv6", "transactions", "delay", "crash")
-        for path in sorted(Path(golden_case(case)).glob("**/commitlog/*"))
-    ]
 
 
 @pytest.mark.parametrize("max_split_bytes", [20_000, 65_536])

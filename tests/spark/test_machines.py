@@ -31,6 +31,7 @@ from support.small_store import copy_store
 from support.spark_machines import SparkMachines
 from support.spark_session import require_java
 from support.spark_works import NOW_MS, NUMBERS, PLACES, QUEUES
+from support.store_files import overwrite_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -167,10 +168,7 @@ CASES = ALL if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else DAILY
 @pytest.fixture(scope="module")
 def hurt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = copy_store(golden(), tmp_path_factory.mktemp("hurt") / "hurt")
-    log = sorted((store / "commitlog").iterdir())[3]
-    content = bytearray(log.read_bytes())
-    content[20_000:20_100] = b"\xee" * 100
-    log.write_bytes(content)
+    overwrite_file(sorted((store / "commitlog").iterdir())[3], 20_000, b"\xee" * 100)
     return store
 
 

@@ -17,6 +17,7 @@ from rocketstore.pipeline.jobs.report.report_tables import TABLES
 from support.busy_log import START_MS, busy_puts, write_log
 from support.golden_stores import golden_store
 from support.report_run import make_report, read_page, tables_of
+from support.store_files import overwrite_file
 
 pytestmark = [pytest.mark.spark]
 
@@ -25,10 +26,7 @@ pytestmark = [pytest.mark.spark]
 def store(tmp_path_factory):
     directory = tmp_path_factory.mktemp("report") / "store"
     write_log(directory, busy_puts(3_000))
-    log = sorted((directory / "commitlog").iterdir())[2]
-    content = bytearray(log.read_bytes())
-    content[5_000:5_100] = b"\xee" * 100
-    log.write_bytes(content)
+    overwrite_file(sorted((directory / "commitlog").iterdir())[2], 5_000, b"\xee" * 100)
     return directory
 
 

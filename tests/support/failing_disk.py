@@ -28,6 +28,11 @@ class FailingDisk(Disk):
         self.is_full = False
         self.is_sparse = False
 
+    @property
+    def synced(self) -> list[str]:
+        """Names of the files that were synced, in order."""
+        return [name for what, name in self.calls if what == "fdatasync"]
+
     def count(self, what: str) -> int:
         return sum(call[0] == what for call in self.calls)
 
@@ -63,17 +68,3 @@ class FailingDisk(Disk):
     def replace(self, source: Path, target: Path) -> None:
         self.calls.append(("replace", target.name))
         super().replace(source, target)
-
-
-class RecordingDisk(Disk):
-    """Remembers which files were synced; fails when told to."""
-
-    def __init__(self) -> None:
-        self.synced: list[str] = []
-        self.fails = False
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        if self.fails:
-            raise OSError(errno.EIO, "broken")
-        self.synced.append(path.name)
-        super().fdatasync(descriptor, path)

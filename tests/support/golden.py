@@ -77,6 +77,15 @@ def golden_case(name: str) -> Path:
     return _unpacked(name) / name
 
 
+def golden_segments() -> list[Path]:
+    """Return the log files of cases that differ in their records."""
+    return [
+        path
+        for case in ("basic", "batch", "ipv6", "transactions", "delay", "crash")
+        for path in sorted(golden_case(case).glob("**/commitlog/*"))
+    ]
+
+
 def manifest(directory: Path) -> dict[str, Any]:
     """Return the manifest that lies in a case's directory."""
     loaded: dict[str, Any] = json.loads((directory / "manifest.json").read_text())

@@ -4,9 +4,6 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-TYPE_NAMES = {"q": "long", "i": "int", "h": "short", "b": "byte"}
-"""What a page calls the codes of `struct`."""
-
 
 def tables(page: str) -> list[list[dict[str, str]]]:
     """Return the tables of ``docs/<page>`` in order; a row is a dict by column."""
@@ -29,18 +26,3 @@ def table_with(page: str, *columns: str, number: int = 0) -> list[dict[str, str]
     """Return the table number `number` among those that have all of `columns`."""
     having = [table for table in tables(page) if table and set(columns) <= set(table[0])]
     return having[number]
-
-
-def field_rows(fields, table) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return what a module's field table says, and what the page says, in the same form."""
-    offset = 0
-    module = []
-    for field in fields:
-        width, kind = field.width, TYPE_NAMES[field.code]
-        module.append((str(offset), field.name, width, kind, field.unit, field.meaning))
-        offset += int(width)
-    page = [
-        tuple(row[key] for key in ("offset", "field", "width", "type", "unit", "meaning"))
-        for row in table
-    ]
-    return module, page

@@ -4,6 +4,15 @@ They look at what is written, and at which calls are made; what a sync is good f
 tests/crash with a simulated disk. Files themselves (unit/storage/files) are tested on the disk.
 """
 
+import pytest
+
+from support.clock import Clock
 from support.memory import root, tmp_path
 
-__all__ = ["root", "tmp_path"]
+__all__ = ["clock", "root", "tmp_path"]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return the clock of a test: it stands still until the test moves it."""
+    return Clock()

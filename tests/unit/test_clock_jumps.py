@@ -17,11 +17,6 @@ AGE_MS = 72 * HOUR_MS
 
 
 @pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
 def store(tmp_path, clock):
     with open_small(tmp_path, clock, retention=True, delete_when=ALL_DAY) as opened:
         yield opened

@@ -6,18 +6,12 @@ import pytest
 
 from rocketstore import Message, verify_store
 from rocketstore.audit.repair import rebuild_store
-from support.clock import Clock
 from support.clock_jumps import HOUR_MS, ahead, either_way
 from support.configured_store import open_small, small_config
 
 TOPIC = "orders"
 WAITING = "SCHEDULE_TOPIC_XXXX"
 LEVEL_MS = {"1": 1_000, "3": 10_000, "18": 7_200_000}
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 def put(store, body, level):

@@ -12,7 +12,7 @@ from rocketstore.format.host import encode_host
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.native.log_end import Record
 from rocketstore.storage.running_flags import RunningFlag
-from support.clock import START_MS, Clock
+from support.clock import START_MS
 from support.configured_store import open_small, small_config
 from support.failing_disk import FailingDisk
 from support.inside import parts_of
@@ -22,11 +22,6 @@ from support.said import capture_logs
 
 TOPIC = "orders"
 WAITING = "SCHEDULE_TOPIC_XXXX"
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture

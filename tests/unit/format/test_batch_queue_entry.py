@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
-    FIELDS,
     BatchEntry,
     decode_batch_entry,
     encode_batch_entry,
 )
 from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE, written_count
-from support.page_tables import field_rows, table_with
 from support.vectors import vector
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -27,12 +25,6 @@ OF_JAVA = {
     "00000000000cecdb0000012c000000000027a80700000174876e807b"
     "00000000000000050003ffffffff00000000": (BatchEntry(847067, 300, 2598919, 1600000000123, 5, 3)),
 }
-
-
-def test_page_has_the_field_table_of_the_module():
-    table = table_with("format/batch-consume-queue.md", "field", "width")
-    module, page = field_rows(FIELDS, table)
-    assert page == module
 
 
 @pytest.mark.parametrize(("hexadecimal", "entry"), OF_JAVA.items())

@@ -8,23 +8,17 @@ from rocketstore.errors import FieldRangeError, TruncatedRecordError
 from rocketstore.format.checkpoint import (
     CHECKPOINT_MARGIN_MS,
     CHECKPOINT_SIZE_BYTES,
-    FIELDS,
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
     encode_times,
 )
 from support.golden_stores import STORES, golden_store
-from support.page_tables import DOCS, field_rows, table_with
+from support.page_tables import DOCS
 from support.vectors import vector
 
 TIMES = st.integers(-(2**63), 2**63 - 1)
 checkpoints = st.builds(Checkpoint, TIMES, TIMES, TIMES)
-
-
-def test_page_has_the_field_table_of_the_module():
-    module, page = field_rows(FIELDS, table_with("format/checkpoint.md", "field", "width"))
-    assert page == module
 
 
 @given(checkpoints, st.binary(max_size=40))

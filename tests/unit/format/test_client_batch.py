@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
 from rocketstore.format.client_batch import (
     BATCH_MESSAGE_FIXED_SIZE,
-    FIELDS,
     BatchMessage,
     decode_client_batch,
     encode_client_batch,
 )
-from support.format_page import module_rows, page_rows
 from support.vectors import vector
 
 messages = st.lists(
@@ -114,7 +112,3 @@ def test_properties_over_32767_bytes_are_refused():
     assert len(encode_client_batch([(0, b"", bytes(32767))])) == 22 + 32767
     with pytest.raises(FieldRangeError, match="at most 32767 bytes"):
         encode_client_batch([(0, b"", bytes(32768))])
-
-
-def test_page_has_the_field_table_of_the_module():
-    assert page_rows("client-batch") == module_rows(FIELDS)

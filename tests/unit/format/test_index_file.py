@@ -11,9 +11,7 @@ from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordErro
 from rocketstore.format.index_file import (
     DEFAULT_ITEM_COUNT,
     DEFAULT_SLOT_COUNT,
-    HEADER_FIELDS,
     INDEX_HEADER_SIZE,
-    ITEM_FIELDS,
     ITEM_SIZE_BYTES,
     IndexHeader,
     IndexLayout,
@@ -33,7 +31,7 @@ from support.oracle.codecs import (
     decode_item,
     encode_item,
 )
-from support.page_tables import DOCS, field_rows, table_with
+from support.page_tables import DOCS
 from support.vectors import vector
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -42,13 +40,6 @@ headers = st.builds(IndexHeader, INT64, INT64, INT64, INT64, INT32, INT32)
 items = st.builds(IndexItem, INT32, INT64, INT32, INT32)
 LAYOUT = IndexLayout(slot_count=3, item_count=12)
 GOLDEN_LAYOUT = IndexLayout(slot_count=500, item_count=2000)
-
-
-@pytest.mark.parametrize(("fields", "number"), [(HEADER_FIELDS, 0), (ITEM_FIELDS, 1)])
-def test_page_has_the_field_tables_of_the_module(fields, number):
-    table = table_with("format/index-file.md", "field", "width", number=number)
-    module, page = field_rows(fields, table)
-    assert page == module
 
 
 def test_default_file_has_the_size_that_java_s_has():

@@ -9,7 +9,6 @@ from rocketstore.errors import FormatError, TruncatedRecordError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import (
     ENTRY_SIZE_BYTES,
-    FIELDS,
     FILLER,
     FILLER_BYTES,
     MAX_EXT_ADDRESS,
@@ -19,17 +18,12 @@ from rocketstore.format.queue_entry import (
 )
 from support.golden_stores import STORES, golden_store
 from support.oracle.codecs import encode_entries, encode_entry, iterate_entries
-from support.page_tables import DOCS, field_rows, table_with
+from support.page_tables import DOCS
 from support.vectors import vector
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 entries = st.builds(QueueEntry, INT64, INT32, INT64)
-
-
-def test_page_has_the_field_table_of_the_module():
-    module, page = field_rows(FIELDS, table_with("format/consume-queue.md", "field", "width"))
-    assert page == module
 
 
 @pytest.mark.parametrize(

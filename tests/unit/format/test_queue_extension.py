@@ -10,7 +10,6 @@ from rocketstore.errors import FieldRangeError
 from rocketstore.format.queue_entry import ENTRY_STRUCT, MAX_EXT_ADDRESS
 from rocketstore.format.queue_extension import (
     END_MARK,
-    FIELDS,
     LEAST_UNIT_BYTES,
     MAX_POSITION,
     MOST_UNIT_BYTES,
@@ -20,7 +19,6 @@ from rocketstore.format.queue_extension import (
     encode_unit,
     position_of,
 )
-from support.format_page import module_rows, page_rows
 from support.golden_stores import golden_store
 from support.page_tables import DOCS
 from support.vectors import vector
@@ -29,10 +27,6 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 units = st.builds(ExtensionUnit, INT64, INT64, st.binary(max_size=200))
 
 FIRST = vector("queue-extension/first-units")
-
-
-def test_page_has_the_field_table_of_the_module():
-    assert page_rows("queue-extension") == module_rows(FIELDS)
 
 
 def test_worked_example_of_the_page_is_that_of_cqext():

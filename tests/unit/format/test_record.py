@@ -21,7 +21,6 @@ from rocketstore.format.record import (
     host_flags,
     record_size,
 )
-from support.format_page import module_rows, page_rows
 from support.oracle.record import (
     MESSAGE_MAGIC_V2,
     BadMagicError,
@@ -432,10 +431,6 @@ def test_broken_port_does_not_hide_a_message():
 
 
 # --- the page -----------------------------------------------------------------------------------
-
-
-def test_page_has_the_field_table_of_the_module():
-    assert page_rows("record") == module_rows(FIELDS)
 
 
 def test_fixed_fields_of_the_table_add_up():

@@ -8,7 +8,6 @@ from rocketstore import EndStatus, HalfMessage, Message, PutMessageStatus, Refus
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.transaction.records import HALF
-from support.clock import Clock
 from support.configured_store import open_small
 from support.dispatch_counts import counts_of
 from support.failing_disk import FailingDisk
@@ -17,11 +16,6 @@ from support.inside import parts_of
 TOPIC = "orders"
 ON = {"enable_multi_dispatch": True, "enable_lmq": True}
 NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture

@@ -357,9 +357,7 @@ def test_a_damaged_store_is_judged_as_by_verify(store, damage):
 
 def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkeypatch):
     root, _ = store
-    places = audit_plan.find_places(str(root), StoreConfig())
-    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 9_000, 0)
-    listed = []
+    tasks, listed = tasks_of(root, 9_000), []
     monkeypatch.setattr(pipeline_files.LocalFiles, "list", lambda _, path: listed.append(path))
     rows = [
         row for task in tasks for batch in audit_work.read_task(task) for row in batch.to_pylist()
@@ -373,13 +371,18 @@ def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkey
     assert all(len(part.backed) == 1 and not len(part.missing) for part in parts)
 
 
+def tasks_of(root, split_bytes):
+    places = audit_plan.find_places(str(root), StoreConfig())
+    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), split_bytes, 0)
+    return tasks
+
+
 def rows_of_parts(root, block_records, monkeypatch):
     """Return what tasks say of queues of a log that is compared so many records at a time."""
     scanned = functools.partial(log_read.scanned, batch_records=block_records)
     monkeypatch.setattr(audit_plan.log_read, "scanned", scanned)
     monkeypatch.setattr(audit_work, "BLOCK_RECORDS", block_records)
-    places = audit_plan.find_places(str(root), StoreConfig())
-    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 256 * MiB, 0)
+    tasks = tasks_of(root, 256 * MiB)
     rows = audit_work.rows_of(batch for task in tasks for batch in audit_work.read_task(task))
     return [row for row in rows if row.kind == "parts"]
 
@@ -444,11 +447,9 @@ def test_a_task_of_many_queues_sends_parts_before_its_end(store, monkeypatch):
 
 def test_a_log_of_many_queues_is_cut_into_fewer_tasks(store, monkeypatch):
     root, _ = store
-    places = audit_plan.find_places(str(root), StoreConfig())
 
     def task_count():
-        _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 2_500, 0)
-        return sum(bool(task.cuts) for task in tasks)
+        return sum(bool(task.cuts) for task in tasks_of(root, 2_500))
 
     many = task_count()
     monkeypatch.setattr(audit_plan, "_LEAST_TASKS", 1)
@@ -494,8 +495,7 @@ def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(sto
     """As speculation has it: rows are all that a task makes, and Spark takes those of one."""
     root, offsets = store
     flip_body(root, offsets)
-    places = audit_plan.find_places(str(root), StoreConfig())
-    _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 9_000, 0)
+    tasks = tasks_of(root, 9_000)
     before = {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))}
     for task in tasks:
         both = zip(audit_work.read_task(task), audit_work.read_task(task), strict=True)

@@ -17,7 +17,7 @@ from rocketstore.units import QueueKey
 from support.golden_stores import QUEUES, golden_store
 from support.memory import memory_directory
 from support.pipeline_tables import plan_table, planned_bytes, read_table
-from support.store_files import StoreFiles
+from support.store_files import StoreFiles, overwrite_file
 from support.stream_run import places_of
 
 HAS_NO_PLACE = (4, 12)
@@ -199,9 +199,7 @@ def zeros_at_the_begin(store):
 
 def zeros_in_the_middle(store):
     (path,) = queue_of(store).iterdir()
-    data = bytearray(path.read_bytes())
-    data[5 * ENTRY_SIZE_BYTES : 12 * ENTRY_SIZE_BYTES] = bytes(7 * ENTRY_SIZE_BYTES)
-    path.write_bytes(data)
+    overwrite_file(path, 5 * ENTRY_SIZE_BYTES, bytes(7 * ENTRY_SIZE_BYTES))
 
 
 def last_entry_of_another_queue(store):

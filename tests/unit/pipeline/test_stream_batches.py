@@ -22,16 +22,9 @@ from support.small_store import (
     build_store,
     messages,
     open_store,
-    overwrite,
     put_all,
-    read_log,
 )
 from support.stream_run import MODES, StreamRun, flat, places_of, sorted_places
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture
@@ -189,16 +182,6 @@ def test_a_stream_through_many_files_loses_nothing_at_their_ends(root, store, cl
     for limit in (1, 13, 1000):
         run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode)
         assert sorted_places(run.drain()) == put
-
-
-def test_a_damaged_record_is_no_end_of_a_batch(root, store, clock, mode):
-    put = put_all(store, messages(30), clock)
-    byte = read_log(root, put[9] + 90, 1)
-    overwrite(root, put[9] + 90, bytes([byte[0] ^ 1]))
-    run = StreamRun(
-        root, startingOffsets="earliest", maxOffsetsPerTrigger=10, damage="skip", **mode
-    )
-    assert sorted_places(run.drain()) == [*put[:9], *put[10:]]
 
 
 # --- waiting for more ---------------------------------------------------------------------------

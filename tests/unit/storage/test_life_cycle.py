@@ -177,7 +177,7 @@ def test_flush_and_close_put_log_queues_and_index_on_the_disk(tmp_path, end):
         put(store)
         store.wait_dispatched()
         end(store)
-        synced = [name for what, name in disk.calls if what == "fdatasync"]
+        synced = disk.synced
     # The log's file and the queue's have the same name; the index is flushed long before full.
     assert sorted(set(synced)) == [f"{0:020d}", index_file, "checkpoint", "known-ends.tmp"]
     assert synced.count(f"{0:020d}") == 2

@@ -41,11 +41,6 @@ TOPIC = "TopicTest"
 
 
 @pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
 def disk():
     return FailingDisk()
 

@@ -6,7 +6,6 @@ from rocketstore.native.log_end import QueueCounter
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.statistics import BUCKET_NAMES, StoreStatistics
 from rocketstore.units import QueueKey
-from support.clock import Clock
 from support.said import capture_logs
 
 QUEUE = QueueKey("orders", 0)
@@ -25,11 +24,6 @@ class Totals:
 @pytest.fixture
 def totals() -> Totals:
     return Totals()
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

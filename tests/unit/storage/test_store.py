@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rocketstore.config import FlushDiskType, StoreConfig
@@ -32,23 +33,8 @@ SMALL = StoreConfig(
     max_hash_slot_num=50,
     max_index_num=200,
 )
-SYNC = StoreConfig(
-    mapped_file_size_commit_log=16_384,
-    mapped_file_size_consume_queue=2000,
-    max_hash_slot_num=50,
-    max_index_num=200,
-    flush_disk_type=FlushDiskType.SYNC_FLUSH,
-)
+SYNC = msgspec.structs.replace(SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 MESSAGE = Message(topic="orders", body=b"x" * 100, keys="k", tags="t")
-
-
-class RecordingDisk(FailingDisk):
-    """Knows which files were synced since it was asked last."""
-
-    def synced_names(self) -> list[str]:
-        names = [name for what, name in self.calls if what == "fdatasync"]
-        self.calls.clear()
-        return names
 
 
 def test_what_was_put_is_there_after_the_next_open(tmp_path):
@@ -81,9 +67,9 @@ def test_what_a_dead_writer_left_in_the_page_cache_is_synced_before_it_is_read(t
     for _ in range(200):
         store.put(MESSAGE)
     parts_of(store).lock.release()
-    disk = RecordingDisk()
+    disk = FailingDisk()
     with MessageStore.open(tmp_path, SYNC, disk=disk, threads=False) as again:
-        synced = disk.synced_names()
+        synced = disk.synced
         files = [file.path.name for file in parts_of(again).log.files.files]
         assert set(files) <= set(synced)
         assert len(files) > 1
@@ -95,16 +81,17 @@ def test_without_sync_flush_the_first_flush_covers_what_a_dead_writer_left(tmp_p
     for _ in range(200):
         store.put(MESSAGE)
     parts_of(store).lock.release()
-    disk = RecordingDisk()
+    disk = FailingDisk()
     with MessageStore.open(tmp_path, SMALL, disk=disk, threads=False) as again:
         parts = parts_of(again)
         files = {file.path.name for file in parts.log.files.files}
         assert len(files) > 1
-        assert not files & set(disk.synced_names())
+        assert not files & set(disk.synced)
+        disk.calls.clear()
         assert again.flushed_physical_offset == again.recovery.start
         assert parts.checkpoint.times.physic_ms == 0
         again.flush()
-        assert files <= set(disk.synced_names())
+        assert files <= set(disk.synced)
         assert again.flushed_physical_offset == again.max_physical_offset
         assert parts.checkpoint.times.physic_ms > 0
 

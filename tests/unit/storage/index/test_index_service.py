@@ -19,7 +19,7 @@ from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.index.pread_index import PreadIndex
 from support.clock import Clock
 from support.dispatch_parts import INDEX_LAYOUT, DispatchParts
-from support.failing_disk import RecordingDisk
+from support.failing_disk import FailingDisk
 from support.golden_stores import golden_store
 from support.index_answers import candidates
 from support.index_answers import find as find_in
@@ -401,10 +401,10 @@ def test_a_first_item_that_is_left_alone_is_as_old_as_its_file(tmp_path):
 
 def test_a_flush_syncs_the_newest_file_long_before_it_is_full(tmp_path):
     """K-I2: Java syncs a file only when it is full, and never the newest."""
-    disk = RecordingDisk()
+    disk = FailingDisk()
     index, _ = open_index(tmp_path, disk=disk)
     put(index, "k", 1, 1000)
-    disk.synced.clear()
+    disk.calls.clear()
     assert index.flush()
     assert disk.synced == [index.files[0].name]
     assert index.flush()
@@ -415,13 +415,13 @@ def test_a_flush_syncs_the_newest_file_long_before_it_is_full(tmp_path):
 
 
 def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path):
-    disk = RecordingDisk()
+    disk = FailingDisk()
     index, _ = open_index(tmp_path, disk=disk)
     put(index, "k", 1, 1000)
-    disk.fails = True
+    disk.fails_sync = {"*"}
     with pytest.raises(FlushFailedError):
         index.flush()
-    disk.fails = False
+    disk.fails_sync = set()
     assert not index.flush()
     assert INDEX_LAYOUT == LAYOUT
 

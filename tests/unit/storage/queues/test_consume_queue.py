@@ -20,7 +20,7 @@ from rocketstore.storage.queues.pread_queue import PreadQueue
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
-from support.failing_disk import FailingDisk, RecordingDisk
+from support.failing_disk import FailingDisk
 from support.golden_stores import golden_store
 from support.mapped_bytes import is_read_at_random
 from support.oracle.codecs import encode_entry
@@ -47,7 +47,7 @@ def log_min():
 
 @pytest.fixture
 def disk():
-    return RecordingDisk()
+    return FailingDisk()
 
 
 def open_table(tmp_path, log_min, disk=None, **options):
@@ -403,7 +403,7 @@ def test_a_flush_syncs_what_changed_and_nothing_twice(tmp_path, log_min, disk):
     table = open_table(tmp_path, log_min, disk)
     queue = table.get_or_create(KEY)
     put(queue, range(7))
-    disk.synced.clear()
+    disk.calls.clear()
     assert table.flush()
     assert disk.synced == [f"{0:020d}", f"{100:020d}"]
     assert table.flush()
@@ -432,7 +432,7 @@ def test_few_new_pages_wait_for_a_thorough_flush(tmp_path, log_min, disk):
     )
     queue = table.get_or_create(KEY)
     put(queue, range(205))
-    disk.synced.clear()
+    disk.calls.clear()
     assert not table.flush(least_pages=2)
     assert disk.synced == []
     put(queue, range(205, 410))
@@ -445,7 +445,7 @@ def test_an_entry_rewritten_before_the_end_is_flushed_too(tmp_path, log_min, dis
     queue = table.get_or_create(KEY)
     put(queue, range(12))
     table.flush()
-    disk.synced.clear()
+    disk.calls.clear()
     queue.put(1, entry(50), overwrite=True)
     assert table.flush()
     assert f"{0:020d}" in disk.synced
@@ -454,10 +454,10 @@ def test_an_entry_rewritten_before_the_end_is_flushed_too(tmp_path, log_min, dis
 def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path, log_min, disk):
     table = open_table(tmp_path, log_min, disk)
     put(table.get_or_create(KEY), range(3))
-    disk.fails = True
+    disk.fails_sync = {"*"}
     with pytest.raises(FlushFailedError):
         table.flush()
-    disk.fails = False
+    disk.fails_sync = set()
     assert not table.flush()
     assert table.is_flush_broken
 

@@ -38,11 +38,6 @@ from support.said import capture_logs
 TOPIC = "orders"
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def put(store: MessageStore, body: bytes = BODY) -> PutResult:
     result = store.put(Message(topic=TOPIC, body=body, keys="k"))
     assert result.status is PutMessageStatus.PUT_OK, result
