@@ -25,14 +25,16 @@ def no_runs() -> Runs:
 
 def runs_of(numbers: Int64Array) -> Runs:
     """Return numbers, in any order and repeated or not, as runs."""
-    return in_order(np.unique(numbers) if (np.diff(numbers) <= 0).any() else numbers)
+    return in_order(np.unique(numbers) if (numbers[1:] <= numbers[:-1]).any() else numbers)
 
 
 def in_order(numbers: Int64Array) -> Runs:
     """Return numbers as runs in their own order, which may repeat and go back."""
     if not numbers.size:
         return no_runs()
-    breaks = np.flatnonzero(np.diff(numbers) != 1)
+    breaks = np.flatnonzero(numbers[1:] != numbers[:-1] + 1)
+    if not breaks.size:
+        return np.array([(numbers[0], numbers[-1] + 1)], np.int64)
     firsts = numbers[np.concatenate(([0], breaks + 1))]
     lasts = numbers[np.concatenate((breaks, [numbers.size - 1]))]
     return np.stack((firsts, lasts + 1), axis=1)

@@ -179,7 +179,7 @@ def _followed(stated: Runs, more: Runs) -> Runs:
 
 def entries_at(offsets: Int64Array, read: ReadEntries) -> EntryArray:
     """Return the entries at some queue offsets, neighbours read at once."""
-    if not offsets.size or (np.diff(offsets) == 1).all():
+    if not offsets.size or (offsets[1:] == offsets[:-1] + 1).all():
         return read(int(offsets[0]) if offsets.size else 0, offsets.size)
     order = np.argsort(offsets, kind="stable")
     ordered = offsets[order]

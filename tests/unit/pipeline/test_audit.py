@@ -21,9 +21,10 @@ from rocketstore.pipeline import files as pipeline_files
 from rocketstore.pipeline import log_read, queues
 from rocketstore.pipeline.files import ArrowFiles
 from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work, log_verdict
+from rocketstore.rules.log_rules import Stretch
 from rocketstore.storage.files import lock
 from rocketstore.units import MiB
-from rocketstore.verification import index_rules
+from rocketstore.verification import index_rules, queue_rules
 from support.arrow_frames import Frame
 from support.audit_runs import audited, keys, kinds
 from support.clock import Clock
@@ -398,6 +399,38 @@ def test_a_task_sends_a_row_for_a_queue_however_often_it_compares(store, monkeyp
     assert len(parts) == 2 * (files + 1)
     assert {part.start for part in parts} >= {offsets[0], offsets[21]}
     assert all(len(part.stated) == 1 for part in parts)
+
+
+def test_entries_of_several_batches_that_agree_are_looked_at_no_further(store, monkeypatch):
+    root, _ = store
+    monkeypatch.setattr(queue_rules, "is_due_time", None)  # that of the further look
+    assert (
+        sum(part.record_count for row in rows_of_parts(root, 7, monkeypatch) for part in row.parts)
+        == 240
+    )
+
+
+class Chains(list):
+    """Chains of a stretch that count how often they are gone through."""
+
+    looks = 0
+
+    def __iter__(self):
+        Chains.looks += 1
+        return super().__iter__()
+
+
+def test_a_task_of_many_files_goes_through_each_a_few_times(tmp_path, monkeypatch):
+    make_sparse_log(tmp_path, 100, file_size=MiB, records_per_file=1)
+    places = audit_plan.find_places(str(tmp_path), StoreConfig())
+    _, (task,), _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 256 * MiB, 0)
+    monkeypatch.setattr(
+        audit_work, "Stretch", lambda *where, is_gone: Stretch(*where, Chains(), is_gone=is_gone)
+    )
+    monkeypatch.setattr(Chains, "looks", 0)
+    rows = sum(len(batch) for batch in audit_work.read_task(task))
+    assert (len(task.cuts), rows) == (100, 4)  # of three queues, and of the log
+    assert len(task.cuts) <= Chains.looks < 5 * len(task.cuts)
 
 
 def test_messages_of_many_queues_open_no_file_each(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ import numpy as np
 from rocketstore.format.batch_queue_entry import BatchEntry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, file_name, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
@@ -152,7 +152,7 @@ def _files_of(task: AuditTask, key: QueueKey, offsets: Int64Array) -> StoredFile
         size = task.sizes.consume_queue_file_bytes
         root = files_at(task.location)[1].rstrip("/")
         numbers = offsets * ENTRY_SIZE_BYTES // size
-        changed = numbers[np.flatnonzero(np.diff(numbers, prepend=-1))].tolist()
+        changed = [*numbers[:-1][numbers[1:] != numbers[:-1]].tolist(), int(numbers[-1])]
         # An entry may lie in two files.
         bases = sorted({base for one in changed for base in (one * size, one * size + size)})
         place = f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key}"
@@ -212,19 +212,16 @@ class _LogReader:
             for found in self._items.until(end):
                 yield found.stray(np.arange(found.offsets.size))
         if self._entries:
-            yield from self._compared_entries(self._starts())
+            yield from self._compared_entries()
         yield from self._part_rows()
-
-    def _starts(self) -> Int64Array:
-        """Return where the chains of the task begin."""
-        chains = itertools.chain.from_iterable(one.chains for one in self._stretches)
-        return np.array([chain.start for chain in chains], dtype=np.int64)
 
     def _compared(self, stop: int) -> Iterator[FactRow]:
         """Compare the records read so far, up to a physical offset; no fact is of two chains."""
-        starts, queue_count = self._starts(), len(self._numbers)
+        queue_count = len(self._numbers)
         if self._held_count >= max(BLOCK_RECORDS, min(MOST_HELD, _PER_READ * queue_count)):
-            yield from self._compared_entries(starts)
+            yield from self._compared_entries()
+        # All are of the last cut: a task may have thousands.
+        starts = np.array([chain.start for chain in self._stretches[-1].chains], dtype=np.int64)
         if self._keys:
             columns = map(np.concatenate, zip(*self._keys, strict=True))
             yield from self._compared_keys(ExpectedItems._make(columns), starts, stop)
@@ -237,23 +234,27 @@ class _LogReader:
         self._keys = []
         self._batches.clear()
 
-    def _compared_entries(self, starts: Int64Array) -> Iterator[FactRow]:
+    def _compared_entries(self) -> Iterator[FactRow]:
         """Add what the entries held say to the parts of their chain and queue."""
-        columns = map(np.concatenate, zip(*self._entries, strict=True))
+        # As bytes: numpy turns the numbers of entries around that it joins.
+        held = (one._replace(entries=one.entries.view(np.uint8)) for one in self._entries)
+        whole = ExpectedEntries._make(map(np.concatenate, zip(*held, strict=True)))
+        chains = itertools.chain.from_iterable(one.chains for one in self._stretches)
+        starts = np.array([chain.start for chain in chains], dtype=np.int64)
         self._entries, self._held_count = [], 0
-        for number, block in ExpectedEntries._make(columns).by_queue():
+        for number, block in whole._replace(entries=whole.entries.view(ENTRY_DTYPE)).by_queue():
             key = self._numbers.key(number)
             files = _files_of(self._task, key, block.queue_offset)
             found = queue_rules.entries_at(block.queue_offset, partial(padded, files))
             tags_codes = QueueFiles(self._task.location, key).extension.tags_codes
-            chains = starts.searchsorted(block.entries["physical_offset"], side="right")
-            for rows in expectation.groups(chains):
+            of_chains = starts.searchsorted(block.entries["physical_offset"], side="right")
+            for rows in expectation.groups(of_chains):
                 is_whole = rows.size == len(found)
                 some, there = (block, found) if is_whole else (block.rows(rows), found.take(rows))
                 part = queue_rules.compare(some, there, tags_codes)
                 # Extra queues are written only where that is switched on.
                 if len(part.backed) or not some.is_extra.all():
-                    place = int(chains[rows[0]]), number
+                    place = int(of_chains[rows[0]]), number
                     self._parts[place] = queue_rules.added(self._parts.get(place), part)
             if len(self._parts) >= MOST_PARTS:
                 yield from self._part_rows()
