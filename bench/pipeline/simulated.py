@@ -161,9 +161,33 @@ def make_log(size: Size, log: Path) -> None:
     make_sparse_log(log, size.file_count, **options)
 
 
+def _jobs(
+    spark: Any, size: Size, log: Path, scratch: Path
+) -> dict[str, tuple[Callable[[], Any], Callable[[Any], bool]]]:
+    """Return each job, and what says of its outcome whether it is right."""
+    records = size.records_per_file * size.file_count
+    frame = spark.read.format("rocketstore").option("table", "commitlog").load(str(log))
+    return {
+        "count": (frame.count, lambda found: found == records),
+        # Where queue offsets are apart entries are missing, which is what an audit finds.
+        "audit": (
+            lambda: audit(spark, str(log)),
+            lambda found: found.exit_code == 0 or bool(size.messages),
+        ),
+        "report": (
+            lambda: report(spark, str(log), scratch / "report"),
+            lambda found: found.summary["messages"] == records,
+        ),
+        "archive": (
+            lambda: archive(spark, str(log), scratch / "archive"),
+            lambda found: (found.records, found.end) == (records, size.file_count * GiB),
+        ),
+        "rebuild": (lambda: _scanned(spark, str(log)), lambda found: found == records),
+    }
+
+
 def measure(spark: Any, size: Size, log: Path, scratch: Path) -> dict[str, Any]:
     """Return what the chosen jobs cost with a log of some size."""
-    records = size.records_per_file * size.file_count
     gigabytes = size.file_count * GiB / 1e9
     figures: dict[str, Any] = {}
     counts = _SparkCounts(spark)
@@ -188,24 +212,7 @@ def measure(spark: Any, size: Size, log: Path, scratch: Path) -> dict[str, Any]:
             figures[f"{name}, a full log on {CORES} cores, estimated s"] = round(whole)
         return found
 
-    frame = spark.read.format("rocketstore").option("table", "commitlog").load(str(log))
-    jobs: dict[str, tuple[Callable[[], Any], Callable[[Any], bool]]] = {
-        "count": (frame.count, lambda found: found == records),
-        # Where queue offsets are apart entries are missing, which is what an audit finds.
-        "audit": (
-            lambda: audit(spark, str(log)),
-            lambda found: found.exit_code == 0 or bool(size.messages),
-        ),
-        "report": (
-            lambda: report(spark, str(log), scratch / "report"),
-            lambda found: found.summary["messages"] == records,
-        ),
-        "archive": (
-            lambda: archive(spark, str(log), scratch / "archive"),
-            lambda found: (found.records, found.end) == (records, size.file_count * GiB),
-        ),
-        "rebuild": (lambda: _scanned(spark, str(log)), lambda found: found == records),
-    }
+    jobs = _jobs(spark, size, log, scratch)
     chosen = os.environ.get("SIMULATED_JOBS", ",".join(jobs)).split(",")
     watch = _Watch()
     try:
