@@ -1,16 +1,12 @@
 """SIGKILL of a writer with a transient store pool: what was committed is there, and whole."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from rocketstore import MessageStore, StoredMessage, verify_store
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import QUEUE_COUNT, queue_of, sample_messages, small_config
+from support.killed_writer import kill_a_writer
 
-WRITER = Path(__file__).parents[1] / "interop" / "killed_writer.py"
 ACKNOWLEDGED = 500
 KILLS = 3
 
@@ -18,13 +14,17 @@ KILLS = 3
 def test_a_kill_takes_the_latest_messages_only_and_none_that_was_seen(tmp_path: Path) -> None:
     known = [0] * QUEUE_COUNT
     for _ in range(KILLS):
-        acknowledged, seen = kill_a_writer(tmp_path)
+        seen: list[int] = []
+        acknowledged = kill_a_writer(
+            tmp_path, "ASYNC_FLUSH", "true", lines=ACKNOWLEDGED,
+            look=lambda seen=seen: seen.append(seen_by_others(tmp_path)),
+        )  # fmt: skip
         with MessageStore.open(tmp_path, small_config(transientStorePoolEnable=True)) as store:
             store.wait_dispatched()
             found = [messages_from(store, queue, known[queue]) for queue in range(QUEUE_COUNT)]
         count = sum(map(len, found))
         known = [before + len(new) for before, new in zip(known, found, strict=True)]
-        assert seen <= sum(known), "a consumer saw more"
+        assert seen[0] <= sum(known), "a consumer saw more"
         assert count <= acknowledged + 1
         # What is lost is the end of what this writer put: no hole, and nothing of it twice.
         for number, message in enumerate(sample_messages(count)):
@@ -40,18 +40,6 @@ def messages_from(store: MessageStore, queue: int, offset: int) -> list[StoredMe
     return found
 
 
-def kill_a_writer(root: Path) -> tuple[int, int]:
-    """Return how many messages a writer acknowledged, and how many others saw before its end."""
-    writer = subprocess.Popen(
-        [sys.executable, str(WRITER), str(root), "ASYNC_FLUSH", "true"],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(WRITER.parents[1])},
-    )
-    assert writer.stdout is not None
-    with writer, writer.stdout:
-        said = [writer.stdout.readline() for _ in range(ACKNOWLEDGED)]
-        with ReadOnlyStore.open(root) as reader:
-            seen = sum(reader.max_offset(*key) for key in reader.queues())
-        os.kill(writer.pid, signal.SIGKILL)
-        said += writer.stdout.readlines()
-    return sum(line.endswith(b"\n") for line in said), seen
+def seen_by_others(root: Path) -> int:
+    with ReadOnlyStore.open(root) as reader:
+        return sum(reader.max_offset(*key) for key in reader.queues())

@@ -6,16 +6,11 @@ import pytest
 
 from rocketstore import Message, MessageStore
 from support.both_sides import small_config
-from support.java_store import SMALL_FILES, JavaStore, require_java
+from support.java_store import SMALL_FILES, JavaStore
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 GROUP = "billing"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
 
 
 def consume(store: MessageStore, count: int) -> list[bytes]:

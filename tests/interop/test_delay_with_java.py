@@ -7,17 +7,12 @@ import pytest
 
 from rocketstore import Message, MessageStore
 from support.both_sides import small_config
-from support.java_store import SMALL_FILES, JavaStore, message_json, require_java
+from support.java_store import SMALL_FILES, JavaStore, message_json
 from support.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 TOPIC = "later"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
 
 
 def put_ours(store: MessageStore, *bodies: bytes, level: int = 1) -> None:

@@ -11,7 +11,7 @@ from rocketstore import repair_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.message_store import MessageStore
 from support.clock import START_MS, Clock
-from support.java_store import JavaStore, message_json, require_java
+from support.java_store import JavaStore, message_json
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
@@ -23,7 +23,7 @@ from support.small_store import (
     overwrite,
 )
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000
@@ -33,11 +33,6 @@ SIZES = {
     "maxHashSlotNum": 100,
     "maxIndexNum": 400,
 }
-
-
-@pytest.fixture(autouse=True)
-def _java() -> None:
-    require_java()
 
 
 def served(root: Path) -> tuple[int, set[int]]:

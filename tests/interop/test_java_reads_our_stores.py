@@ -1,9 +1,5 @@
 """Stores that we wrote, opened, read, appended to and recovered by the genuine store."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,19 +20,16 @@ from support.both_sides import (
     sample_messages,
     small_config,
 )
-from support.java_store import SMALL_FILES, JavaStore, require_java
+from support.java_store import SMALL_FILES, JavaStore
+from support.killed_writer import kill_a_writer
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 MESSAGES = sample_messages(400)
 """Enough for several CommitLog, queue and index files of the small sizes."""
 
-KILLED_WRITER = Path(__file__).with_name("killed_writer.py")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
+LINES = 250
+"""What a writer acknowledges before it is killed."""
 
 
 def test_java_reads_every_message_of_a_store_we_closed(tmp_path: Path) -> None:
@@ -111,24 +104,19 @@ def test_java_reads_our_client_encoded_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_java_recovers_a_store_whose_writer_was_killed(tmp_path: Path, flush: str) -> None:
-    acknowledged = _kill_a_writer(tmp_path, flush)
+    acknowledged = kill_a_writer(tmp_path, flush, lines=LINES)
     assert (tmp_path / "abort").exists()
-    with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
-        java.wait_dispatched()
-        found = all_of_java(java)
-        assert_equal_messages(all_of_ours(reader), found)
+    with JavaStore(tmp_path, SMALL_FILES) as java:
+        with ReadOnlyStore.open(tmp_path) as reader:
+            java.wait_dispatched()
+            found = all_of_java(java)
+            assert_equal_messages(all_of_ours(reader), found)
         # The writer may have stored one more before it could say so.
         assert sum(map(len, found.values())) - acknowledged in (0, 1)
         put_java(java, sample_messages(30, first=1000))
-
-
-def test_java_store_recovered_from_our_crash_is_ours_again(tmp_path: Path) -> None:
-    acknowledged = _kill_a_writer(tmp_path, "ASYNC_FLUSH")
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        put_java(java, sample_messages(30, first=1000))
         java.wait_dispatched()
         expected = all_of_java(java)
-    with MessageStore.open(tmp_path, small_config()) as ours:
+    with MessageStore.open(tmp_path, small_config()) as ours:  # and it is ours again
         assert_equal_messages(all_of_ours(ours), expected)
     assert sum(map(len, expected.values())) - acknowledged in (30, 31)
 
@@ -140,27 +128,10 @@ def test_java_takes_over_what_a_transient_store_pool_committed(tmp_path: Path) -
     with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
         assert java.positions() == (0, end)
         assert_same_store(reader, java, len(MESSAGES))
-    acknowledged = _kill_a_writer(tmp_path, "ASYNC_FLUSH", "true")
+    acknowledged = kill_a_writer(tmp_path, "ASYNC_FLUSH", "true", lines=LINES)
     with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
         java.wait_dispatched()
         found = all_of_java(java)
         assert_equal_messages(all_of_ours(reader), found)
         assert sum(map(len, found.values())) <= len(MESSAGES) + acknowledged + 1
         put_java(java, sample_messages(30, first=1000))
-
-
-def _kill_a_writer(path: Path, flush: str, *pool: str) -> int:
-    """Let a process of ours put messages, kill it amid them; return how many it acknowledged."""
-    writer = subprocess.Popen(
-        [sys.executable, str(KILLED_WRITER), str(path), flush, *pool],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(KILLED_WRITER.parents[1])},
-    )
-    assert writer.stdout is not None
-    with writer, writer.stdout:
-        seen = [writer.stdout.readline() for _ in range(250)]
-        os.kill(writer.pid, signal.SIGKILL)
-        seen += writer.stdout.readlines()
-    whole = [line for line in seen if line.endswith(b"\n")]
-    assert len(whole) >= 250
-    return len(whole)

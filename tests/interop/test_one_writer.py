@@ -16,16 +16,11 @@ from support.both_sides import (
     sample_messages,
     small_config,
 )
-from support.java_store import SMALL_FILES, CommandFailedError, JavaStore, require_java
+from support.java_store import SMALL_FILES, CommandFailedError, JavaStore
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 MESSAGES = sample_messages(30)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
 
 
 def test_open_beside_a_running_java_store_names_its_process(tmp_path: Path) -> None:

@@ -22,21 +22,16 @@ from support.both_sides import (
     small_config,
 )
 from support.extended_store import queue_files
-from support.java_store import SMALL_FILES, JavaStore, require_java
+from support.java_store import SMALL_FILES, JavaStore
 from support.rebuild_runs import rebuilt_here
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 MESSAGES = sample_messages(400)
 EXTENDED = {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 1024}
 OURS = small_config(enableConsumeQueueExt="true", mappedFileSizeConsumeQueueExt=1024)
 LATE_MS = 2**41
 """After any clock that this runs under."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
 
 
 def assert_units_are_right(root: Path, count: int) -> None:

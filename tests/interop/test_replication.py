@@ -8,7 +8,7 @@ import pytest
 
 from rocketstore import Message, MessageStore, PutMessageStatus
 from support.both_sides import put_java, sample_messages
-from support.java_store import JavaStore, require_java
+from support.java_store import JavaStore
 from support.networked_work import free_port
 from support.patience import wait_until
 from support.replicas import (
@@ -20,7 +20,7 @@ from support.replicas import (
     put_many,
 )
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 JAVA_SIZES = {
     "mappedFileSizeCommitLog": LOG_FILE_BYTES,
@@ -31,11 +31,6 @@ JAVA_SIZES = {
 
 STORED = ("PUT_OK", "SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT")
 """What a synchronous master says of a message that it has; the slave may be away."""
-
-
-@pytest.fixture(autouse=True)
-def _java() -> None:
-    require_java()
 
 
 def java_slave(root: Path, master: str) -> JavaStore:

@@ -8,20 +8,15 @@ from rocketstore import Message, MessageStore
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Reader
 from support.both_sides import all_of_java, all_of_ours, for_java, offsets, small_config
-from support.java_store import SMALL_FILES, JavaStore, require_java
+from support.java_store import SMALL_FILES, JavaStore
 from support.patience import wait_until
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 ON = {"enableMultiDispatch": "true", "enableLmq": "true"}
 NAMES = "INNER_MULTI_DISPATCH"
 LISTS = ("%LMQ%a", "%LMQ%b,copies", "copies,%LMQ%a,", "%LMQ%c,%LMQ%b,%LMQ%a")
 STORE_HOST = "127.0.0.1:10911"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
 
 
 def sample(count: int, first: int = 0) -> list[tuple[Message, int]]:

@@ -8,18 +8,13 @@ from rocketstore import CheckAnswer, EndStatus, Message, MessageStore, StoredMes
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.both_sides import small_config
-from support.java_store import SMALL_FILES, JavaStore, message_json, require_java
+from support.java_store import SMALL_FILES, JavaStore, message_json
 from support.transaction_stores import all_of
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 ORDERS = QueueKey("orders", 3)
 GROUP = "billing"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
 
 
 def begin_ours(store: MessageStore, *bodies: bytes) -> dict[bytes, tuple[int, int]]:

@@ -6,35 +6,20 @@ import pytest
 
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import (
-    IPV6_HOST,
     all_of_java,
     all_of_ours,
     assert_equal_messages,
     assert_same_answers,
     assert_same_store,
-    for_java,
     put_java,
     sample_messages,
 )
-from support.java_store import SMALL_FILES, JavaStore, require_java
+from support.java_store import SMALL_FILES, JavaStore
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 MESSAGES = sample_messages(400)
 """Enough for several CommitLog, queue and index files of the small sizes."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
-
-
-def test_reader_beside_a_running_java_writer_sees_every_message(tmp_path: Path) -> None:
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        put_java(java, MESSAGES)
-        java.wait_dispatched()
-        with ReadOnlyStore.open(tmp_path) as ours:
-            assert_same_store(ours, java, len(MESSAGES))
 
 
 def test_reader_beside_a_running_java_writer_follows_it(tmp_path: Path) -> None:
@@ -46,31 +31,7 @@ def test_reader_beside_a_running_java_writer_follows_it(tmp_path: Path) -> None:
             put_java(java, MESSAGES[50:])
             java.wait_dispatched()
             assert_same_store(ours, java, len(MESSAGES))
-
-
-def test_reader_changes_no_byte_of_a_java_store(tmp_path: Path) -> None:
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        put_java(java, MESSAGES)
-        java.wait_dispatched()
-    before = _content(tmp_path)
-    with ReadOnlyStore.open(tmp_path) as ours:
-        assert sum(map(len, all_of_ours(ours).values())) == len(MESSAGES)
-    assert _content(tmp_path) == before
-
-
-def test_keys_and_ids_answer_as_java_does(tmp_path: Path) -> None:
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        put_java(java, MESSAGES[:120])
-        java.wait_dispatched()
-        with ReadOnlyStore.open(tmp_path) as ours:
             assert_same_answers(ours, java, MESSAGES[:120], "orders")
-
-
-def test_tag_filtered_pages_are_java_s(tmp_path: Path) -> None:
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        put_java(java, MESSAGES)
-        java.wait_dispatched()
-        with ReadOnlyStore.open(tmp_path) as ours:
             for tags in ("created", "created || 送達", "bezahlt-ß", "nobody"):
                 mine = ours.get("orders", queue_id=1, offset=3, max_messages=32, tags=tags)
                 theirs = java.get("orders", 1, 3, tags=tags)
@@ -79,29 +40,6 @@ def test_tag_filtered_pages_are_java_s(tmp_path: Path) -> None:
                 assert [m.physical_offset for m in mine.messages] == [
                     m["physicalOffset"] for m in theirs["messages"]
                 ]
-
-
-def test_ipv6_hosts_are_read(tmp_path: Path) -> None:
-    messages = sample_messages(40, born_host=IPV6_HOST)
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        put_java(java, messages, store_host="[::1]:10911")
-        java.wait_dispatched()
-        with ReadOnlyStore.open(tmp_path) as ours:
-            assert_same_store(ours, java, len(messages))
-            assert all_of_ours(ours)["orders", 0][0]["bornHost"] == IPV6_HOST
-
-
-def test_batches_are_read(tmp_path: Path) -> None:
-    batches = [sample_messages(20, first=20 * number) for number in range(12)]
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        for number, batch in enumerate(batches):
-            result = java.put_batch(
-                [for_java(message, number % 2, "127.0.0.1:10911") for message in batch]
-            )
-            assert result["status"] == "PUT_OK"
-        java.wait_dispatched()
-        with ReadOnlyStore.open(tmp_path) as ours:
-            assert_same_store(ours, java, 240)
 
 
 def test_a_halted_java_store_is_read_without_recovering_it(tmp_path: Path) -> None:

@@ -17,50 +17,25 @@ from support.both_sides import (
     sample_messages,
     small_config,
 )
-from support.java_store import SMALL_FILES, JavaStore, require_java
+from support.java_store import SMALL_FILES, JavaStore
 
-pytestmark = [pytest.mark.java]
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
 MESSAGES = sample_messages(400)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _java() -> None:
-    require_java()
-
-
-def test_a_store_that_java_closed_opens_with_every_message(tmp_path: Path) -> None:
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        put_java(java, MESSAGES)
-        java.wait_dispatched()
-        expected, limits = all_of_java(java), java.positions()
-    with MessageStore.open(tmp_path, small_config()) as ours:
-        assert_equal_messages(all_of_ours(ours), expected)
-        assert (ours.min_physical_offset, ours.max_physical_offset) == limits
 
 
 def test_we_append_to_a_java_store_and_java_reads_on(tmp_path: Path) -> None:
     with JavaStore(tmp_path, SMALL_FILES) as java:
         put_java(java, MESSAGES[:200])
         java.wait_dispatched()
-    with MessageStore.open(tmp_path, small_config()) as ours:
+        expected, limits = all_of_java(java), java.positions()
+    with MessageStore.open(tmp_path) as ours:  # which learns the sizes of its files
+        assert_equal_messages(all_of_ours(ours), expected)
+        assert (ours.min_physical_offset, ours.max_physical_offset) == limits
         put_ours(ours, MESSAGES[200:])
     with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
         assert_same_store(reader, java, len(MESSAGES))
         assert_same_answers(reader, java, MESSAGES[::9], "orders")
-
-
-def test_sizes_of_a_java_store_are_learnt(tmp_path: Path) -> None:
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        put_java(java, MESSAGES[:10])
-        java.wait_dispatched()
-        expected = all_of_java(java)
-    with MessageStore.open(tmp_path) as ours:
-        put_ours(ours, MESSAGES[10:100])
-    with JavaStore(tmp_path, SMALL_FILES) as java:
-        found = all_of_java(java)
-        assert sum(map(len, found.values())) == 100
-        assert found["orders", 0][: len(expected["orders", 0])] == expected["orders", 0]
 
 
 @pytest.mark.parametrize("policy", ["salvage", "compatible"])
