@@ -127,7 +127,7 @@ def test_the_daemon_of_a_session_imports_compiled_files_and_no_zip_of_them() -> 
     daemon = environment.LOCAL_SETTINGS["spark.python.daemon.module"]
     ended = subprocess.run(
         [sys.executable, "-v", "-m", daemon, "pyspark.worker"],
-        env=os.environ | {"PYTHONPATH": ":".join(map(str, zips))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*zips, *sys.path)))},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
