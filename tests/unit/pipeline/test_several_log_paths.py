@@ -201,7 +201,7 @@ def test_one_lost_file_is_still_a_hole(tmp_path):
 def test_a_file_in_two_directories_is_refused(parts, tmp_path):
     root, config = parts
     shutil.copy(min((tmp_path / "other").iterdir()), root / "commitlog")
-    with pytest.raises(StoreError, match="files of one place in the log"):
+    with pytest.raises(StoreError, match="have one physical offset in their names"):
         read_table(root, **option(config))
 
 
