@@ -59,8 +59,8 @@ CORES: Final = 100
 CPU_S_PER_GB: Final = {"count": 0.8, "audit": 1.1, "report": 0.9, "archive": 2.0}
 """What a job costs for each GB of a log that is full (docs/guide/benchmarks.md). The estimate of a
 real log assumes that this cost is divided among so many cores, that its storage keeps up with them,
-and that what was measured here stays with the driver, whatever the cores, and comes on top. There
-is none for a rebuild, which only reads here: it would reserve the disk of each queue's file."""
+and that what was measured here stays with the driver, whatever the cores, and comes on top. A
+rebuild has no estimate: it only reads here, and would reserve the disk of each queue's file."""
 
 FROM_PYTHON: Final = "data returned from Python workers"
 """A step of Spark that counts this has its rows from Python."""

@@ -11,6 +11,8 @@ KiB: Final = 1024
 MiB: Final = 1024 * KiB
 GiB: Final = 1024 * MiB
 
+HOUR_MS: Final = 3_600_000
+
 OS_PAGE_SIZE_BYTES: Final = 4096
 """Page size in every flush computation of RocketMQ (MappedFile.OS_PAGE_SIZE)."""
 

@@ -12,7 +12,7 @@ It is a service of the store, which a program adds as it opens one::
 
 ``rocketstore serve broker`` does that, and `Broker` of `testing` in a test.
 
-In the order of a message's way: `service` has the event loop, `table` says who answers
+In the order in which a message meets them: `service` has the event loop, `table` says who answers
 which code, `sending` puts, `pulling` and `held_pulls` deliver, `giving_back` has a message consumed
 again; `client_manage` and `clients` know who is connected, `registration` tells name servers.
 

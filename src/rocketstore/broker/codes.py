@@ -1,7 +1,7 @@
 """The numbers of the protocol that only brokers serve and say, by the names of 4.9.
 
-How derived: RequestCode and ResponseCode of 4.9.8. 361 is of 5.x: its lite
-pull consumers pull by no other, as 4.9's do by 11.
+How derived: RequestCode and ResponseCode of 4.9.8. 361 is of 5.x: its lite pull consumers pull by
+no other, as 4.9's do by 11.
 """
 
 from __future__ import annotations

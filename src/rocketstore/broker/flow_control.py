@@ -3,9 +3,9 @@
 Law: time counts from when the bytes of a request came. Requests wait behind others of their turn,
 and for a thread aside; 4.9 has a queue and threads per kind, and looks at the queues each 10 ms.
 
-How derived: BrokerFastFailure of 4.9. Its [PCBUSY_CLEAN_QUEUE]
-empties the queue of sends while a put holds the lock of the log for a second; here that put's own
-turn waits with it and is told so afterwards, and a put of another thread [PC_SYNCHRONIZED].
+How derived: BrokerFastFailure of 4.9. Its [PCBUSY_CLEAN_QUEUE] empties the queue of sends while a
+put holds the lock of the log for a second; here that put's own turn waits with it and is told so
+afterwards, and a put of another thread [PC_SYNCHRONIZED].
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ def lag(
             if group in (None, name) and topic in (None, key.topic)
         ]  # fmt: skip
     if group is not None and group not in groups:
-        what, known = f"{store} has no offsets of a group {group}", listed(groups) or "none yet"
+        what = f"{store} has no offsets of a group {group}"
+        known = listed(groups) or "none yet"
         raise not_found(what, f"it has those of: {known}", options.output)
     columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
     print_rows(iter(rows), options.output, columns=columns)

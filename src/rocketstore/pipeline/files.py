@@ -243,8 +243,11 @@ class LocalFiles:
                 # A file may be deleted between the listing and the request for its size.
                 with contextlib.suppress(FileNotFoundError):
                     stat = entry.stat()
-                    facts = stat.st_size, entry.is_dir(), stat.st_mtime_ns
-                    found.append(FileEntry(entry.name, entry.path, *facts))
+                    found.append(
+                        FileEntry(
+                            entry.name, entry.path, stat.st_size, entry.is_dir(), stat.st_mtime_ns
+                        )
+                    )
         return sorted(found)
 
     def open(self, path: str) -> LocalFile:

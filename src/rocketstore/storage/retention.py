@@ -28,7 +28,7 @@ from rocketstore.rules.leftovers import TIME_WITNESS_COUNT
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from rocketstore.storage.threads import StopSign
-from rocketstore.units import KiB, monotonic_ms
+from rocketstore.units import HOUR_MS, KiB, monotonic_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 
-HOUR_MS: Final = 3_600_000
 MANUAL_ROUNDS: Final = 20
 """Rounds in which a manual request may delete (MAX_MANUAL_DELETE_FILE_TIMES)."""
 

@@ -50,15 +50,13 @@ from rocketstore.rules.half_messages import (
 )
 from rocketstore.rules.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, UNDELIVERABLE_TOPICS
 from rocketstore.rules.waiting import copy_of, real_queue
-from rocketstore.units import QueueKey
+from rocketstore.units import HOUR_MS, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rocketstore.config import StoreConfig
     from rocketstore.format.stored_message import StoredMessage
-
-_HOUR_MS: Final = 3_600_000
 
 HALF: Final = QueueKey(HALF_TOPIC, 0)
 OP: Final = QueueKey(OP_TOPIC, 0)
@@ -254,7 +252,7 @@ def check_step(half: StoredMessage, now_ms: int, config: StoreConfig) -> CheckSt
     Source: TransactionalMessageServiceImpl.check, needDiscard, needSkip, getImmunityTime.
     """
     age_ms = now_ms - half.born_timestamp_ms
-    reserved_ms = config.file_reserved_time * _HOUR_MS
+    reserved_ms = config.file_reserved_time * HOUR_MS
     if times_checked(half) >= config.transaction_check_max or age_ms > reserved_ms:
         return CheckStep.DISCARD
     asked = half.properties.get(IMMUNITY)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules import runs
@@ -22,10 +20,16 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
     """Yield what is wrong with a queue; what a live writer has yet to dispatch is no fault."""
     if not is_directory_name(queue.topic):
         if queue.record_count:
-            name = f"{queue.topic}/{queue.queue_id}"
-            reason = f"{queue.record_count} records of a topic that cannot be a directory: {name}"
-            found = _found(queue, "queue-impossible", (0, 0), reason, severity=Severity.WARNING)
-            yield msgspec.structs.replace(found, file="consumequeue", action="nothing to do")
+            yield finding(
+                "queue-impossible",
+                "consumequeue",
+                f"{queue.record_count} records of a topic that cannot be a directory: "
+                f"{queue.topic}/{queue.queue_id}",
+                severity=Severity.WARNING,
+                action="nothing to do",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+            )
         return
     backed_stop = runs.stop_of(queue.backed)
     for start, stop in runs.pairs(queue.truly_missing):

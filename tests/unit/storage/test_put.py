@@ -531,7 +531,7 @@ def test_refusals_by_a_closed_store_are_logged_as_rarely_as_others(store):
     ]
 
 
-def test_refusals_are_logged_once_in_50_000_and_counted_anew_when_puts_are_taken(
+def test_refusals_are_logged_once_in_50_000_and_counted_again_when_puts_are_taken(
     store, monkeypatch
 ):
     logged = []

@@ -119,7 +119,7 @@ def logged():
         yield logs
 
 
-def test_rates_and_put_times_are_logged_every_minute_and_counted_anew(
+def test_rates_and_put_times_are_logged_every_minute_and_counted_again(
     statistics, totals, clock, logged
 ):
     for minute in (1, 2):

@@ -20,7 +20,7 @@ from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.patience import PATIENCE_S, wait_until
 from support.said import capture_logs
 
-# Longer than a put can take: whoever is not woken is found out by that.
+# Longer than a put can take: one that is not woken takes longer, and so is noticed.
 UNWOKEN_S = 45
 SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=UNWOKEN_S * 1000)
 MESSAGE = Message(topic="orders", body=b"x" * 100)
