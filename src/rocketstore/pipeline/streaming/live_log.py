@@ -20,7 +20,7 @@ from rocketstore.format.record import BLANK_MAGIC
 from rocketstore.native.decode import decode
 from rocketstore.pipeline.files import opened, read_part
 from rocketstore.pipeline.log_read import scanned
-from rocketstore.pipeline.planning import SplitTask, bytes_per_task, cut, in_time
+from rocketstore.pipeline.planning import SplitTask, in_time
 from rocketstore.pipeline.stores import list_segments, segment_at
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.units import ByteRange, MiB
@@ -242,16 +242,14 @@ class LiveLog:
         return [ByteRange(begin.offset, goal.offset)]
 
     def tasks(self, begin: Place, goal: Place, losses: Losses) -> Iterator[SplitTask]:
-        """Yield the byte ranges of a batch."""
+        """Yield the byte ranges of a batch, each inside one file, however long."""
         for one in self.over(begin.offset, goal.offset):
             if one.is_missing and (gone := self.gone(one.base, one.base + one.size)):
                 what = f"{one.path} is missing: expected {one.size} bytes of the log from physical "
                 what += f"offset {one.base} on, found none: {gone}"
                 losses.report(what, f"the stream goes on at {one.base + one.size}")
-        step = bytes_per_task(goal.offset - begin.offset, self.options)
         for start, stop in self.ranges(begin, goal):
             for one in (one for one in self.over(start, stop) if not one.is_missing):
                 first, last = max(0, start - one.base), min(one.size, stop - one.base)
                 data_stop = min(one.size, last + LOOK_BYTES)
-                whole = SplitTask(self.store, one, first, last, ranges_of(goal), data_stop)
-                yield from cut(whole, step)
+                yield SplitTask(self.store, one, first, last, ranges_of(goal), data_stop)

@@ -28,7 +28,7 @@ from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import Losses, damage_of, passed_over, report_skipped, scanned
 from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
-from rocketstore.pipeline.planning import MOST_QUEUES, bytes_per_task, grouped
+from rocketstore.pipeline.planning import MOST_QUEUES, plan_ranges
 from rocketstore.pipeline.projection import record_batches, wanted_records
 from rocketstore.pipeline.queues import (
     QueueFiles,
@@ -222,9 +222,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
                 given = sum(one.byte_count for one in parts)
                 pruned = goal.offset - begin.offset - given
                 self.before[name] = {"bytes": given, "pruned": pruned}
-        step = bytes_per_task(sum(one.byte_count for one in tasks), read)
-        rows = grouped(tasks, step, lambda one: one.byte_count)
-        return [InputPartition(row) for row in rows]
+        return [InputPartition(row) for row in plan_ranges(tasks, read)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task; of no tasks Spark makes one without a value."""

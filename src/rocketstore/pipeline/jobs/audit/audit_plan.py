@@ -38,7 +38,7 @@ from rocketstore.format.index_file import (
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
 from rocketstore.pipeline import log_read
 from rocketstore.pipeline.files import files_at, is_remote, opened, side_by_side
-from rocketstore.pipeline.planning import SplitTask, cut, grouped, split_bytes
+from rocketstore.pipeline.planning import SplitTask, split_bytes, tasks_of
 from rocketstore.pipeline.stores import (
     Segment,
     SegmentState,
@@ -193,8 +193,8 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     )
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
     families = (
-        [one for _, one in offset_files(log)],
-        [one for entries in queues.values() for _, one in offset_files(entries)],
+        offset_files(log),
+        [one for entries in queues.values() for one in offset_files(entries)],
         [one for one in index if is_index_file_name(one.name)],
     )
     lengths = ([(Path(one.path), one.size) for one in family] for family in families)
@@ -220,7 +220,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
 
 def _usual(entries: Iterable[FileEntry]) -> int:
     """Return the commonest length of a queue's files; of batch queues no store has one for all."""
-    found = commonest((Path(one.path), one.size) for _, one in offset_files(entries))
+    found = commonest((Path(one.path), one.size) for one in offset_files(entries))
     return 0 if found is None else found.size_bytes
 
 
@@ -281,11 +281,9 @@ def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[SplitTask,
         known = None if places.is_live else stop
         files.append(SplitTask(store, segment, 0, stop, data_stop=known))
     step = split_bytes(sum(one.byte_count for one in files), max_split_bytes)
-    parts = [part for one in files for part in cut(one, step)]
     first = places.log.files[0].base if places.log.files else 0
     nothing = Segment("", first, 0, whole, SegmentState.MISSING, is_last=True)
-    parts = parts or [SplitTask(store, nothing, 0, 0)]
-    return grouped(parts, step, lambda part: part.byte_count)
+    return tasks_of(files, step) or [(SplitTask(store, nothing, 0, 0),)]
 
 
 def scanned(part: SplitTask) -> Iterator[ScanBatch]:
