@@ -118,6 +118,12 @@ def files_at(location: str) -> tuple[Files, str]:
     return ArrowFiles(system), f"{root.rstrip('/')}/{unquote(parts.path).strip('/')}".rstrip("/")
 
 
+def entries_of(location: str, *names: str) -> list[FileEntry]:
+    """Return what a directory below a location holds; nothing when there is no directory."""
+    files, root = files_at(location)
+    return files.list("/".join((root, *names)))
+
+
 def uri_parts(location: str) -> SplitResult:
     """Return the parts of a URI, whose path goes on after a ``#``: a store has no fragments."""
     return urlsplit(location.replace("#", "%23"))

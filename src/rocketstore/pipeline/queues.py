@@ -31,7 +31,7 @@ from rocketstore.format.queue_entry import (
     equal_mask,
     written_mask,
 )
-from rocketstore.pipeline.files import files_at, is_remote, read_part, stored_stop
+from rocketstore.pipeline.files import entries_of, files_at, is_remote, read_part, stored_stop
 from rocketstore.pipeline.options import (
     ANY_BROKER,
     EARLIEST,
@@ -75,9 +75,7 @@ class ScanNeeded(Exception):  # noqa: N818 - not an error: more is read
 
 def files_of(location: str, directory: str, key: QueueKey) -> list[StoreFile]:
     """Return a queue's files below a directory of its store."""
-    files, root = files_at(location)
-    listed = offset_files(files.list(f"{root}/{directory}/{key.topic}/{key.queue_id}"))
-    return [StoreFile(base, one.size, one.path) for base, one in listed]
+    return offset_files(entries_of(location, directory, key.topic, str(key.queue_id)))
 
 
 class StoredFiles:
@@ -238,8 +236,7 @@ class BatchQueueFiles(BatchEntries):
 
 def queue_opener(location: str) -> Callable[[QueueKey], QueueFiles | BatchQueueFiles]:
     """Return a function that opens a queue of a store, of either kind."""
-    files, root = files_at(location)
-    batches = {entry.name for entry in files.list(f"{root}/{BATCH_CONSUME_QUEUE_DIRECTORY}")}
+    batches = {entry.name for entry in entries_of(location, BATCH_CONSUME_QUEUE_DIRECTORY)}
     return lambda key: (BatchQueueFiles if key.topic in batches else QueueFiles)(location, key)
 
 
@@ -340,8 +337,8 @@ def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[s
     known: set[str] = set()
     if options.fail_on_data_loss:
         for store in stores if named else ():
-            files, root = files_at(store.location)
-            known |= {one.name for kind in EVERY_KIND for one in files.list(f"{root}/{kind}")}
+            listed = (entries_of(store.location, kind) for kind in EVERY_KIND)
+            known |= {one.name for one in itertools.chain.from_iterable(listed)}
         for store in stores if named - known else ():
             known |= {*_configured(store), *(key.topic for key in read_known_ends(store) or ())}
     near = partial(difflib.get_close_matches, possibilities=sorted(known), n=1, cutoff=0)

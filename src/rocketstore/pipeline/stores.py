@@ -279,26 +279,26 @@ def _refuse_part_of_log(segments: list[Segment]) -> None:
 def _listed(store: StorePlace) -> list[Segment]:
     files, root = files_at(store.location)
     directories = store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
-    entries = offset_files(itertools.chain.from_iterable(map(files.list, directories)))
-    if not entries:
+    found = offset_files(itertools.chain.from_iterable(map(files.list, directories)))
+    if not found:
         return []
-    steps = [after - before for (before, _), (after, _) in itertools.pairwise(entries)]
+    steps = [after.base - before.base for before, after in itertools.pairwise(found)]
     if 0 in steps:
-        one, other = (entries[steps.index(0) + after][1].path for after in (0, 1))
+        one, other = (found[steps.index(0) + after].path for after in (0, 1))
         raise StoreError(
             f"{one} and {other} have one physical offset in their names",
             hint="keep the one that belongs to the log, and move the other one away from its "
             "directories",
         )
-    longest = max(entry.size for _, entry in entries)
+    longest = max(one.size for one in found)
     # Names are multiples of the size. Where they are not of the longest file's, all were cut off.
     file_size = longest if not steps or min(steps) % longest == 0 else min(steps)
-    last = len(entries) - 1
-    while last and not any(read_part(store.location, entries[last][1].path, 0, 8)):
+    last = len(found) - 1
+    while last and not any(read_part(store.location, found[last].path, 0, 8)):
         last -= 1
     segments: list[Segment] = []
-    reached = entries[0][0]
-    for number, (base, (_, path, size, *_)) in enumerate(entries):
+    reached = found[0].base
+    for number, (base, size, path) in enumerate(found):
         if base > reached:
             hole, gap = f"{path.rpartition('/')[0]}/{file_name(reached)}", base - reached
             missing = SegmentState.MISSING
@@ -338,10 +338,11 @@ def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | N
     return None
 
 
-def offset_files(entries: Iterable[FileEntry]) -> list[tuple[int, FileEntry]]:
-    """Return the files that are named by an offset, each with it, in order."""
+def offset_files(entries: Iterable[FileEntry]) -> list[StoreFile]:
+    """Return the files that are named by an offset, in order."""
     named = ((parse_file_name(one.name), one) for one in entries if not one.is_directory)
-    return sorted((base, one) for base, one in named if base is not None)
+    found = [StoreFile(base, one.size, one.path) for base, one in named if base is not None]
+    return sorted(found, key=lambda one: (one.base, one.path))
 
 
 def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | None:

@@ -35,7 +35,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
 from rocketstore.pipeline import planning, queues, reads_table, waiting_tables
-from rocketstore.pipeline.files import FileEntry, files_at, opened, read_part, side_by_side
+from rocketstore.pipeline.files import FileEntry, entries_of, opened, read_part, side_by_side
 from rocketstore.pipeline.log_read import chosen_records, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS, batch_of, record_batches, rows_batch
 from rocketstore.pipeline.queues import QueueFiles, chosen_queues, chosen_stores, files_of
@@ -266,8 +266,7 @@ def _plan_items(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
 
 
 def _index_files(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
-    files, root = files_at(store.location)
-    for entry in files.list(f"{root}/{INDEX_DIRECTORY}"):
+    for entry in entries_of(store.location, INDEX_DIRECTORY):
         if entry.is_directory or not index_file.is_index_file_name(entry.name):
             continue
         layout = _layout(entry, options)

@@ -27,7 +27,7 @@ import pyarrow.compute
 from rocketstore.errors import ArchiveError, ConfigError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
 from rocketstore.format.record import body_crc
-from rocketstore.pipeline.files import files_at, opened, read_part
+from rocketstore.pipeline.files import entries_of, opened, read_part
 from rocketstore.pipeline.jobs.archive.archive_place import taken_back
 from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENT_BYTES,
@@ -180,8 +180,7 @@ def archive(
             hint=f"archive one after the other, for example {places[0].location}; they may share "
             "an archive",
         )
-    files, root = files_at(location)
-    if files.list(f"{root}/{COMMIT_LOG_DIRECTORY}"):
+    if entries_of(location, COMMIT_LOG_DIRECTORY):
         raise ConfigError(
             f"{target} is a store: expected a directory for the archive",
             hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
@@ -252,10 +251,9 @@ def plan_run(store: StorePlace, last: Run | None, number: int) -> LogPlan:
         parts += [piece for piece in pieces if piece.byte_count]
         if one.base + one.file_size > end:
             after += [(one[1:4], piece.start, _checksum(piece)) for piece in pieces[1:]]
-    files, root = files_at(store.location)
     tables = {
         entry.name: read_part(store.location, entry.path, 0, entry.size)
-        for entry in files.list(f"{root}/{CONFIG_DIRECTORY}")
+        for entry in entries_of(store.location, CONFIG_DIRECTORY)
         if not entry.is_directory
     }
     # The tables of a running broker change all the time: that alone makes no run.

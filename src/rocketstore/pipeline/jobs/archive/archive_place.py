@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote
 
 from rocketstore.errors import ArchiveError
 from rocketstore.pipeline.files import (
-    files_at,
+    entries_of,
     is_remote,
     joined,
     local_path,
@@ -63,8 +63,7 @@ def open_tables(
         except TableNotFoundError:
             if not or_create:
                 raise
-            files, path = files_at(joined(location, name))
-            if any(one.name != _LOG for one in files.list(path)):
+            if any(one.name != _LOG for one in entries_of(joined(location, name))):
                 what = f"{joined(location, name)} is not empty, and no Delta table"
                 raise ArchiveError(what, hint=_ELSEWHERE) from None
     if as_of is not None:

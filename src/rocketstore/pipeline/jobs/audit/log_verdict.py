@@ -51,7 +51,7 @@ def judged_log(
     if places.is_live:
         # Retention may have taken the oldest files, and their entries, since they were read.
         listings = map(places.files.list, places.log_directories)
-        there = {base for base, _ in offset_files(itertools.chain.from_iterable(listings))}
+        there = {one.base for one in offset_files(itertools.chain.from_iterable(listings))}
         gone |= {file.base for file in places.log.files} - there
     present = [one for one in found if one.base not in gone]
     bases = [file.base for file in places.log.files if file.base not in gone]
