@@ -12,6 +12,8 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from rocketstore import errors
 from rocketstore.errors import RocketStoreError, SparkJobError
 from rocketstore.pipeline.columns import arrow_schema
@@ -21,7 +23,6 @@ from rocketstore.pipeline.planning import MOST_TASKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)", re.MULTILINE)
@@ -68,8 +69,6 @@ def map_batches(
 
 def row_batch(rows: Iterable[Iterable[Any]], schema: str) -> pa.RecordBatch:
     """Return rows, each with its values in the order of a schema's columns, as a batch."""
-    import pyarrow as pa  # noqa: PLC0415 - as below
-
     columns = zip(arrow_schema(schema), zip(*rows, strict=True), strict=True)
     arrays = [pa.array(values, field.type) for field, values in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema))
@@ -77,8 +76,6 @@ def row_batch(rows: Iterable[Iterable[Any]], schema: str) -> pa.RecordBatch:
 
 def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
     """Return a DataFrame with a row for each task, in partitions of one, or of many in a row."""
-    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
-
     count = max(1, min(len(tasks), MOST_TASKS))
     numbers = pa.array((at * count // len(tasks) for at in range(len(tasks))), pa.int32())
     pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())

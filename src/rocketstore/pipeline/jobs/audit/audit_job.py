@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from rocketstore.config import StoreConfig
 from rocketstore.format.file_name import (
@@ -56,7 +57,6 @@ from rocketstore.verification.small_files import positions, small_file_findings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask, StorePlaces
@@ -223,8 +223,6 @@ class _Audit(NamedTuple):
     def _judged(
         self, facts: DataFrame, of_log: list[dict[str, Any]], view: LogView, excluded: Runs
     ) -> DataFrame:
-        import pyarrow as pa  # noqa: PLC0415 - only where jobs run
-
         topics = frozenset(key.topic for key in (*self.places.queues, *self.places.batch_queues))
         rows = audit_work.as_batches(self._known(), FACTS)
         known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
@@ -364,8 +362,6 @@ def _write_report(
 
     `own` are findings that are not among those `judged` by `judge_targets`.
     """
-    import pyarrow as pa  # noqa: PLC0415 - only where a report is written
-
     with published(location) as place:
         columns = arrow_schema(FINDINGS)
         added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)

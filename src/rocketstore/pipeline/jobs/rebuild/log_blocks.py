@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from rocketstore.config import parse_delay_levels
 from rocketstore.errors import StoreDamagedError
@@ -32,8 +33,6 @@ from rocketstore.scan.columns import CallsFor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from rocketstore.config import StoreConfig
     from rocketstore.native.row import BoolArray, ByteArray, Int64Array
@@ -236,16 +235,12 @@ def _target(queue: TaskQueue) -> bytes:
 
 def packed(rows: ByteArray) -> bytes:
     """Return rows of 20 bytes in LZ4, all first bytes before all second: some 15 % of them."""
-    import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
-
     content: bytes = pa.compress(rows.T.tobytes(), codec="lz4_raw", asbytes=True)
     return content
 
 
 def unpacked(data: bytes, count: int, crc: int) -> ByteArray:
     """Return the bytes that `packed` was given; raise where they are not what was sent."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
-
     if zlib.crc32(data) != crc:
         raise StoreDamagedError(
             f"a block of {len(data)} bytes came out of Spark's shuffle with another checksum: "

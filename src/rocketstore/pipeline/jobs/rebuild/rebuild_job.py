@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, StoreDamagedError
@@ -41,7 +42,6 @@ from rocketstore.units import MiB, system_clock_ms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
@@ -298,7 +298,6 @@ class LogRows:
 
         Each of the `old` queues gets an empty block first, whether or not it has any other.
         """
-        import pyarrow as pa  # noqa: PLC0415 - an import of this package loads no Arrow
         from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
         is_item = f"target = X'{INDEX_TARGET.hex()}'"
@@ -361,8 +360,6 @@ def _long_queues(kept: DataFrame, part_entries: int) -> DataFrame:
 
 def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:
     """Return where each kept piece begins, and how many index items are before it."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
-
     before = [0, *itertools.accumulate(one.item_count for one in pieces)][: len(pieces)]
     starts = [one.start for one in pieces]
     return pa.table({"piece": pa.array(starts, pa.int64()), "before": pa.array(before, pa.int64())})
