@@ -8,11 +8,8 @@ from rocketstore.storage.reading.reader import messages_of
 from rocketstore.transaction.records import HALF, OP
 from rocketstore.units import QueueKey
 from support.clock import Clock
+from support.killed import Killed
 from support.small_store import CONFIG
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 class TransactionStores:

@@ -14,7 +14,7 @@ from rocketstore.scan.batch_search import stored_entries
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.units import QueueKey
-from rocketstore.verification.batch_rules import queue_findings
+from rocketstore.verification.batch_rules import batch_queue_findings
 from rocketstore.verification.file_rules import queue_file_findings
 
 if TYPE_CHECKING:
@@ -55,4 +55,4 @@ class StoredQueues:
         none = stored_entries(b"")
         for key in sorted({*self.entries, *self.called}):
             stored, due = self.entries.get(key, none), stored_entries(self.called[key])
-            yield from queue_findings(key, stored, due, log_min, writer)
+            yield from batch_queue_findings(key, stored, due, log_min, writer)

@@ -23,7 +23,7 @@ UNREACHABLE: Final = "queue-impossible"
 """Kind of the finding for records that no queue can have."""
 
 
-def queue_findings(
+def batch_queue_findings(
     key: QueueKey,
     stored: BatchEntryArray,
     called: BatchEntryArray,

@@ -10,7 +10,8 @@ from rocketstore import Message
 from rocketstore.cli.application import run
 from support.clock import START_MS
 from support.golden_stores import golden_store
-from support.transaction_stores import Killed, TransactionStores
+from support.killed import Killed
+from support.transaction_stores import TransactionStores
 
 
 def rows_of(capsys: pytest.CaptureFixture[str], root: Path) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from rocketstore.units import MiB
 from support.archiving import archived, assert_covers, rows, state
 from support.clock import Clock
 from support.golden_stores import LOGS, golden_store
+from support.killed import Killed
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
 from support.small_store import (
@@ -401,10 +402,6 @@ def test_what_attempts_that_failed_or_came_second_have_written_does_not_count(tm
     table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert set((tmp_path / "a/messages").rglob("part-*")) == set(files_of(tmp_path / "a"))
     assert_covers(tmp_path / "a", store)
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing of ours handles it, and no cleanup runs after it."""
 
 
 @pytest.mark.parametrize("number", range(1, 5))

@@ -17,6 +17,7 @@ from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.storage.files.disk import Disk
 from support.clock import START_MS, Clock
+from support.killed import Killed
 from support.rebuild_oracle import tree
 from support.rebuild_runs import RowsHere, rebuilt_here
 from support.small_store import CONFIG, bodies, build_store, open_store
@@ -41,20 +42,16 @@ def parts_of(store):
     return {name: tree(store / name) for name in NAMES if (store / name).is_dir()}
 
 
-class KilledError(BaseException):
-    """What a test ends a process with."""
-
-
 @pytest.fixture
 def staged(store, monkeypatch):
     """Stop a rebuild right before its commit; return the store, its new directories whole."""
 
     def kill(*_args, **_keywords):
-        raise KilledError
+        raise Killed
 
     with monkeypatch.context() as patched:
         patched.setattr(rebuild_commit, "commit", kill)
-        with pytest.raises(KilledError):
+        with pytest.raises(Killed):
             rebuilt(store)
     (staging,) = (store / "rebuild").iterdir()
     assert sorted(path.name for path in staging.iterdir()) == list(NAMES)
@@ -73,7 +70,7 @@ class DyingDisk(Disk):
     def count(self):
         self.allowed -= 1
         if self.allowed < 0:
-            raise KilledError
+            raise Killed
 
     def __getattribute__(self, name):
         if name in CALLS:
@@ -98,7 +95,7 @@ def committed(root, allowed, monkeypatch):
         patched.setattr(rebuild_commit.shutil, "rmtree", counted(shutil.rmtree))
         try:
             rebuild_commit.commit(root, staging, now_ms=START_MS, disk=disk)
-        except KilledError:
+        except Killed:
             return False
     return True
 

@@ -35,6 +35,7 @@ from support.archiving import archived, log_bytes, rows, sent
 from support.clock import START_MS, Clock
 from support.golden import CRASH_CASES, golden_case
 from support.golden_stores import LOGS, golden_store
+from support.killed import Killed
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
 from support.restoring import restored
@@ -574,10 +575,6 @@ def test_a_task_that_finds_fewer_extents_than_were_planned_writes_nothing(tmp_pa
     with pytest.raises(ArchiveDamagedError, match=r"rows of extents .* expected \d"):
         restored(archive_of(), tmp_path / "back", run=fewer)
     assert not any(tmp_path.iterdir())
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: no cleanup runs after it."""
 
 
 def test_a_restore_killed_at_any_step_leaves_nothing_and_the_next_is_whole(

@@ -25,10 +25,11 @@ from rocketstore.transaction.records import (
 )
 from rocketstore.units import QueueKey
 from support.clock import START_MS
+from support.killed import Killed
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.small_store import CONFIG
-from support.transaction_stores import Killed, TransactionStores, all_of, ended, halves
+from support.transaction_stores import TransactionStores, all_of, ended, halves
 
 ORDERS = QueueKey("orders", 3)
 MESSAGE = Message(topic="orders", body=b"o-17", flag=7, reconsume_times=2, unique_key="K1")

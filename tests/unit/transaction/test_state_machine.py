@@ -18,8 +18,9 @@ from rocketstore import CheckAnswer, EndResult, EndStatus, HalfMessage, Message,
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
+from support.killed import Killed
 from support.memory import MEMORY
-from support.transaction_stores import Killed, TransactionStores, all_of, ended
+from support.transaction_stores import TransactionStores, all_of, ended
 
 ORDERS = QueueKey("orders", 0)
 KILLS = st.none() | st.tuples(st.sampled_from([0, 0, 0, 1, 2]), st.booleans(), st.booleans())

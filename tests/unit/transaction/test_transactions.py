@@ -28,8 +28,9 @@ from rocketstore.transaction.records import HALF, OP, op_record
 from rocketstore.units import QueueKey
 from support.clock import START_MS
 from support.interrupts import InterruptAt
+from support.killed import Killed
 from support.small_store import CONFIG
-from support.transaction_stores import Killed, TransactionStores, all_of, ended
+from support.transaction_stores import TransactionStores, all_of, ended
 
 ORDERS = QueueKey("orders", 3)
 MESSAGE = Message(

@@ -13,7 +13,7 @@ import numpy as np
 
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.pipeline.files import files_at, opened
+from rocketstore.pipeline.files import entries_of, opened
 from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, row_of
 from rocketstore.pipeline.queues import StoredFiles
 from rocketstore.pipeline.stores import StoreFile
@@ -23,7 +23,9 @@ from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.unbacked import UnbackedKind
 from rocketstore.scan.batch_search import stored_entries
 from rocketstore.units import QueueKey
-from rocketstore.verification import batch_rules, queue_findings, queue_rules
+from rocketstore.verification import queue_rules
+from rocketstore.verification.batch_rules import batch_queue_findings
+from rocketstore.verification.queue_findings import queue_findings
 from rocketstore.verification.queue_rules import QueuePart, QueueView
 from rocketstore.verification.small_files import Position, position_findings
 
@@ -172,7 +174,7 @@ def _judge_queue(
     view = _view(context, key, _files_of(rows), parts)
     is_there, found = view.is_own or is_listed, list[Finding]()
     if is_there:
-        found += queue_findings.queue_findings(view, context.writer)
+        found += queue_findings(view, context.writer)
         yield from _sums(view, parts)
         has_records = view.record_count > 0
         queue = QueueRow(
@@ -216,13 +218,8 @@ def _judge_batch_queue(
             content += source.read(0, file.size)
     entries = sorted((row for row in rows if row.kind == "entries"), key=lambda row: row.place)
     stored, log_min = stored_entries(content), context.bounds.min
-    found = batch_rules.queue_findings(
-        key,
-        stored,
-        stored_entries(b"".join(row.facts for row in entries)),
-        log_min,
-        context.writer,
-    )
+    called = stored_entries(b"".join(row.facts for row in entries))
+    found = batch_queue_findings(key, stored, called, log_min, context.writer)
     yield from map(_finding_row, found)
     if key.topic in context.topics:
         bounds = queue_bounds(stored, log_min)
@@ -240,8 +237,7 @@ def _view(
         if not source.has_lost:
             return view
         # Retention deleted one meanwhile.
-        system, root = files_at(location)
-        listed = system.list(f"{root}/{CONSUME_QUEUE_DIRECTORY}/{key}")
+        listed = entries_of(location, CONSUME_QUEUE_DIRECTORY, str(key))
         files = row_of(listed, file_bytes).files
 
 
