@@ -30,6 +30,9 @@ crc32: Final = _crc32
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7
 """MessageDecoder.MESSAGE_MAGIC_CODE: the only record of 4.x. One of 5.x, DAA320AB, is only read."""
 
+RECORD_MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+"""The bytes of both."""
+
 BLANK_MAGIC: Final = 0xCBD43194
 """CommitLog.BLANK_MAGIC_CODE, -875286124 as Java prints it."""
 

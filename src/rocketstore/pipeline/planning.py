@@ -17,20 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
-from rocketstore.format.file_name import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-)
+from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketstore.native.decode import decode
 from rocketstore.pipeline import queues
-from rocketstore.pipeline.files import opened, read_part, side_by_side, stored_stop
+from rocketstore.pipeline.files import opened, side_by_side, stored_stop
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles, ScanNeeded
 from rocketstore.pipeline.stores import (
     Segment,
     SegmentState,
     StorePlace,
     list_segments,
-    segment_at,
+    log_bytes,
     store_timestamp_ms,
 )
 from rocketstore.rules.extra_queues import offset_in
@@ -252,13 +249,10 @@ def record_start(
 ) -> int | None:
     """Return where the record of an entry starts, None unless the record says so itself."""
     entry = queue.entry(number)
-    at = -1 if entry is None else entry.physical_offset
-    segment = segment_at(segments, at)
     if entry is None or not 0 < entry.record_size <= _MOST_RECORD_BYTES:
         return None
-    if segment is None or segment.is_missing:
-        return None
-    content = read_part(store.location, segment.path, at - segment.base, entry.record_size)
+    at = entry.physical_offset
+    content = log_bytes(store, segments, at, entry.record_size)
     found = decode(content, 0, at, check_crc=False)
     return at if found is not None and offset_in(found, queue.key) == number else None
 

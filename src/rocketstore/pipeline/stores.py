@@ -43,11 +43,11 @@ from rocketstore.format.metadata_json import (
     decode_table,
     offset_tables_by_age,
 )
+from rocketstore.format.record import RECORD_MAGICS
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
 from rocketstore.pipeline.options import parse_options
-from rocketstore.rules.bridges import RECORD_MAGICS
 from rocketstore.rules.newer import refuse_rocksdb_tables
 from rocketstore.rules.table_files import NO_FILE, read_table
 from rocketstore.units import QueueKey
@@ -338,6 +338,14 @@ def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | N
     return None
 
 
+def log_bytes(store: StorePlace, segments: Sequence[Segment], offset: int, size: int) -> bytes:
+    """Return up to so many bytes of the log from an offset on; nothing where no file has them."""
+    one = segment_at(segments, offset)
+    if one is None or one.is_missing:
+        return b""
+    return read_part(store.location, one.path, offset - one.base, size)
+
+
 def offset_files(entries: Iterable[FileEntry]) -> list[StoreFile]:
     """Return the files that are named by an offset, in order."""
     named = ((parse_file_name(one.name), one) for one in entries if not one.is_directory)
@@ -406,11 +414,8 @@ def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
         content = _root_file(store, KNOWN_ENDS_FILE_NAME)
         checksum, raw = msgspec.json.decode(content, type=tuple[int, msgspec.Raw])
         version, is_closed, log_end, known, *_ = msgspec.json.decode(raw)
-        one = segment_at(list_segments(store), log_end)
-        if one is None or one.is_missing or (store.is_open and not is_closed):
-            goes_on = False
-        else:
-            goes_on = any(read_part(store.location, one.path, log_end - one.base, 8))
+        was_open = store.is_open and not is_closed
+        goes_on = not was_open and any(log_bytes(store, list_segments(store), log_end, 8))
         if version == 1 and zlib.crc32(raw) == checksum and not goes_on:
             return {QueueKey(*key) for key, (_, stop) in known if stop > 0}
     return None

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.format.record import RECORD_MAGICS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RECORD_MAGICS: Final = frozenset({b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab"})
 BRIDGE_HEADER_BYTES: Final = 88
 """Bytes of a record up to and including the body's length, with IPv4 hosts."""
 

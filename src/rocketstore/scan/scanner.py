@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from rocketstore.format.record import body_crc
+from rocketstore.format.record import RECORD_MAGICS, body_crc
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
 from rocketstore.units import ByteRange, KiB, MiB
@@ -48,7 +48,7 @@ WINDOW_MIN_BYTES: Final = 256
 
 _FIXED_PART_BYTES: Final = 128
 _LAST_RECORD_BYTES: Final = 64 * KiB
-_RECORD_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_RECORD_MAGIC: Final = re.compile(b"|".join(map(re.escape, RECORD_MAGICS)))
 
 
 class ByteSource(Protocol):

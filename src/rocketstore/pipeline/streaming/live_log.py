@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.record import BLANK_MAGIC
 from rocketstore.native.decode import decode
-from rocketstore.pipeline.files import opened, read_part
+from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, in_time
-from rocketstore.pipeline.stores import list_segments, segment_at
+from rocketstore.pipeline.stores import list_segments, log_bytes, segment_at
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.units import ByteRange, MiB
 
@@ -103,7 +103,7 @@ class LiveLog:
             return Place(offset)
         stop, file_stop = offset + record.size, segment.base + segment.file_size
         filler = (file_stop - stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
-        found = read_part(self.store.location, segment.path, stop - segment.base, len(filler))
+        found = log_bytes(self.store, self.segments, stop, len(filler))
         return Place(file_stop if found == filler else stop, offset, crc)
 
     @cached_property
@@ -135,7 +135,7 @@ class LiveLog:
                 if len(columns) and batch.run_starts:
                     is_again = position not in seen_breaks
                     seen_breaks.add(position)
-                    head = read_part(self.store.location, segment.path, position - segment.base, 4)
+                    head = log_bytes(self.store, self.segments, position, 4)
                     leads_on = position + int.from_bytes(head, "big") == columns.physical_offset[0]
                     is_newer = last_ms is None or columns.store_timestamp[0] >= last_ms
                     if is_again or not (leads_on or is_newer):
