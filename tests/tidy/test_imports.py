@@ -25,7 +25,7 @@ def test_import_of_the_package_and_its_public_names_loads_nothing_heavy():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--version"], ["--help"], ["store", "--help"], ["message", "get", "--help"]],
+    [["--version"], ["--help"], ["store", "--help"], ["message", "get", "--help"], ["pipeline"]],
     ids=" ".join,
 )
 def test_help_and_version_load_nothing_of_the_store(arguments):
@@ -34,7 +34,8 @@ def test_help_and_version_load_nothing_of_the_store(arguments):
     code += "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
     code += f"    cli.main({arguments})"
     ours = ("numpy", "msgspec", "rich.markdown", "rocketstore.config",
-            "rocketstore.format", "rocketstore.storage")  # fmt: skip
+            "rocketstore.format", "rocketstore.storage",
+            "rocketstore.pipeline.environment")  # fmt: skip
     assert loaded_after(code, HEAVY + ours) == []
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from rocketstore import pipeline
-from rocketstore.cli.findings import EXIT_FINE, EXIT_FOUND, print_verification
 from rocketstore.cli.options import (
     DEFAULTS,
     ArchiveLocation,
@@ -100,6 +99,7 @@ def audit(
     out
         Directory to be made: findings and queues as Parquet, a summary as JSON.
     """
+    from rocketstore.cli.findings import print_verification
     from rocketstore.pipeline.jobs.audit.audit_plan import find_places
     from rocketstore.pipeline.jobs.publishing import refuse_taken
 
@@ -144,7 +144,7 @@ def rebuild(
     if prove:
         return _print_proof(pipeline.prove_rebuild(spark, store, **limits), options.output)
     _print_rebuilt(pipeline.rebuild(spark, store, target=to, **limits), options.output)
-    return EXIT_FINE
+    return 0
 
 
 def _print_rebuilt(report: RebuildReport, output: Output) -> None:
@@ -173,6 +173,7 @@ def _print_rebuilt(report: RebuildReport, output: Output) -> None:
 
 
 def _print_proof(report: AuditReport, output: Output) -> int:
+    from rocketstore.cli.findings import print_verification
     from rocketstore.pipeline.jobs.audit.audit_job import REASONS
 
     code = print_verification(report, output)
@@ -315,4 +316,4 @@ def sweep(
 
     found = sweeping.sweep(place, remove=remove, untouched_h=untouched_hours)
     print_rows(found, output, columns=("state", "size", "path", "why"))
-    return EXIT_FOUND if any(one["state"] != "held" for one in found) else EXIT_FINE
+    return 1 if any(one["state"] != "held" for one in found) else 0

@@ -14,11 +14,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.pipeline.environment import check_versions, session, warn_of_untested_versions
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from rocketstore.pipeline.environment import session
     from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult, archive
     from rocketstore.pipeline.jobs.audit.audit_job import AuditReport, audit, prove_rebuild
     from rocketstore.pipeline.jobs.rebuild.rebuild_job import RebuildReport, rebuild
@@ -43,7 +42,8 @@ __all__ = [
     "session",
 ]
 
-_LATER: Final = {  # by the module, loaded when first asked for: jobs, and what they answer with
+_LATER: Final = {  # by the module, loaded when first asked for: a session, jobs and their answers
+    "environment": ("session",),
     "unbatching": ("inner_messages",),
     "jobs.archive.archive_job": ("ArchiveResult", "archive"),
     "jobs.audit.audit_job": ("AuditReport", "audit", "prove_rebuild"),
@@ -63,8 +63,10 @@ def register(spark: SparkSession) -> None:
     UnsupportedEnvironmentError
         PySpark or pandas is missing, or of a version that cannot work.
     """
-    check_versions()
-    warn_of_untested_versions()
+    from rocketstore.pipeline import environment  # noqa: PLC0415 - for those who need no help
+
+    environment.check_versions()
+    environment.warn_of_untested_versions()
     from rocketstore.pipeline.column_pruning import prune_columns  # noqa: PLC0415 - as below
     from rocketstore.pipeline.source import NAME, StoreDataSource  # noqa: PLC0415 - needs PySpark
 
