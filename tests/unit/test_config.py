@@ -287,6 +287,12 @@ def test_properties_file_follows_java_s_rules(tmp_path):
     assert load_broker_conf(path) == {"deleteWhen": "04", "brokerName": "München 中"}
 
 
+def test_an_editor_s_mark_is_not_part_of_the_first_key(tmp_path):
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"\xef\xbb\xbfdeleteWhen=05\r\nfileReservedTime=1\r\n")
+    assert load_broker_conf(path) == {"deleteWhen": "05", "fileReservedTime": "1"}
+
+
 @pytest.mark.parametrize("content", [None, b"a=\\u12"])
 def test_unreadable_properties_file_is_a_config_error(tmp_path, content):
     path = tmp_path / "broker.conf"
@@ -414,12 +420,18 @@ def test_keys_of_other_parts_are_ignored_in_broker_conf(tmp_path):
         ({"brokerIP1": "10.0.0.1"}, "10.0.0.1:10911"),
         ({"brokerIP1": " 10.0.0.1 ", "listenPort": "5"}, "10.0.0.1:5"),
         ({"brokerIP1": "::1", "listenPort": "5"}, "[::1]:5"),
+        ({"brokerIP1": "localhost", "listenPort": "5"}, "127.0.0.1:5"),
         ({"listenPort": "5"}, "127.0.0.1:10911"),
         ({"brokerIP1": "10.0.0.1", "storeHost": "10.0.0.2:1"}, "10.0.0.2:1"),
     ],
 )
 def test_store_host_is_the_broker_s_address(properties, host):
     assert from_properties(properties).store_host == host
+
+
+def test_broker_address_that_nobody_knows_is_refused_by_its_key():
+    with pytest.raises(ConfigError, match=r"brokerIP1=nobody\.invalid: "):
+        from_properties({"brokerIP1": "nobody.invalid"})
 
 
 def test_broker_address_with_a_port_that_is_none_is_refused():

@@ -13,7 +13,7 @@ import msgspec
 
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.counts import DayTotals
-from rocketstore.broker.topics import count_fault, name_fault
+from rocketstore.broker.topics import LONGEST_GROUP, count_fault, name_fault
 from rocketstore.format.metadata_json import SubscriptionGroup, decode_body, dumps, encode_body
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -117,7 +117,7 @@ class Admin:
     def settle_group(self, _header: Header, call: Call) -> Command:
         """Make a consumer group, or change it."""
         group = decode_body(call.command.body, SubscriptionGroup)
-        fault = name_fault(group.group_name) or count_fault(group.retry_queue_nums)
+        fault = name_fault(group.group_name, LONGEST_GROUP) or count_fault(group.retry_queue_nums)
         if fault is not None:
             return reply(ResponseCode.SYSTEM_ERROR, fault.replace("topic", "group"))
         self._topics.groups.settle(group)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from rocketstore.broker.clients import Client, ConsumerGroup, Subscription
+from rocketstore.broker.clients import NO_FILTER, Client, ConsumerGroup, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.consuming import others
 from rocketstore.events import get_logger
@@ -202,10 +202,7 @@ class ClientManage:
         wanted = decode_body(call.command.body, _CheckBody).subscription_data
         if wanted is None or wanted.is_by_tags:
             return reply()
-        remark = (
-            f"The broker does not support consumer to filter message by {wanted.expression_type}"
-        )
-        return reply(ResponseCode.SYSTEM_ERROR, remark)
+        return reply(ResponseCode.SYSTEM_ERROR, f"{NO_FILTER} {wanted.expression_type}")
 
     def connections(self, header: GroupHeader, _call: Call) -> Command:
         """Say which clients a group has, and what it subscribes to."""

@@ -24,6 +24,8 @@ SILENT_MS: Final = 120_000
 TAG: Final = "TAG"
 """The type of an expression that lists tags; unset or empty means it too."""
 
+NO_FILTER: Final = "The broker does not support consumer to filter message by"
+
 
 class Client(msgspec.Struct):
     """One client on one connection."""

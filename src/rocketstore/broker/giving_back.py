@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import SEE, Refused, refusal
+from rocketstore.broker.refused import SEE, Refused, forbidden, refusal
 from rocketstore.broker.sending import retry_limit
 from rocketstore.consuming.giving_back import given_back
 from rocketstore.remoting.codes import ResponseCode
@@ -72,15 +72,13 @@ class GivingBack:
             remark = f"subscription group not exist, {header.group} {SEE}"
             raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not self._settings.broker_permission & PERM_WRITE:
-            remark = f"the broker[{self._settings.broker_ip1}] sending message is forbidden"
-            raise Refused(ResponseCode.NO_PERMISSION, remark)
+            raise forbidden(f"the broker[{self._settings.broker_ip1}] sending message")
         if group.retry_queue_nums <= 0:
             return reply()
         name = RETRY_PREFIX + header.group
         topic = self._topics.for_group(name, group.retry_queue_nums, is_unit=header.unit_mode)
         if not topic.perm & PERM_WRITE:
-            remark = f"the topic[{name}] sending message is forbidden"
-            raise Refused(ResponseCode.NO_PERMISSION, remark)
+            raise forbidden(f"the topic[{name}] sending message")
         message = self._store.at_physical_offset(header.offset)
         if message is None:
             remark = f"look message by offset failed, {header.offset}"

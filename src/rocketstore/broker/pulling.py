@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from rocketstore.broker.clients import Subscription
+from rocketstore.broker.clients import NO_FILTER, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
 from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls
 from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
-from rocketstore.broker.refused import SEE, Refused, failure, refusal
+from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.topics import OFFSET_MOVED, not_there
 from rocketstore.config import BrokerRole
 from rocketstore.errors import InvalidFilterError, RocketStoreError
@@ -171,8 +171,7 @@ class Pulling:
         """Return the tags that a pull wants; raises where it may not pull."""
         name, group_name = header.topic, header.consumer_group
         if not self._settings.broker_permission & PERM_READ:
-            remark = f"the broker[{self._settings.broker_ip1}] pulling message is forbidden"
-            raise Refused(ResponseCode.NO_PERMISSION, remark)
+            raise forbidden(f"the broker[{self._settings.broker_ip1}] pulling message")
         group = self._topics.group(group_name)
         if group is None:
             remark = f"subscription group [{group_name}] does not exist, {SEE}"
@@ -184,8 +183,7 @@ class Pulling:
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, not_there(name, blank=" "))
         if not topic.perm & PERM_READ:
-            remark = f"the topic[{name}] pulling message is forbidden"
-            raise Refused(ResponseCode.NO_PERMISSION, remark)
+            raise forbidden(f"the topic[{name}] pulling message")
         if not 0 <= header.queue_id < topic.read_queue_nums:
             remark = (
                 f"queueId[{header.queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:"
@@ -194,11 +192,7 @@ class Pulling:
             raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         wanted = self._subscription(header, broadcasts=group.consume_broadcast_enable)
         if not wanted.is_by_tags:
-            remark = (
-                "The broker does not support consumer to filter message by "
-                f"{wanted.expression_type}"
-            )
-            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{NO_FILTER} {wanted.expression_type}")
         return wanted.sub_string
 
     def _subscription(self, header: PullHeader, *, broadcasts: bool) -> Subscription:

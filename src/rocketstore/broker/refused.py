@@ -8,6 +8,7 @@ from rocketstore.broker.codes import BrokerAnswer
 from rocketstore.errors import FlushFailedError, StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.remoting import requests
+from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ class Refused(Exception):  # noqa: N818 - it becomes a reply
         super().__init__(remark)
         self.code = code
         self.remark = remark
+
+
+def forbidden(what: str) -> Refused:
+    """Return the refusal of what the broker, or a topic, does not grant."""
+    return Refused(ResponseCode.NO_PERMISSION, f"{what} is forbidden")
 
 
 def refusal(refused: Refused, call: Call, fields: dict[str, str] | None = None) -> Command:

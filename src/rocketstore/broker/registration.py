@@ -9,7 +9,9 @@ How derived: BrokerController.registerBrokerAll and BrokerOuterAPI of 4.9.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from rocketstore.remoting.client import RemotingClient
     from rocketstore.tables.topic_settings import TopicSettings
 
+FIRST_S: Final = 2.0
+"""How long the start of a broker waits for name servers at most; 4.9 waits as for any request."""
+
 UNREGISTER_MS: Final = 1000
 """How long the end of a broker waits for a name server."""
 
@@ -39,7 +44,7 @@ class Registration:
     Attributes
     ----------
     wanted
-        Counts the changes that they are to be told of.
+        Counts what they are to be told of: the start, and each change.
     """
 
     def __init__(
@@ -54,7 +59,7 @@ class Registration:
         self._waiting: list[tuple[int, Callable[[], object]]] = []
         self._changed = asyncio.Event()
         self._told = 0
-        self.wanted = 0
+        self.wanted = 1
 
     def note_change(self, _topic: str) -> None:
         """Tell of a topic that was made or changed."""
@@ -76,23 +81,25 @@ class Registration:
             version = self.wanted
             await asyncio.gather(*map(self._register, self._addresses))
             self._told = version
-            waiting, self._waiting = self._waiting, []
-            for until, go_on in waiting:
-                if until <= version:
-                    go_on()
-                else:
-                    self._waiting.append((until, go_on))
-            try:
-                async with asyncio.timeout(period_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            self.release(version)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), period_s)
 
-    def release(self) -> None:
-        """Let all go on that wait, as the broker ends."""
+    def release(self, version: float = inf) -> None:
+        """Let go on who waits for this version or an earlier one; as the broker ends, all."""
         waiting, self._waiting = self._waiting, []
-        for _, go_on in waiting:
-            go_on()
+        for until, go_on in waiting:
+            if until <= version:
+                go_on()
+            else:
+                self._waiting.append((until, go_on))
+
+    async def first(self) -> None:
+        """Return when the broker is known: a client that is told of it now has its routes."""
+        is_known = asyncio.Event()
+        self.then(is_known.set)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(is_known.wait(), FIRST_S)
 
     async def _register(self, address: str) -> None:
         request = Command(

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import Refused, failure, refusal
+from rocketstore.broker.refused import Refused, failure, forbidden, refusal
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import name_fault, not_there, topic_text
 from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
@@ -176,10 +176,7 @@ class Sending:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - any queue
-        if topic.topic_filter_type == "MULTI_TAG":
-            sys_flag = header.sys_flag | MULTI_TAGS
-        else:
-            sys_flag = header.sys_flag
+        sys_flag = header.sys_flag | (MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0)
         text = (header.properties or "").encode()
         if header.batch:
             sent = _Sent(header.topic, queue_id, queue_id, sys_flag, text, self._waits)
@@ -208,8 +205,7 @@ class Sending:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {until}")
         known = self._topics.get(name)
         if not settings.broker_permission & PERM_WRITE and known is not None and known.order:
-            remark = f"the broker[{settings.broker_ip1}] sending message is forbidden"
-            raise Refused(ResponseCode.NO_PERMISSION, remark)
+            raise forbidden(f"the broker[{settings.broker_ip1}] sending message")
         if known is None and (fault := name_fault(name)) is not None:
             raise Refused(ResponseCode.SYSTEM_ERROR, fault)
         if name == DELAY_TOPIC:
@@ -305,10 +301,7 @@ class Sending:
 
     def _begin(self, header: AnySend, call: Call, sent: _Sent) -> Command | Later:
         if self._settings.reject_transaction_message:
-            remark = (
-                f"the broker[{self._settings.broker_ip1}] sending transaction message is forbidden"
-            )
-            return reply(ResponseCode.NO_PERMISSION, remark)
+            raise forbidden(f"the broker[{self._settings.broker_ip1}] sending transaction message")
         return self._put(header, call, sent, self._put_half)
 
     def _put_half(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:

@@ -65,7 +65,7 @@ class BrokerService(Service):
 
     def __init__(self, store: MessageStore, settings: BrokerSettings) -> None:
         self._store = store
-        self.settings = settings
+        self.settings = settings.in_role(store.config.broker_role)
         self._thread = ServiceThread(
             "rocketstore-broker", self._run, self._wake, ends_by_errors=True
         )
@@ -84,10 +84,7 @@ class BrokerService(Service):
     def start(self) -> None:
         """Listen, and register with the name servers.
 
-        Raises
-        ------
-        RemotingError
-            A port is in use, or the address is not one of this machine.
+        Raises `RemotingError` where a port is in use, or the address not one of this machine.
         """
         self._thread.start()
         self._started.wait()
@@ -116,12 +113,8 @@ class BrokerService(Service):
         Clients that look for it from now on find it: one that consumes what nobody has sent yet
         would look again after half a minute.
 
-        Raises
-        ------
-        ResponseError
-            No topic may have this name, or so many queues.
-        RemotingError
-            The broker is not running.
+        Raises `ResponseError` where no topic may have this name, or so many queues; `RemotingError`
+        where the broker is not running.
         """
         running = self._running
         if running is None:
@@ -203,6 +196,7 @@ class BrokerService(Service):
             _log.info("broker.stopped", name=settings.broker_name)
 
         stack.push_async_callback(close)
+        await registration.first()
 
     async def _listen(self, stack: contextlib.AsyncExitStack, table: BrokerTable) -> None:
         """Listen for clients, and two ports below for those with a VIP channel if it is free."""

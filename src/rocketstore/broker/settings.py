@@ -9,11 +9,14 @@ Source: BrokerConfig, NettyServerConfig and MixAll of 4.9.8.
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from rocketstore.config.option import broker_conf_key
+from rocketstore.config import BrokerRole
+from rocketstore.config.grammars import parse_address
+from rocketstore.config.option import Option, broker_conf_key, check_value, field_specs
+from rocketstore.config.sources import parse_value, store_host
 from rocketstore.errors import ConfigError, InvalidNameError
 from rocketstore.format.refusals import check_topic
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOPBACK: Final = "127.0.0.1"
+
+_Port = Annotated[int, Option(low=0, high=65_535)]
+_Time = Annotated[int, Option("ms", 1)]
 
 
 def _key(field: str) -> str:
@@ -33,14 +39,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     Attributes
     ----------
     broker_name, broker_cluster_name, broker_id
-        Under which name servers know it; unset, its name is this machine's.
+        Under which name servers know it; unset, its name is this machine's. A master's id is 0,
+        whatever is set, a slave's above it.
     broker_ip1, listen_port
         Where it listens, and what clients are told; the loopback unless set, 4.9 finds an address
         of the machine. A port of 0 takes a free one.
-    namesrv_addr
-        Name servers, ``host:port;host:port``; unset, one runs inside the broker.
-    namesrv_port
-        Where that one listens, with 0 too; ours.
+    namesrv_addr, namesrv_port
+        Name servers, ``host:port;host:port``; unset, one runs inside the broker, at the port.
     broker_permission
         Bits of a topic's permission that the broker grants: 4 reading, 2 writing.
     default_topic_queue_nums
@@ -56,21 +61,19 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         are refused: the broker is busy.
     region_id, trace_on
         What replies to sends say.
-    register_name_server_period, register_broker_timeout_mills
-        How often it registers, and how long it waits for a name server.
-    compressed_register
-        Register with a packed body.
+    register_name_server_period, register_broker_timeout_mills, compressed_register
+        How often it registers, how long it waits for a name server, and whether it packs the body.
     """
 
     broker_name: str = ""
     broker_cluster_name: str = "DefaultCluster"
     broker_id: int = 0
     broker_ip1: str = LOOPBACK
-    listen_port: int = 10911
+    listen_port: _Port = 10911
     namesrv_addr: str = ""
-    namesrv_port: int = 9876
+    namesrv_port: _Port = 9876
     broker_permission: int = 6
-    default_topic_queue_nums: int = 8
+    default_topic_queue_nums: Annotated[int, Option("count", 1, 65_536)] = 8
     auto_create_topic_enable: bool = True
     auto_create_subscription_group: bool = True
     cluster_topic_enable: bool = True
@@ -85,12 +88,15 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     wait_time_mills_in_transaction_queue: int = 3000
     region_id: str = "DefaultRegion"
     trace_on: bool = True
-    register_name_server_period: int = 30_000
-    register_broker_timeout_mills: int = 6000
+    register_name_server_period: _Time = 30_000
+    register_broker_timeout_mills: _Time = 6000
     compressed_register: bool = False
-    start_accept_send_request_time_stamp: int = 0
+    start_accept_send_request_time_stamp: Annotated[int, Option("ms", 0, 2**63 - 1)] = 0
 
     def __post_init__(self) -> None:
+        for field, spec in _SPECS.items():
+            if (value := getattr(self, field)) is not spec.default:
+                check_value(field, value, spec)
         if not self.listen_port:
             msgspec.structs.force_setattr(self, "listen_port", free_port())
         if not self.broker_name:
@@ -101,16 +107,29 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
                 check_topic(name)  # each is the name of a topic too
         except InvalidNameError as error:
             raise ConfigError(f"a broker's name or cluster: {error}", key="brokerName") from error
-        if self.register_name_server_period <= 0 or self.register_broker_timeout_mills <= 0:
-            raise ConfigError(
-                "registerNameServerPeriod and registerBrokerTimeoutMills are times in ms above 0",
-                key="registerNameServerPeriod", value=self.register_name_server_period,
-            )  # fmt: skip
+        for one in self.name_servers:
+            parse_address("namesrvAddr", one, "write 10.0.0.1:9876, and ; between several")
 
     @property
     def address(self) -> str:
         """What clients are told: ``brokerIP1:listenPort``."""
         return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def store_host(self) -> str:
+        """What records say of where they were stored: the address, of a name its number."""
+        return store_host(self.broker_ip1, self.listen_port)
+
+    def in_role(self, role: BrokerRole) -> BrokerSettings:
+        """Return the settings of a master, whose id is 0, or of a slave; as BrokerStartup has it.
+
+        Raises `ConfigError` where a slave's id is not above 0.
+        """
+        if role is not BrokerRole.SLAVE:
+            return msgspec.structs.replace(self, broker_id=0)
+        if self.broker_id <= 0:
+            raise ConfigError("brokerId of a slave must be above 0", key="brokerId")
+        return self
 
     @property
     def name_servers(self) -> list[str]:
@@ -121,17 +140,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     def of(cls, properties: Mapping[str, str]) -> BrokerSettings:
         """Return the settings of a ``broker.conf``; keys of others are not looked at.
 
-        Raises
-        ------
-        ConfigError
-            A text is no value of its key.
+        Raises `ConfigError` where a text is no value of its key.
         """
-        known = cls.__struct_encode_fields__
-        own = {key: text.strip() for key, text in properties.items() if key in known}
-        try:
-            return msgspec.convert(own, cls, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"broker.conf: {error}", hint="see docs/guide/broker.md") from error
+        own: dict[str, Any] = {}
+        for field, spec in _SPECS.items():
+            if spec.key in properties:
+                own[field] = parse_value(properties[spec.key].strip(), spec)
+        return cls(**own)
 
 
 def free_port() -> int:
@@ -141,6 +156,8 @@ def free_port() -> int:
         port: int = probe.getsockname()[1]
         return port
 
+
+_SPECS: Final = field_specs(BrokerSettings)
 
 BROKER_KEYS: Final = frozenset(BrokerSettings.__struct_encode_fields__)
 """The keys of a ``broker.conf`` that a broker takes."""

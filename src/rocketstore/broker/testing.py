@@ -80,7 +80,7 @@ class Broker:
 
     def _open(self, path: Path) -> None:
         settings = BrokerSettings(**self._wanted)
-        config = msgspec.structs.replace(self._config, store_host=settings.address)
+        config = msgspec.structs.replace(self._config, store_host=settings.store_host)
         make = BrokerService.with_settings(settings)
         self.store = MessageStore.open(path, config, services=[make])
         self._service: BrokerService = self.store.attached[BrokerService.name]
@@ -94,9 +94,10 @@ class Broker:
         self.close()
 
     def close(self) -> None:
-        """End the broker and its store; a second call does nothing."""
+        """End the broker and its store; a second call does nothing, nor one before it began."""
         try:
-            self.store.close()
+            if hasattr(self, "store"):
+                self.store.close()
         finally:
             self._remove()
 

@@ -44,6 +44,9 @@ DELAY_QUEUES: Final = 18
 MOST_QUEUES: Final = 65_536
 """Of a topic, so that no request makes a broker count to two thousand million; 4.9 has no limit."""
 
+LONGEST_GROUP: Final = 255
+"""Characters of a group's name, as clients have it (Validators.CHARACTER_MAX_LENGTH)."""
+
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 UNIT: Final = 1
 UNIT_SUB: Final = 2
@@ -78,7 +81,7 @@ def topic_text(topic: TopicConfig) -> str:
     )
 
 
-def name_fault(topic: str) -> str | None:
+def name_fault(topic: str, longest: int = TOPIC_SIZE_MAX) -> str | None:
     """Return what 4.9 says of a name that no topic may have (TopicValidator.validateTopic)."""
     if not topic.strip():
         return "The specified topic is blank."
@@ -86,7 +89,7 @@ def name_fault(topic: str) -> str | None:
         check_topic_characters(topic)
     except InvalidNameError:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(topic) > TOPIC_SIZE_MAX:
+    if len(topic) > longest:
         return "The specified topic is longer than topic max length."
     return None
 
@@ -213,7 +216,7 @@ class Topics:
             return known
         if name in FIRST_GROUPS:
             return SubscriptionGroup(group_name=name)
-        if self._settings.auto_create_subscription_group and name_fault(name) is None:
+        if self._settings.auto_create_subscription_group and not name_fault(name, LONGEST_GROUP):
             known = SubscriptionGroup(group_name=name)
             self.groups.settle(known)
         return known

@@ -27,6 +27,9 @@ store."""
 EXIT_INTERRUPTED: Final = 130
 """128 + SIGINT, as shells report it."""
 
+NARROWEST: Final = 20
+"""Columns that help is written in where `COLUMNS` says fewer: the parser's never ends in two."""
+
 INTERRUPT_AGAIN_S: Final = 0.01
 """Pause after which a swallowed Ctrl-C is repeated: longer than a destructor takes."""
 
@@ -39,7 +42,11 @@ COMMANDS: Final = (
     ("transaction", "app", "Transactions: which are open, and for how long."),
     ("index", "app", "Index files: which message carries which key."),
     ("config", "app", "Settings."),
-    ("serve", "app", "Run a store that others follow, one that follows another, or a name server."),
+    (
+        "serve",
+        "app",
+        "Run a broker, a name server, or a store that others follow, or that follows.",
+    ),
     ("replica", "app", "How far behind a slave is."),
     ("pipeline", "app", "Jobs over whole stores, on Spark: needs rocketstore[pipeline]."),
     ("bench", "app", "Measure puts, gets and scans on this machine."),
@@ -120,7 +127,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt as interrupt:
         complain("; ".join(filter(None, ("interrupted", str(interrupt)))))
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the printer of help makes the one the other
         # The reader of our output has left (`| head`): there is no one to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -133,6 +140,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _outcome(arguments: list[str]) -> object:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) < NARROWEST:
+        os.environ["COLUMNS"] = str(NARROWEST)
     if sorted(arguments) == ["--verbose", "--version"]:
         return _show_parts()
     command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)

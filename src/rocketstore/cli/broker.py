@@ -14,7 +14,7 @@ from rocketstore.broker.settings import BROKER_KEYS, BrokerSettings
 from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
 from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.cli.wording import complain, print_on_stderr
-from rocketstore.config import sources
+from rocketstore.config import BrokerRole, sources
 from rocketstore.config.sources import load_broker_conf, parse_override
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
@@ -40,12 +40,15 @@ def broker(
     given = settings
     loaded = given.load_with_origins(BROKER_KEYS)
     properties = {} if given.config is None else load_broker_conf(given.config)
-    own = BrokerSettings.of(properties | dict(map(parse_override, given.set_)))
+    texts = properties | dict(map(parse_override, given.set_))
+    own = BrokerSettings.of(texts)
     if unused := sorted(properties.keys() & _OF_4_9 - BROKER_KEYS):
         complain(f"{given.config}: keys of 4.9 that change nothing here: {' '.join(unused)}")
     config = with_retention(loaded)
-    if loaded.origins["storeHost"].kind == "default":
-        config = msgspec.structs.replace(config, store_host=own.address)
+    if "storeHost" not in texts and loaded.origins["storeHost"].kind != "environment":
+        config = msgspec.structs.replace(config, store_host=own.store_host)
+    if own.broker_id and config.broker_role is not BrokerRole.SLAVE:
+        complain(f"brokerId={own.broker_id}: a master's is 0, as in 4.9; brokerRole says its role")
     path = _path(store, loaded)
     with stop_on_signal() as stop, MessageStore.open(
         path, config, services=[BrokerService.with_settings(own)]

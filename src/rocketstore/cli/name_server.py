@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 
+from rocketstore.cli.serve import ending_signals
 from rocketstore.cli.wording import print_on_stderr
 from rocketstore.format.metadata_json import decode_body
 from rocketstore.nameserver.bodies import SavedValues
@@ -48,7 +48,7 @@ def namesrv(
 
 async def _serve(host: str, port: int, values: KeyValues, *, order_messages: bool) -> None:
     loop, told = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         loop.add_signal_handler(number, told.set)
     async with serving(
         host=host, port=port, values=values, order_messages=order_messages

@@ -128,10 +128,12 @@ def lag(
             for name, key, offset in places
             if group in (None, name) and topic in (None, key.topic)
         ]  # fmt: skip
-    if group is not None and group not in groups:
-        what = f"{store} has no offsets of a group {group}"
-        known = listed(groups) or "none yet"
-        raise not_found(what, f"it has those of: {known}", options.output)
+    topics = sorted({key.topic for name, key, _ in places if group in (None, name)})
+    for kind, wanted, known in (("group", group, groups), ("topic", topic, topics)):
+        if wanted is not None and wanted not in known:
+            what = f"{store} has no offsets of a {kind} {wanted}"
+            hint = f"it has those of: {listed(known) or 'none yet'}"
+            raise not_found(what, hint, options.output)
     columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
     print_rows(iter(rows), options.output, columns=columns)
 

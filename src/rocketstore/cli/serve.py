@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 from cyclopts import App
@@ -27,7 +27,11 @@ app.command("rocketstore.cli.replication:slave", name="slave")
 app.command("rocketstore.cli.name_server:namesrv", name="namesrv")
 app.command("rocketstore.cli.broker:broker", name="broker")
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+def ending_signals() -> list[signal.Signals]:
+    """Return what asks to end: a terminal that is gone too, unless `nohup` has it ignored."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM] + ([] if is_kept else [signal.SIGHUP])
 
 
 class StopSignal:
@@ -38,10 +42,14 @@ class StopSignal:
         self.is_set = False
 
     def set(self, *_of_signal: object) -> None:
-        """Take note of a signal; the next one ends the process as usual."""
+        """Take note of a signal; the next one ends the process as usual.
+
+        But the end of a terminal is told by the kernel and by the shell.
+        """
         self.is_set = True
-        for number in _SIGNALS:
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.bell.ring()
 
     def wait(self) -> None:
@@ -54,7 +62,7 @@ class StopSignal:
 def stop_on_signal() -> Iterator[StopSignal]:
     """Make a signal ask the process to stop, where it would end it."""
     stop = StopSignal()
-    before = {number: signal.signal(number, stop.set) for number in _SIGNALS}
+    before = {number: signal.signal(number, stop.set) for number in ending_signals()}
     try:
         yield stop
     finally:

@@ -33,6 +33,17 @@ def parse_delete_hours(text: str) -> frozenset[int]:
     return frozenset(map(int, hours))
 
 
+def parse_address(key: str, text: str, hint: str) -> tuple[str, int]:
+    """Return host and port of a ``host:port``, or of one of several in an option.
+
+    Raises `ConfigError`, with a hint, where it is not one.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536 or set(host) & set(",; "):
+        raise ConfigError(f"{key}={text}: expected host:port", key=key, value=text, hint=hint)
+    return host.strip("[]"), int(port)
+
+
 def parse_delay_levels(text: str) -> dict[int, int]:
     """Return the delay in ms of each level, from 1.
 

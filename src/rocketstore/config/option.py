@@ -8,8 +8,9 @@ does and when to change it.
 from __future__ import annotations
 
 import enum
+import types
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -59,6 +60,21 @@ class FieldSpec(NamedTuple):
     nullable: bool
     option: Option
     default: Any
+
+
+def field_specs(options: type[msgspec.Struct]) -> dict[str, FieldSpec]:
+    """Return what is known of each field of a struct of options."""
+    annotated = get_type_hints(options, include_extras=True)
+    specs = {}
+    for info in msgspec.structs.fields(options):
+        kind, option = annotated[info.name], Option()
+        if get_origin(kind) is Annotated:
+            kind, option = get_args(kind)
+        nullable = isinstance(kind, types.UnionType)
+        if nullable:
+            kind = get_args(kind)[0]
+        specs[info.name] = FieldSpec(info.encode_name, kind, nullable, option, info.default)
+    return specs
 
 
 def check_value(field: str, value: object, spec: FieldSpec) -> None:

@@ -10,6 +10,7 @@ BrokerConfig, NettyServerConfig, NettyClientConfig, MixAll and MessageStoreConfi
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import difflib
 import enum
@@ -137,9 +138,11 @@ def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
     import javaproperties  # noqa: PLC0415 - half the time of numpy's import, and few need it
 
     try:
-        # Bytes are Latin-1, as for java.util.Properties.load(InputStream).
+        # Bytes are Latin-1, as for java.util.Properties.load(InputStream). An editor's mark in
+        # front is not part of the first key, as it is for Java.
         with open(path, "rb") as file:  # noqa: PTH123 - any path-like
-            loaded: dict[str, str] = javaproperties.load(file)
+            text = file.read().removeprefix(codecs.BOM_UTF8).decode("latin-1")
+        loaded: dict[str, str] = javaproperties.loads(text)
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"cannot read {os.fspath(path)}: {reason}") from error
@@ -161,7 +164,7 @@ def from_properties(properties: Mapping[str, str]) -> StoreConfig:
     for key, text in _with_store_host(properties).items():
         if key in FIELD_OF_KEY:
             field = FIELD_OF_KEY[key]
-            values[field] = _parse_value(text, FIELDS[field])
+            values[field] = parse_value(text, FIELDS[field])
         else:
             _note_unknown(key, text)
     return StoreConfig(**values)
@@ -247,11 +250,30 @@ def _with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
     """Add ``storeHost`` where only the broker's address is given."""
     address = properties.get("brokerIP1", "").strip()
     port = properties.get("listenPort", "10911").strip()
-    host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    return ({"storeHost": host} if address else {}) | dict(properties)
+    return ({"storeHost": store_host(address, port)} if address else {}) | dict(properties)
 
 
-def _parse_value(text: str, spec: FieldSpec) -> object:
+def store_host(address: str, port: object) -> str:
+    """Return what records say of a broker at ``brokerIP1`` and ``listenPort``.
+
+    A name is looked up, as Java does; `ConfigError` where nobody knows it.
+    """
+    import socket  # noqa: PLC0415 - few need it
+
+    if ":" in address:
+        return f"[{address}]:{port}"
+    try:
+        return f"{socket.gethostbyname(address)}:{port}"
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"brokerIP1={address}: {getattr(error, 'strerror', error)}",
+            key="brokerIP1",
+            value=address,
+            hint="give an address of this machine, or a name that it knows",
+        ) from error
+
+
+def parse_value(text: str, spec: FieldSpec) -> object:
     """Turn the text of an option into its value; `ConfigError` where it is not one."""
     if spec.kind is str:
         return None if spec.key in _EMPTY_IS_UNSET and not text.strip() else text

@@ -15,14 +15,13 @@ import enum
 import linecache
 import re
 import sys
-import types
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import msgspec
 
 from rocketstore.config.grammars import parse_delay_levels, parse_delete_hours
-from rocketstore.config.option import FieldSpec, Option, Options, check_value
+from rocketstore.config.option import FieldSpec, Options, check_value, field_specs
 from rocketstore.config.service_options import (
     BrokerRole,
     ConsumingOptions,
@@ -141,21 +140,7 @@ class StoreConfig(_Options, frozen=True, kw_only=True):
         return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
 
-def _field_specs() -> dict[str, FieldSpec]:
-    annotated = get_type_hints(StoreConfig, include_extras=True)
-    specs = {}
-    for info in msgspec.structs.fields(StoreConfig):
-        kind, option = annotated[info.name], Option()
-        if get_origin(kind) is Annotated:
-            kind, option = get_args(kind)
-        nullable = isinstance(kind, types.UnionType)
-        if nullable:
-            kind = get_args(kind)[0]
-        specs[info.name] = FieldSpec(info.encode_name, kind, nullable, option, info.default)
-    return specs
-
-
-FIELDS: Final[dict[str, FieldSpec]] = _field_specs()
+FIELDS: Final[dict[str, FieldSpec]] = field_specs(StoreConfig)
 """Every field of `StoreConfig`."""
 
 FIELD_OF_KEY: Final = {spec.key: field for field, spec in FIELDS.items()}

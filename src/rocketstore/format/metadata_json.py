@@ -254,7 +254,7 @@ def decode_body(data: bytes, kind: type[Body]) -> Body:
             found = _without_nulls(loads(data))
             return msgspec.convert(found, kind, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
-        raise FieldRangeError(f"{kind}: {error}") from error
+        raise FieldRangeError(f"body: {error}") from error
 
 
 def _without_nulls(value: Any) -> Any:

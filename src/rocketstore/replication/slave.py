@@ -13,7 +13,8 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import ConfigError, RocketStoreError
+from rocketstore.config.grammars import parse_address
+from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.replication.link import Link, limits_of, tls_context
 from rocketstore.replication.protocol import (
@@ -49,15 +50,8 @@ _log: Final = get_logger(__name__)
 def master_address(config: ReplicationOptions) -> tuple[str, int]:
     """Return host and port of ``haMasterAddress``; `ConfigError` where it is not one."""
     text = config.ha_master_address or ""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(
-            f"haMasterAddress={text}: expected host:port",
-            key="haMasterAddress",
-            value=text,
-            hint="it is the address at which the master listens for slaves, its haListenPort",
-        )
-    return host.strip("[]"), int(port)
+    hint = "it is the address at which the master listens for slaves, its haListenPort"
+    return parse_address("haMasterAddress", text, hint)
 
 
 class SlaveService(Service):

@@ -185,3 +185,25 @@ def test_administrators_hear_who_is_online_and_what_was_said_of_the_group(desk: 
     }  # fmt: skip
     absent = desk.answer(203, {"consumerGroup": "H"})
     assert (absent.code, absent.remark) == (206, "the consumer group[H] not online")
+
+
+@pytest.mark.parametrize("length", [120, 121, 127, 128, 255, 256])
+def test_group_of_any_name_that_clients_take_consumes(desk: Desk, length: int) -> None:
+    """From 121 characters on its retry topic is too long for a record, as in 4.9."""
+    name = "g" * length
+    desk.send("orders")
+    desk.store.wait_dispatched()
+    beat(desk, desk.peer, group=name)
+    pull = {
+        "consumerGroup": name, "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1,
+        "sysFlag": 0, "commitOffset": 0,
+    }  # fmt: skip
+    retry = {**pull, "topic": f"%RETRY%{name}", "sysFlag": 4}
+    codes = [desk.answer(11, pull).code, desk.answer(11, retry).code]
+    settled = desk.answer(200, None, json.dumps({"groupName": name}).encode()).code
+    back = desk.answer(36, {"offset": 0, "group": name, "delayLevel": 3})
+    if length > 255:
+        assert (codes, settled, back.code) == ([26, 26], 1, 26)
+    else:
+        assert (codes, settled) == ([0, 19], 0)
+        assert (back.code, back.remark) == ((0, None) if length < 121 else (1, "MESSAGE_ILLEGAL"))

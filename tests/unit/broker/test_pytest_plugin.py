@@ -80,3 +80,12 @@ def test_a_topic_is_found_by_the_client_that_looks_next() -> None:
             broker.make_topic("TBW102")
     with pytest.raises(RemotingError, match="is not running"):
         broker.make_topic("orders")
+
+
+def test_a_broker_may_be_closed_before_it_began_and_twice() -> None:
+    broker = Broker()
+    broker.close()
+    with broker:
+        broker.make_topic("orders")
+        broker.close()
+    broker.close()

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.broker.registration import FIRST_S
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings, free_port
 from rocketstore.broker.testing import Broker
-from rocketstore.config import FlushDiskType
+from rocketstore.config import BrokerRole, FlushDiskType
 from rocketstore.errors import ConfigError, RemotingError
 from support.broker_desk import SEND
 from support.broker_wire import Wire
@@ -136,10 +137,50 @@ def test_topics_and_offsets_are_there_after_a_restart(tmp_path: Path) -> None:
             assert wire.ask(11, {**PULL, "queueOffset": 1, "sysFlag": 4}).code == 19
 
 
-@pytest.mark.parametrize("wrong", [{"broker_name": "a b"}, {"register_name_server_period": 0}])
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError):
-        BrokerSettings(**wrong)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("brokerName", "a b"), ("brokerClusterName", ""), ("brokerIP1", ""), ("listenPort", "many"),
+        ("listenPort", ""), ("listenPort", "10911.0"), ("listenPort", "65536"),
+        ("namesrvPort", "65536"), ("autoCreateTopicEnable", "yes"), ("traceOn", ""),
+        ("registerNameServerPeriod", "0"), ("defaultTopicQueueNums", "0"),
+        ("namesrvAddr", "10.0.0.1"), ("namesrvAddr", "10.0.0.1:9876,10.0.0.2:9876"),
+        ("namesrvAddr", "10.0.0.1:9876;10.0.0.2:0"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_are_refused_by_their_key(key: str, text: str) -> None:
+    said = "name or cluster" if key == "brokerName" else key
+    with pytest.raises(ConfigError, match=said):
+        BrokerSettings.of({key: text})
+
+
+def test_a_program_is_told_of_a_setting_of_another_type() -> None:
+    with pytest.raises(ConfigError, match="auto_create_topic_enable"):
+        BrokerSettings(auto_create_topic_enable="no")  # type: ignore[arg-type]
+
+
+def test_a_master_has_the_id_0_and_a_slave_another() -> None:
+    told = BrokerSettings(broker_id=1)
+    assert told.in_role(BrokerRole.ASYNC_MASTER).broker_id == 0
+    assert told.in_role(BrokerRole.SLAVE) is told
+    with pytest.raises(ConfigError, match="brokerId"):
+        BrokerSettings().in_role(BrokerRole.SLAVE)
+
+
+def test_a_producer_finds_a_master_whose_file_says_another_id() -> None:
+    with Broker(broker_id=1) as broker, Wire(broker.name_server) as wire:
+        route = wire.ask(105, {"topic": "SELF_TEST_TOPIC"})
+        assert f'{{0:"{broker.address}"}}'.encode() in route.body
+
+
+@pytest.mark.parametrize(
+    ("listens", "stored"),
+    [("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")],
+)
+def test_records_say_the_number_of_an_address_that_is_a_name(listens: str, stored: str) -> None:
+    settings = BrokerSettings(broker_ip1=listens)
+    assert settings.store_host == f"{stored}:10911"
+    assert settings.address == f"{listens}:10911"
 
 
 def test_file_of_4_9_says_what_it_is_about_the_broker() -> None:
@@ -149,10 +190,24 @@ def test_file_of_4_9_says_what_it_is_about_the_broker() -> None:
     )  # fmt: skip
     assert (settings.broker_name, settings.auto_create_topic_enable) == ("broker-c", False)
     assert settings.name_servers == ["a:1", "b:2"]
-    with pytest.raises(ConfigError, match="listenPort"):
-        BrokerSettings.of({"listenPort": "many"})
 
 
 def test_free_port_is_one_that_nobody_has() -> None:
     with socket.create_server(("127.0.0.1", free_port())):
         pass
+
+
+def test_a_broker_is_known_to_its_name_servers_once_it_is_open() -> None:
+    """A producer that finds no route to the template of topics gives up at once."""
+    for _ in range(10):
+        with Broker() as broker, Wire(broker.name_server) as wire:
+            assert wire.ask(105, {"topic": "TBW102"}).code == 0
+
+
+def test_a_name_server_that_does_not_answer_holds_the_start_up_for_two_seconds_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with Broker(namesrv_addr=f"127.0.0.1:{silent.getsockname()[1]}") as broker:
+            assert time.monotonic() - began >= FIRST_S
+            with Wire(broker.address) as wire:
+                assert wire.ask(30, {"topic": "-", "queueId": 0}).code == 0

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from rocketstore import MessageStore
 from support.broker_desk import SEND
 from support.broker_wire import Wire
@@ -16,7 +18,7 @@ from support.patience import PATIENCE_S
 CONF = """\
 brokerClusterName = DefaultCluster
 brokerName = broker-c
-brokerId = 0
+brokerId = 1
 brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 sendMessageThreadPoolNums = 4
@@ -30,8 +32,9 @@ HEARTBEAT = b"""{"clientID": "c", "consumerDataSet": [
 
 @contextmanager
 def served(
-    *arguments: object, complaints: Sequence[str] = (), logged: Sequence[str] = ()
-) -> Iterator[list[str]]:
+    *arguments: object, complaints: Sequence[str] = (), logged: Sequence[str] = (),
+    ends_by: signal.Signals = signal.SIGTERM,
+) -> Iterator[list[str]]:  # fmt: skip
     """Run the command; the value is the words of the line that says where it listens.
 
     `complaints` are the lines before its start, `logged` the events while it runs.
@@ -49,7 +52,7 @@ def served(
             assert started.startswith("rocketstore: broker.started name=broker-c address=127")
             yield process.stdout.readline().split()
             began = time.monotonic()
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(ends_by)
             _, errors = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0
             *wanted, stopped = errors.splitlines()
@@ -60,7 +63,10 @@ def served(
             process.kill()
 
 
-def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGHUP])
+def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(
+    tmp_path: Path, ends_by: signal.Signals
+) -> None:
     root, conf = tmp_path / "store", tmp_path / "broker.conf"
     conf.write_text(f"{CONF}storePathRootDir = {root}\n")
     complaints = [
@@ -69,9 +75,9 @@ def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(tmp_path: Path)
             "autoCreateTopicEnabel is not an option of 4.9's store or broker and is ignored",
             "keys of 4.9 that change nothing here: aclEnable sendMessageThreadPoolNums",
         )
-    ]
+    ] + ["rocketstore: brokerId=1: a master's is 0, as in 4.9; brokerRole says its role"]
     logged = ["request.refused", "group.shared_again", "group.shared_again"]
-    with served("-c", conf, complaints=complaints, logged=logged) as said:
+    with served("-c", conf, complaints=complaints, logged=logged, ends_by=ends_by) as said:
         assert said[:2] == ["broker", "broker-c"]
         address, names = said[3].rstrip(","), said[-1]
         with Wire(address) as wire, Wire(names) as routes:

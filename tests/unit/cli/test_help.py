@@ -2,12 +2,15 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from cyclopts import App
 
 from rocketstore.cli.application import app, run
+from support.patience import PATIENCE_S
 
 DESCRIBED = re.compile(r"^\w+\n((?: {4}.*\n?)+)", re.MULTILINE)
 
@@ -35,3 +38,24 @@ def test_all_that_is_written_of_an_option_is_shown(
             if said not in shown:
                 hidden.append((words, said))
     assert not hidden
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "2"])
+def test_help_ends_in_whatever_width(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the parser uses loops for ever where fewer columns are left than it indents by."""
+    for words, _ in [(["serve", "broker"], ""), (["store", "verify"], ""), ([], "")]:
+        monkeypatch.setenv("COLUMNS", columns)
+        assert run([*words, "--help"]) == 0
+        assert "Usage:" in capsys.readouterr().out
+
+
+def test_a_reader_of_help_may_leave_early() -> None:
+    command = [sys.executable, "-m", "rocketstore", "serve", "broker", "--help"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said) == (0, b"")

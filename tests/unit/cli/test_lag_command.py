@@ -46,6 +46,16 @@ def test_groups_and_topics_are_chosen(capsys: pytest.CaptureFixture[str], tmp_pa
     assert rows_of(capsys, str(root), "-t", "Other")[0]["lag"] == -7
 
 
+def test_an_unknown_topic_is_said_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    root, _ = golden_store("broker")
+    for chosen in ([], ["--group", "golden_group"]):
+        assert run(["queue", "lag", str(root), "--topic", "nothing", *chosen]) == 1
+        said = capsys.readouterr()
+        assert not said.out
+        assert "has no offsets of a topic nothing; it has those of:" in said.err
+        assert "GoldenTopic" in said.err
+
+
 def test_an_unknown_group_is_said_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     root, _ = golden_store("broker")
     assert run(["queue", "lag", str(root), "--group", "nobody"]) == 1

@@ -18,7 +18,7 @@ from support.patience import PATIENCE_S
 VALUE = KeyValueHeader(ORDER_TOPICS, "orders", "broker-a:4")
 
 
-@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_answers_once_it_is_ready_and_ends_when_it_is_told(ends_by):
     with name_server(ends_by=ends_by) as address:
         assert address.startswith("127.0.0.1:")

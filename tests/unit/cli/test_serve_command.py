@@ -1,6 +1,7 @@
 """``rocketstore serve`` and ``rocketstore replica``."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.cli.application import run
+from rocketstore.cli.serve import stop_on_signal
 from support.patience import PATIENCE_S, wait_until
 from support.replicas import log_bytes, open_master, put_many
 
@@ -123,3 +125,20 @@ def test_a_slave_that_was_there_first_takes_the_files_of_its_master(
             wait_until(lambda: end_of(slave) == end_of(master), "it has all")
     end = end_of(master)
     assert log_bytes(slave, end) == log_bytes(master, end)
+
+
+def test_the_end_of_a_terminal_asks_to_stop_unless_it_is_ignored() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
+        with stop_on_signal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.is_set
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with stop_on_signal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)  # of the shell, after the kernel's
+            assert stop.is_set
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
