@@ -29,11 +29,16 @@ def plan_table(path: str | Path, **options: Any) -> list[Any]:
 
 def read_table(path: str | Path, **options: Any) -> list[dict[str, Any]]:
     """Return the rows of a table in the order of its tasks."""
+    return rows_of_plan(plan_table(path, **options), path, **options)
+
+
+def rows_of_plan(plan: list[Any], path: str | Path, **options: Any) -> list[dict[str, Any]]:
+    """Return the rows of a plan that was made before."""
     parsed = parse_options({"path": str(path), **_texts(options)})
     table = READERS[parsed.table]
     schema = pa.schema([(name, ARROW_TYPES[TABLES[parsed.table][name]]) for name in parsed.columns])
     batches = []
-    for task in plan_table(path, **options):
+    for task in plan:
         for batch in table.read(task, parsed, schema):
             batch.validate(full=True)
             assert batch.schema.equals(schema)

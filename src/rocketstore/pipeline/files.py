@@ -111,7 +111,7 @@ def files_at(location: str) -> tuple[Files, str]:
         system, root = _client(f"{scheme}://{parts.netloc}/{query}", os.getpid())
     except (OSError, ValueError, NotImplementedError) as error:
         raise StoreError(
-            f"{location} cannot be reached: {error}",
+            f"{location} cannot be reached: {str(error).partition(chr(10))[0]}",
             hint="pyarrow.fs knows s3://, hdfs://, gs://, abfs:// and file://; "
             "credentials come from the environment of each executor",
         ) from error

@@ -10,6 +10,14 @@ from typing import Final, NamedTuple
 from rocketstore.pipeline.columns import RECORD_TABLES, TABLES
 
 SERVERS: Final = "kafka.bootstrap.servers"
+OF_KAFKA: Final = (
+    "kafka.", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "maxRecordsPerPartition",
+    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+)  # fmt: skip
+"""What Spark's Kafka source is told besides: how names begin, in Kafka's own spelling."""
+
+STRATEGY: Final = "startingOffsetsByTimestampStrategy"
+TIME_STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp")
 STREAM, SINK = "stream", "sink"
 """Uses of an option in ``readStream`` and in writes; in ``read`` a table's name is its use."""
 
@@ -69,6 +77,7 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("endingTimestamp", _READ, "-", "store time to stop before, in ms or ISO 8601"),
     ("startingOffsetsByTimestamp", _READ, "-", '`{"topic":{"0":ms}}`: first times'),
     ("endingOffsetsByTimestamp", _READ, "-", "the time to stop before, in the same form"),
+    (STRATEGY, _READ, "latest", "if none is later: there is no row"),
     ("subExpression", _READ | {STREAM}, "*", "tags, with two bars between several"),
     ("maxSplitBytes", _CUT, "256 MiB", "most bytes of one task; `64m`, `1g` are understood"),
     ("minPartitions", _CUT, "1", "fewest tasks to make, where there are as many bytes"),
@@ -79,7 +88,7 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),
     ("startingTimestamp", _STREAM, "-", "store time of the first record of a new query"),
     ("startingOffsetsByTimestamp", _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
-    ("startingOffsetsByTimestampStrategy", _STREAM, "latest; Kafka's: error", "if none is later"),
+    (STRATEGY, _STREAM, "latest; Kafka's: error", "if none is later"),
     ("maxOffsetsPerTrigger", _STREAM, "-", "most records of a batch"),
     ("maxBytesPerTrigger", _STREAM, "-", "most bytes of records of a batch"),
     ("triggerLimitOf", _STREAM, "store; Kafka's: all", "whose the most are: of each, or together"),
@@ -88,6 +97,7 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("path", _SINK, "-", "directory of the store; made when it is not there"),
     (SERVERS, _SINK, "-", "the same as `path`, with Kafka's `columnNames`"),
     ("topic", _SINK, "-", "topic of every message; wins over the column `topic`"),
+    ("includeHeaders", _SINK, "true", "of Kafka's columns: `headers` are written where they are"),
     ("sinkId", _SINK, "-; a stream's id", "name of this writer, under which its batches are known"),
     ("batchId", _SINK, "-", "number of this batch; of `write` only, together with `sinkId`"),
     ("queueCount", _SINK, "4", "queues of a topic among which rows without `queueId` go"),

@@ -30,11 +30,21 @@ from rocketstore.pipeline.columns import (
     column_type,
 )
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
-from rocketstore.pipeline.option_table import OPTIONS, READS, SERVERS, SINK, SPARKS_OWN, STREAM
+from rocketstore.pipeline.option_table import (
+    OF_KAFKA,
+    OPTIONS,
+    READS,
+    SERVERS,
+    SINK,
+    SPARKS_OWN,
+    STRATEGY,
+    STREAM,
+    TIME_STARTS,
+)
 from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 DEFAULT_SPLIT_BYTES: Final = 256 * MiB  # a task costs 0.02 s of processor before it reads a byte
 
@@ -45,7 +55,7 @@ ANY_BROKER: Final = ""  # of an offset that names none
 _TOPIC_CHOICES: Final = ("subscribe", "topic", "subscribePattern", "assign")
 
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MiB, "g": 1024 * MiB}
-_TIME_UNITS: Final = {"ms": 0.001, "": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_TIME_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX: Final = 2**63 - 1
 
@@ -78,6 +88,11 @@ class GivenOptions(dict[str, str]):
         """Return the error that an option has a value that it cannot have."""
         return refused(name, self.get(name, ""), what, hint)
 
+    def check_company(self, name: str, needed: Sequence[str]) -> None:
+        """Refuse an option without any of those that it is about."""
+        if name in self and not any(one in self for one in needed):
+            raise self.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
+
     def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
         """Return one of some words, in lower case; the first one where nothing is given."""
         value = self.get(name, allowed[0]).strip().lower()
@@ -100,10 +115,11 @@ class GivenOptions(dict[str, str]):
         what = f"a number of bytes{limit}, such as 268435456 or 256m"
         return self._measured(name, "([kmg]?)i?b?", _SIZE_UNITS, (1, most), what)
 
-    def seconds(self, name: str, default: float) -> float:
-        """Return a length of time such as ``90s`` or ``15m``."""
+    def seconds(self, name: str, default: float, plain: str = "s") -> float:
+        """Return a length of time such as ``90s``, of unit `plain` where it names none."""
         what = "a length of time, such as 500ms, 90s, 15m or 1h"
-        count = self._measured(name, "(ms|s|m|min|h|d|)", _TIME_UNITS, (0, 10**9), what)
+        units = _TIME_UNITS | {"": _TIME_UNITS[plain]}
+        count = self._measured(name, "(ms|s|m|min|h|d|)", units, (0, 10**9), what)
         return default if count is None else count
 
     def timestamp_ms(self, name: str) -> int | None:
@@ -178,14 +194,15 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
         if its == {STREAM} and SINK not in uses:
             what, hint = "is one of streams", "read with spark.readStream"
         return refused(elsewhere[0].name, value, what, hint)
-    if key.lower().startswith(f"{KAFKA}."):
-        what = "is of a Kafka client"
-        return refused(key, value, what, "leave it out: a store is files, and has no such settings")
-    near = known[difflib.get_close_matches(key.lower(), known, n=1, cutoff=0)[0]]
-    hint = (
-        f"did you mean {near}? All are in docs/reference/spark-options.md; Spark lowers their case"
-    )
-    return refused(key, value, "is unknown", hint)
+    near = [known[one] for one in difflib.get_close_matches(key.lower(), known, n=1)]
+    of_kafka = [one for one in OF_KAFKA if key.lower().startswith(one.lower())]
+    if of_kafka and near != [SERVERS]:
+        hint = "leave it out: a store is files, and has no such settings"
+        if "maxSplitBytes" in known.values():
+            hint += "; how much a task reads is maxSplitBytes" * ("PerPart" in of_kafka[0])
+        return refused(max(*of_kafka, key, key=len), value, "is of a Kafka client", hint)
+    hint = "All are in docs/reference/spark-options.md; Spark lowers their case"
+    return refused(key, value, "is unknown", "".join(f"did you mean {n}? " for n in near) + hint)
 
 
 def decoded(key: str, text: str, kind: type[T], what: str, hint: str | None = None) -> T:
@@ -241,8 +258,8 @@ def _parse_assignment(key: str, text: str) -> frozenset[QueuePlace]:
         for broker, queues in (of if isinstance(of, dict) else {ANY_BROKER: of}).items()
         for queue in queues
     )
-    if any(place.queue_id < 0 for place in places):
-        raise refused(key, text, what)
+    if not places or any(place.queue_id < 0 for place in places):
+        raise refused(key, text, what if places else "names no queue")
     return places
 
 
@@ -300,6 +317,10 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     table = GivenOptions(given, READS).one_of("table", tuple(TABLES))
     values = GivenOptions(given, frozenset({table}))
     parsed, bounds = read_options(values), dict[str, Any]()
+    values.check_company(STRATEGY, TIME_STARTS)
+    if values.get(STRATEGY, "latest").strip().lower() != "latest":
+        hint = "leave it out, and count the rows: there is none where nothing is later"
+        raise values.refused(STRATEGY, "must be latest of a batch", hint)
     for side, keyword, not_allowed in (
         ("starting", "earliest", LATEST),
         ("ending", "latest", EARLIEST),
@@ -311,12 +332,17 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         if not_allowed in offsets.values():
             raise values.refused(name, f"must be a queue offset or {keyword}, not {not_allowed}")
         times_ms = queue_times_ms(values, by_time)
-        if offsets and times_ms:
-            raise values.refused(by_time, f"excludes {name}", "give one of them")
+        of_all = values.timestamp_ms(f"{side}Timestamp")
+        # A job of Kafka means one of the three, as there; our own rows are those of all.
+        one_ms = of_all if values.has_kafka_names else None
+        said = zip((name, by_time, f"{side}Timestamp"), (offsets, times_ms, one_ms), strict=True)
+        first, *others = [one for one, what in said if what] or [""]
+        if others:
+            raise values.refused(others[0], f"excludes {first}", "give one of them")
         check_offsets_are_of_chosen_topics(parsed, name, offsets)
         check_offsets_are_of_chosen_topics(parsed, by_time, times_ms)
         bounds |= {f"{side}_offsets": offsets, f"{side}_times_ms": times_ms}
-        bounds[f"{side}_timestamp_ms"] = values.timestamp_ms(f"{side}Timestamp")
+        bounds[f"{side}_timestamp_ms"] = of_all
     return replace(parsed, **bounds)
 
 
@@ -399,10 +425,12 @@ def _topic_choice(values: GivenOptions) -> dict[str, Any]:
             try:
                 re.compile(values[name])
             except re.error as error:
-                raise values.refused(name, f"is not a regular expression: {error}") from error
-            return {"topic_pattern": values[name]}
+                what, hint = f"is not a regular expression: {error}", "write it as Python has it"
+                raise values.refused(name, what, hint) from error
         if not values.names(name):
             raise values.refused(name, "names no topic")
+        if name == "subscribePattern":
+            return {"topic_pattern": values[name]}
         return {"topics": frozenset(values.names(name))}
     return {}
 

@@ -20,7 +20,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketstore.native.decode import decode
 from rocketstore.pipeline import queues
-from rocketstore.pipeline.files import opened, side_by_side, stored_stop
+from rocketstore.pipeline.files import is_remote, opened, side_by_side, stored_stop
 from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles, ScanNeeded
 from rocketstore.pipeline.stores import (
     Segment,
@@ -32,7 +32,7 @@ from rocketstore.pipeline.stores import (
 )
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.rules.runs import joined, pairs
-from rocketstore.units import ByteRange, MiB, QueueKey
+from rocketstore.units import ByteRange, KiB, MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,7 +116,7 @@ def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
     """Return the part to read of each file of a store."""
     listed = list_segments(store)
     if options.table == "damage":
-        return [_whole(store, one, {}) for one in listed]
+        return [whole_file(store, one, {}) for one in listed]
     segments = [one for one in listed if not one.is_missing]
     hole = next((one for one in listed if one.is_missing), None)
     if hole is not None and options.fail_on_data_loss:
@@ -130,7 +130,7 @@ def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
         return []
     ranges = queues.queue_ranges(store, segments, options)
     low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
-    kept = [_whole(store, one, ranges) for one in in_time(store, segments, low, high)]
+    kept = [whole_file(store, one, ranges) for one in in_time(store, segments, low, high)]
     if options.has_topic_choice and kept:
         try:
             kept = _within_queues(kept, store, segments, options)
@@ -143,15 +143,19 @@ def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
     return kept
 
 
-def _whole(store: StorePlace, segment: Segment, ranges: Mapping[QueueKey, range]) -> SplitTask:
+def whole_file(store: StorePlace, segment: Segment, ranges: Mapping[QueueKey, range]) -> SplitTask:
     """Return all of a file that tasks need to look at: files are made long before they are full."""
     task = SplitTask(store, segment, 0, segment.size, tuple(ranges.items()))
     if not segment.is_last:
         return task
     with opened(store.location, segment.path) as file:
-        stop = file.data_stop(segment.size)
+        stop = data_stop = file.data_stop(segment.size)
+        if not is_remote(store.location):
+            # What comes later begins after the last byte there is, and is not of this read.
+            begin = max(0, data_stop - 64 * KiB)
+            stop = begin + len(file.read(begin, data_stop - begin).rstrip(b"\0"))
     # The end is found by reading unwritten zeros: once is enough where no process writes.
-    return task._replace(stop=stop, data_stop=None if store.is_open else stop)
+    return task._replace(stop=stop, data_stop=None if store.is_open else data_stop)
 
 
 # --- queues -------------------------------------------------------------------------------------

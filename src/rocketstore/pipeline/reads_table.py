@@ -50,6 +50,8 @@ def plan_reads(options: ReadOptions) -> list[ReadTask]:
             if options.end_offset:
                 batch = bounds.get(store.broker_name, ByteRange(0, 0))
                 at, stop = max(at, batch.start - segment.base), min(stop, batch.stop - segment.base)
+            else:
+                stop = min(stop, planning.whole_file(store, segment, {}).stop)
             end = SplitTask(store, segment, stop, stop)
             for part in [*kept[store.location, segment.base], end]:
                 if part.start > at:

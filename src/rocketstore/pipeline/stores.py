@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
 import zlib
 from bisect import bisect_right
@@ -135,6 +136,12 @@ def find_stores(options: ReadOptions) -> list[StorePlace]:
     found = [store_with_log(locations[0], logs)] if logs else []
     for location in () if logs else itertools.chain.from_iterable(map(_matching, locations)):
         found += _stores_at(location)
+    places = [
+        one.location if is_remote(one.location) else os.path.realpath(one.location) for one in found
+    ]
+    for at in (at for at, place in enumerate(places) if place in places[:at]):
+        what, hint = f"{found[at].location} is named twice", "name each store once"
+        raise ConfigError(what, key="path", value=found[at].location, hint=hint)
     names = options.broker_names or [one.broker_name for one in found]
     if len(names) != len(found):
         raise ConfigError(

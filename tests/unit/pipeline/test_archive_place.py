@@ -1,5 +1,6 @@
 """An archive is known to be one before a byte is written, and a run that fails leaves nothing."""
 
+import gc
 import shutil
 
 import pyarrow as pa
@@ -40,6 +41,19 @@ def everything(place):
     return {
         str(one.relative_to(place)): one.is_file() and one.read_bytes() for one in place.rglob("*")
     }
+
+
+def test_a_place_that_cannot_be_opened_leaves_no_links(tmp_path, store, monkeypatch):
+    links = tmp_path / "links"
+    links.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(links))
+    with pytest.raises(ArchiveError, match="is not an archive"):
+        Archive.open(tmp_path / "a%20b")
+    archived(store, tmp_path / "a%20b")
+    with pytest.raises(ArchiveError, match="cannot be opened"):
+        Archive.open(tmp_path / "a%20b", as_of=99)
+    gc.collect()
+    assert list(links.iterdir()) == []
 
 
 # --- whose it is --------------------------------------------------------------------------------

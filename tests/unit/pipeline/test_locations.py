@@ -56,6 +56,15 @@ def test_queries_and_streams_read_the_same_store(root, form):
     assert len(StreamRun(location, startingOffsets="earliest").batch()) == 30
 
 
+def test_a_store_that_is_named_twice_is_refused(root, form, tmp_path):
+    (tmp_path / "link").symlink_to(root)
+    other = f"{root.parent}/elsewhere/.."
+    for again in (form(str(root)), f"{other}/{root.name}", f"{other}/my*", str(tmp_path / "link")):
+        given = {"paths": json.dumps([str(root), again])}
+        with pytest.raises(ConfigError, match="is named twice; name each store once"):
+            find_stores(parse_options(given))
+
+
 def test_jobs_work_on_the_same_places(root, form, tmp_path):
     location = form(str(root))
     assert audited(location).counts.message_count == 30

@@ -1,10 +1,12 @@
 """Options of the data source are taken at their word or refused by name."""
 
+import itertools
+
 import pytest
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import TABLES
-from rocketstore.pipeline.option_table import OPTIONS, SINK, STREAM
+from rocketstore.pipeline.option_table import OPTIONS, SERVERS, SINK, STREAM
 from rocketstore.pipeline.options import (
     GivenOptions,
     QueuePlace,
@@ -191,6 +193,73 @@ def test_offsets_need_topics():
 def test_tags_are_an_expression():
     assert parse(subExpression="created || paid").tags == {"created", "paid"}
     assert parse(subExpression=" * ").tags is None
+
+
+def kafka(**given):
+    return parse_options({SERVERS: "/data/store", "subscribe": "t", **given})
+
+
+@pytest.mark.parametrize("name", [
+    "kafka.group.id", "kafka.session.timeout.ms", "kafka.acks", "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "maxRecordsPerPartition",
+])  # fmt: skip
+def test_what_only_a_kafka_client_has_is_refused_by_its_own_name_with_what_to_do(name):
+    for uses in ({"messages"}, {STREAM}, {SINK}):
+        with pytest.raises(ConfigError) as caught:
+            GivenOptions({name.lower(): "1"}, frozenset(uses))
+        assert f"option {name} is of a Kafka client, found '1'; leave it out" in str(caught.value)
+        assert "did you mean" not in str(caught.value)
+
+
+def test_a_name_that_is_like_no_other_has_no_nearest_one():
+    for given in ({"key.deserializer": "x"}, {"nonsense": "x"}):
+        assert "did you mean" not in str(refused(**given))
+    assert "did you mean kafka.bootstrap.servers?" in str(
+        refused(**{"kafka.bootstrap.server": "x"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("subscribe", text) for text in ("", " , ")),
+        *(("subscribePattern", text) for text in ("", " ")),
+        *(("assign", text) for text in ("{}", '{"t":[]}', '{"t":{"b":[]}}')),
+    ],
+)
+def test_a_choice_of_nothing_is_refused(name, text):
+    assert f"option {name} names no" in str(refused(**{name: text}))
+
+
+def test_a_pattern_of_java_s_is_told_to_be_python_s():
+    error = refused(subscribePattern="topic\\p{Digit}")
+    assert "is not a regular expression: bad escape" in str(error)
+    assert "write it as Python has it" in str(error)
+
+
+def test_a_batch_of_kafka_s_begins_and_ends_in_one_way():
+    places, times = '{"t":{"0":5}}', '{"t":{"0":1700000000000}}'
+    for side in ("starting", "ending"):
+        by_time, of_all = f"{side}OffsetsByTimestamp", f"{side}Timestamp"
+        values = {f"{side}Offsets": places, by_time: times, of_all: "5"}
+        for first, other in itertools.combinations(values, 2):
+            with pytest.raises(ConfigError, match=f"option {other} excludes {first}"):
+                kafka(**{name: values[name] for name in (first, other)})
+        word = {"starting": "earliest", "ending": "latest"}[side]
+        kafka(**{f"{side}Offsets": word, of_all: "5"})
+    parse(subscribe="t", startingOffsets=places, startingTimestamp="5")  # rows of both
+
+
+def test_the_strategy_of_a_batch_is_latest_and_needs_a_time():
+    name = "startingOffsetsByTimestampStrategy"
+    kafka(startingTimestamp="5", **{name: "latest"})
+    for given, what in (
+        ({"startingTimestamp": "5", name: "error"}, "must be latest of a batch"),
+        ({name: "latest"}, "means nothing alone"),
+    ):
+        with pytest.raises(ConfigError, match=f"option {name} {what}"):
+            kafka(**given)
 
 
 def test_slots_and_items_come_together():

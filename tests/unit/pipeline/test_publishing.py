@@ -1,5 +1,6 @@
 """A directory is published as a whole or not at all."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,27 @@ def test_a_block_that_fails_leaves_nothing(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         make()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_spark_begins_after_an_interrupt_is_removed_too(tmp_path):
+    late = threading.Event()
+
+    def make():
+        with published(str(tmp_path / "made")) as partial:
+
+            def begin():
+                late.wait()
+                Path(partial, "groups").mkdir(parents=True)
+
+            thread = threading.Thread(target=begin)
+            thread.start()
+            threading.Timer(0.3, late.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert late.is_set()
     assert list(tmp_path.iterdir()) == []
 
 

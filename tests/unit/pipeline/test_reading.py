@@ -23,7 +23,7 @@ from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.stores import SegmentState
 from support.golden import golden_case
 from support.golden_stores import golden_store
-from support.pipeline_tables import plan_table, planned_bytes, read_table
+from support.pipeline_tables import plan_table, planned_bytes, read_table, rows_of_plan
 from support.store_files import StoreFiles, overwrite_file
 from support.stream_run import places_of
 
@@ -193,6 +193,24 @@ def widely_spaced_store(tmp_path, order=(0, 1, 2, 3, 4)):
         log.blank(4096 - len(log.data))
         (directory / f"{number * 4096:020d}").write_bytes(log.data)
     return tmp_path / "store"
+
+
+@pytest.mark.parametrize("choice", [{}, {"subscribe": "t"}, {"table": "commitlog"}])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_plan_reads_what_there_was_when_it_was_made(tmp_path, choice, is_open):
+    root, empty = tmp_path / "store", Message(topic="t", body=bytes(8))
+    with MessageStore.open(root, StoreConfig.small()) as store:
+        for _ in range(10):
+            store.put(empty, 0).raise_for_status()
+        store.wait_dispatched()
+        store.flush()
+        plan = plan_table(root, **choice) if is_open else None
+    plan = plan or plan_table(root, **choice)
+    with MessageStore.open(root, StoreConfig.small()) as store:
+        for _ in range(500):
+            store.put(empty, 0).raise_for_status()
+    assert len(rows_of_plan(plan, root, **choice)) == 10
+    assert len(read_table(root, **choice)) == 510
 
 
 def test_only_files_with_records_of_the_asked_queues_are_read(basic):

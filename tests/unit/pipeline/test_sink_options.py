@@ -24,6 +24,8 @@ def parse(*, streaming=False, **given):
         ({"sinkId": "a", "batchId": "-1"}, False, "option batchId must be a number"),
         ({"sinkId": "a", "batchId": "9" * 19}, False, "option batchId must be a number"),
         ({"sinkId": "a", "batchId": "1"}, True, "option batchId is for write"),
+        ({"includeHeaders": "true"}, False, "option includeHeaders must be true, with columnNames"),
+        ({"includeHeaders": "false", "columnNames": "kafka"}, True, "leave out their column"),
         ({"queueCount": "0"}, False, "option queueCount must be a number from 1"),
         ({"chunkBytes": "2g"}, False, "option chunkBytes must be a number of bytes up to 1024m"),
     ],
@@ -32,6 +34,10 @@ def test_what_cannot_be_meant_is_refused_by_name(given, streaming, message):
     with pytest.raises(ConfigError) as caught:
         parse(streaming=streaming, **given)
     assert message in str(caught.value)
+
+
+def test_headers_are_written_where_kafka_s_columns_have_them():
+    assert parse(columnNames="kafka", includeHeaders="true").has_kafka_names
 
 
 def test_names_are_matched_without_regard_to_case_and_spark_s_own_are_passed_over():

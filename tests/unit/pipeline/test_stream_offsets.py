@@ -226,4 +226,7 @@ def test_spark_is_given_a_limit_to_hand_back_where_there_is_one():
 
 def test_a_wait_is_15_minutes_unless_it_is_given():
     assert parse(minOffsetsPerTrigger="5", maxTriggerDelay="2m").longest_wait_s == 120
+    plain = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "120000"}
+    assert parse(**plain).longest_wait_s == 120_000
+    assert parse(columnNames="kafka", **plain).longest_wait_s == 120  # in ms, as there
     assert parse(minOffsetsPerTrigger="5").longest_wait_s == 900

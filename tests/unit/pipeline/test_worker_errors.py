@@ -41,6 +41,22 @@ def test_what_spark_itself_could_not_do_is_one_line() -> None:
     )
 
 
+def test_an_interrupt_stays_one_whatever_the_clean_up_of_pyspark_meets() -> None:
+    py4j = pytest.importorskip("py4j.protocol")
+
+    def interrupted() -> None:
+        try:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise py4j.Py4JError("An error occurred while calling o1.getResult")
+        finally:
+            raise py4j.Py4JError("An error occurred while calling o1.close")
+
+    with pytest.raises(KeyboardInterrupt), plain_failure():
+        interrupted()
+
+
 def test_a_fault_of_ours_is_named() -> None:
     captured = pytest.importorskip("pyspark.errors").PySparkException
     found = pytest.raises(errors.SparkJobError, match="gave the job up: KeyError: 'a'")

@@ -86,13 +86,17 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
 @contextmanager
 def plain_failure() -> Iterator[None]:
     """Raise the error that a worker raised, or a `SparkJobError`, without Spark's wrapping."""
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with PySpark
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - needs PySpark
 
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
-        said = str(error)
+    except (PySparkException, Py4JError) as error:
+        said, before = str(error), error.__context__
+        while before is not None and not isinstance(before, KeyboardInterrupt):
+            before = before.__context__
+        if before is not None:  # in whose place PySpark raises what its own clean-up met
+            raise before from None
         found = worker_error(said)
         if found is not None:
             raise found from None

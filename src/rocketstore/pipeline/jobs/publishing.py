@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 import uuid
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -66,9 +67,12 @@ def published(location: str) -> Iterator[str]:
                 sync_path(directory)
             partial.rename(target)
             sync_path(target.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        remove_empty(made)
+    except BaseException as error:
+        # Spark may begin late what it was asked for before an interrupt: it makes the place again.
+        for _ in range(10 if isinstance(error, KeyboardInterrupt) else 1):
+            shutil.rmtree(partial, ignore_errors=True)
+            remove_empty(made)
+            time.sleep(0.1 * isinstance(error, KeyboardInterrupt))
         raise
 
 

@@ -73,6 +73,11 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         what = f"sinkId and batchId come together, and {name} is missing"
         hint = "give both for a write that takes effect once, or neither"
         raise ConfigError(what, key=name, hint=hint)
+    if not values.is_on("includeHeaders") or (
+        "includeHeaders" in values and not values.has_kafka_names
+    ):
+        hint = "to write no headers, leave out their column"
+        raise values.refused("includeHeaders", "must be true, with columnNames kafka", hint)
     return SinkOptions(
         root=_root(values),
         config=_config(values),
@@ -91,7 +96,11 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
 def _root(values: GivenOptions) -> str:
     path = values.get(values.path_name(), "")
     if not path.strip():
-        raise ConfigError("no store is named", key="path", hint="give its directory to save()")
+        hint = (
+            "give its directory to save(); for INSERT INTO use a temporary view, since Spark hands "
+        )
+        hint += "the options of a table of its catalog to no Python sink"
+        raise ConfigError("no store is named", key="path", hint=hint)
     refuse_secrets(path)
     if is_remote(path):
         what = "must be a directory: a store is appended to in place"

@@ -36,9 +36,8 @@ QUEUES: Final = "queues"
 VERSIONS: Final = {LOG: 1, QUEUES: 2}  # of an offset; the first one of queues had a place of each
 
 _FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribePattern or assign)"}
-_BY_TIME: Final = "startingOffsetsByTimestamp"
-_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
-_STARTS: Final = ("startingOffsets", "startingTimestamp", _BY_TIME)
+_BY_TIME: Final = option_table.TIME_STARTS[1]
+_STARTS: Final = ("startingOffsets", *option_table.TIME_STARTS)
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
 
 _MOST_HINT: Final = 2000  # characters of startingOffsets that an error repeats
@@ -195,10 +194,9 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     for name, needed in (
         ("maxTriggerDelay", ["minOffsetsPerTrigger"]),
         ("triggerLimitOf", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"]),
-        (_STRATEGY, _STARTS[1:]),
+        (option_table.STRATEGY, option_table.TIME_STARTS),
     ):
-        if name in values and not any(one in values for one in needed):
-            raise values.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
+        values.check_company(name, needed)
     since_ms = values.timestamp_ms("startingTimestamp")
     text = values.get("startingOffsets", "latest").strip().lower()
     # A log or queue that is not named is a new one: it begins at its beginning.
@@ -214,9 +212,11 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         read,
         starts=starts,
         start_times_ms=times_ms if since_ms is None else {None: since_ms},
-        must_have_time=values.one_of(_STRATEGY, strategies) == "error",
+        must_have_time=values.one_of(option_table.STRATEGY, strategies) == "error",
         limits=BatchLimits(most, values.byte_count("maxBytesPerTrigger"), least, of_all),
-        longest_wait_s=values.seconds("maxTriggerDelay", 15 * 60),
+        longest_wait_s=values.seconds(
+            "maxTriggerDelay", 15 * 60, "ms" if read.has_kafka_names else "s"
+        ),
     )
 
 

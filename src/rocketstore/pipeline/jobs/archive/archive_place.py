@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -52,10 +52,27 @@ def open_tables(
     location: str, kinds: Mapping[str, TableKind], as_of: int | str | None, *, or_create: bool
 ) -> dict[str, DeltaTable]:
     """Return the tables of an archive, the first one as it was; missing ones may be made."""
+    place = _place_for_delta(location, kinds)
+    with ExitStack() as links:
+        if place != location:
+            links.callback(shutil.rmtree, place, ignore_errors=True)
+        tables = _opened(location, place, kinds, as_of, or_create=or_create)
+        weakref.finalize([*tables.values()][-1], links.pop_all().close)
+        return tables
+
+
+def _opened(
+    location: str,
+    place: str,
+    kinds: Mapping[str, TableKind],
+    as_of: int | str | None,
+    *,
+    or_create: bool,
+) -> dict[str, DeltaTable]:
     from deltalake import DeltaTable  # noqa: PLC0415 - of the driver only
     from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415 - as above
 
-    tables, place = dict[str, DeltaTable](), _place_for_delta(location, kinds)
+    tables = dict[str, DeltaTable]()
     for name in kinds:
         uri, options = table_uri(place, name)
         try:
@@ -87,8 +104,6 @@ def open_tables(
         )
         # Another archiver may have been quicker: the identity in its first table holds for both.
         identity = tables[name].metadata().configuration.get(IDENTITY)
-    if place != location:
-        weakref.finalize(tables[name], shutil.rmtree, place, ignore_errors=True)
     return tables
 
 
