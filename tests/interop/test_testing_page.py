@@ -12,7 +12,7 @@ import pytest
 
 from support.java_program import class_path
 from support.java_store import java_tool, require_java
-from support.other_clients import INTEROP, go_client, node_client, python_client, required
+from support.other_clients import INTEROP, QUICK_GO, go_client, node_client, python_client, required
 from support.patience import START_S
 from support.repository import ROOT
 from support.spark_home import SHORT_LIVED_JVM
@@ -86,7 +86,8 @@ def test_suite_of_go(run, tmp_path):
         ["go", "env", "GOMODCACHE", "GOCACHE"], check=True, capture_output=True, text=True
     )
     modules, built = caches.stdout.split()
-    assert run("go", "test", ".", GOMODCACHE=modules, GOCACHE=built).startswith("ok")
+    places = {"GOMODCACHE": modules, "GOCACHE": built}
+    assert run("go", "test", ".", **places, **QUICK_GO).startswith("ok")
 
 
 def test_suite_of_node_that_pytest_starts(run_pytest):
