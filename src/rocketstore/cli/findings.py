@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.cli.output import print_object, print_rows, print_text
+from rocketstore.cli.wording import counted
 from rocketstore.rules.findings import Finding, VerifyReport, state_of
 
 if TYPE_CHECKING:
@@ -37,10 +38,11 @@ def print_verification(report: VerifyReport, output: Output) -> int:
 def verification_summary(report: VerifyReport) -> str:
     """Return in one line what was checked and what is wrong."""
     counts = report.counts
-    queues = "1 queue" if counts.queue_count == 1 else f"{counts.queue_count:,} queues"
     return (
-        f"{counts.message_count:,} records, {counts.entry_count:,} entries in {queues}, "
-        f"{counts.index_item_count:,} index items: {state_of(report.findings)}"
+        f"{counted(counts.message_count, 'record')}, "
+        f"{counted(counts.entry_count, 'entry', 'entries')} in "
+        f"{counted(counts.queue_count, 'queue')}, "
+        f"{counted(counts.index_item_count, 'index item')}: {state_of(report.findings)}"
     )
 
 

@@ -26,7 +26,7 @@ from rocketstore.cli.options import (
     must_exist,
 )
 from rocketstore.cli.output import print_object, print_rows
-from rocketstore.cli.wording import complain, print_on_stderr
+from rocketstore.cli.wording import complain, counted, print_on_stderr
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ def _print_archived(result: ArchiveResult, target: str, output: str) -> None:
         print(f"{target} has everything up to physical offset {result.end:,}")
     else:
         print(
-            f"run {result.run}: {result.records:,} records, {result.record_bytes:,} bytes of the "
-            f"log up to physical offset {result.end:,}, in {result.file_count:,} files of "
+            f"run {result.run}: {counted(result.records, 'record')}, "
+            f"{result.record_bytes:,} bytes of the log up to physical offset {result.end:,}, "
+            f"in {counted(result.file_count, 'file')} of "
             f"{result.file_bytes:,} bytes"
         )
         if result.damaged_bytes:
@@ -152,15 +153,18 @@ def _print_rebuilt(report: RebuildReport, output: Output) -> None:
         print_object(report.to_dict(), output)
         return
     print(
-        f"{report.record_count:,} records: {report.entry_count:,} entries in "
-        f"{report.queue_count:,} queues, {report.index_item_count:,} index items"
+        f"{counted(report.record_count, 'record')}: "
+        f"{counted(report.entry_count, 'entry', 'entries')} in "
+        f"{counted(report.queue_count, 'queue')}, "
+        f"{counted(report.index_item_count, 'index item')}"
     )
     if report.target != report.store:
         print(f"They were made in {report.target}; the store is unchanged")
     if report.kept is not None:
         print(f"The old ones are kept in {report.kept}")
     if report.refused_count:
-        print(f"{report.refused_count:,} records have no entry: their place is taken or impossible")
+        refused = counted(report.refused_count, "record has", "records have")
+        print(f"{refused} no entry: the place is taken or impossible")
     for queue, count in report.kept_places.items():
         print_on_stderr(
             f"{queue}: {count:,} places at its end are kept: their records are lost, and their "
@@ -215,13 +219,13 @@ def _print_report(found: Report, output: Output) -> None:
         return
     summary = found.summary
     print(
-        f"{summary['messages']:,} messages of {summary['topics']:,} topics in "
-        f"{summary['queues']:,} queues"
+        f"{counted(summary['messages'], 'message')} of {counted(summary['topics'], 'topic')} in "
+        f"{counted(summary['queues'], 'queue')}"
     )
     if summary["damagedRanges"]:
-        noun = "range" if summary["damagedRanges"] == 1 else "ranges"
         print(
-            f"{summary['damagedRanges']:,} damaged {noun} of {summary['damagedBytes']:,} bytes in "
+            f"{counted(summary['damagedRanges'], 'damaged range')} of "
+            f"{summary['damagedBytes']:,} bytes in "
             f"{summary['damagedFiles']:,} of {summary['files']:,} files; the rest was counted"
         )
     print(f"page    {files['page']}\ntables  {files['tables']}\njson    {files['json']}")
@@ -279,15 +283,21 @@ def restore(
         return
     if result.missing_bytes:
         print_on_stderr(
-            f"{result.missing_bytes:,} bytes in {result.missing_stretches:,} stretches of the log "
+            f"{result.missing_bytes:,} bytes in "
+            f"{counted(result.missing_stretches, 'stretch', 'stretches')} of the log "
             "are gone from the archive: they are zeros, or files that were omitted"
         )
     whole = "as they were archived" if not result.missing_bytes else "with gaps"
     what = whole if not topic and begin is None and end is None else "a new log of the selection"
-    made = "the log alone" if result.queues is None else f"{result.queues:,} queues made of it"
+    made = (
+        "the log alone"
+        if result.queues is None
+        else f"{counted(result.queues, 'queue')} made of it"
+    )
     print(
-        f"{result.records:,} records of broker {result.broker}, version {result.version}, in "
-        f"{result.file_count:,} CommitLog files of {result.file_bytes:,} bytes: {what}; {made}"
+        f"{counted(result.records, 'record')} of broker {result.broker}, "
+        f"version {result.version}, in {counted(result.file_count, 'CommitLog file')} of "
+        f"{result.file_bytes:,} bytes: {what}; {made}"
     )
 
 

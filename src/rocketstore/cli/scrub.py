@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.cli.log_scan import log_files_of
+from rocketstore.cli.wording import counted
 from rocketstore.errors import ConfigError
 from rocketstore.metrics.scrub import Scrubber
 from rocketstore.storage.files.lock import may_have_writer
@@ -109,8 +110,7 @@ class ColdCheck:
     def summary(self) -> str:
         """Return in one line what was checked and what is wrong."""
         lost = sum(one.size for one in self.damage)
-        files = "1 file" if self.file_count == 1 else f"{self.file_count:,} files"
-        checked = f"{self.scrubber.checked_bytes:,} bytes in {files}"
+        checked = f"{self.scrubber.checked_bytes:,} bytes in {counted(self.file_count, 'file')}"
         if not self.damage:
             return f"{checked}: no damage"
-        return f"{checked}: DAMAGED: {len(self.damage)} ranges of {lost:,} bytes"
+        return f"{checked}: DAMAGED: {counted(len(self.damage), 'range')} of {lost:,} bytes"

@@ -23,7 +23,7 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import print_object, print_rows
 from rocketstore.cli.progress import progress
-from rocketstore.cli.wording import system_error
+from rocketstore.cli.wording import counted, system_error
 from rocketstore.errors import ConfigError, FormatError, RocketStoreError
 
 if TYPE_CHECKING:
@@ -265,4 +265,4 @@ def import_(
             stored = opened.max_offset(topic, queue) - stored_before
             raise KeyboardInterrupt(f"{stored:,} lines are stored in {topic}/{queue}") from None
     seconds = time.monotonic() - started
-    print(f"{count:,} messages imported into {store} in {seconds:.1f} s")
+    print(f"{counted(count, 'message')} imported into {store} in {seconds:.1f} s")

@@ -101,7 +101,7 @@ def newer_findings(
     count = int(slots["f3"][slots["f0"] * unit >= read_ms].sum())
     count += sum(map(len, codes_from(_TIMERS, taken))) if _TIMERS in keys else 0
     if count:
-        what = f"{count} messages wait for a time of their own, which only brokers of 5.x keep"
+        what = f"messages wait for a time of their own, which only brokers of 5.x keep: {count}"
         action = f"{_UNTIL}move timerwheel and config/timercheck out of the store"
         yield finding("newer", "timerwheel", what, action=action)
     tables = (CONSUMER_OFFSETS_FILE, LMQ_CONSUMER_OFFSETS_FILE)

@@ -45,6 +45,18 @@ def test_every_line_becomes_a_message_in_order(
     assert stored(tmp_path / "store") == lines
 
 
+def test_one_of_a_thing_is_told_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, store = tmp_path / "lines.txt", tmp_path / "store"
+    source.write_bytes(b"only\n")
+    assert import_file(store, source) == 0
+    assert run(["store", "verify", str(store)]) == 0
+    told = capsys.readouterr().out
+    assert "1 message imported" in told
+    assert "1 record, 1 entry in 1 queue, 0 index items: nothing wrong" in told
+
+
 def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path: Path) -> None:
     source = tmp_path / "lines.txt"
     source.write_bytes(b"one\r\n\r\ntwo")
