@@ -71,8 +71,10 @@ class DelayService(Service):
                 self._store.flush()
                 self._save(state, self._store.appended_physical_offset)
         except (FlushFailedError, StoreError, OSError) as error:
-            # The next start finds in the log what the file does not say.
-            _log.error("delay.not_saved", path=str(self._table.path), error=str(error))
+            _log.error(
+                "delay.not_saved", path=str(self._table.path), error=str(error),
+                next="the next start finds in the log what was delivered",
+            )  # fmt: skip
 
     def turn(self) -> float:
         """Deliver what is due and save what is to be saved; return the seconds until the next."""

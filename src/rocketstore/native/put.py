@@ -274,7 +274,8 @@ class PlainPuts:
             records.append(held if type(held) is Record else None)
             topic = view.in_slot(message, self.prepared_topic) if is_plain else None
             counters.append(self.counter_of(topic, queue_id))
-        count, before = 0, -1
+        count = 0
+        before = -1
         while count > before and not self.waits and end.file is file and self.is_ready(now):
             before = count
             count = self.write_rows(
@@ -290,7 +291,8 @@ class PlainPuts:
     ) -> int:  # fmt: skip
         """Write the rows after the first `count`, as many as `room` takes; return the new count."""
         end = self.end
-        before, position = count, end.position
+        before = count
+        position = end.position
         end.begin_piece(view.bytes_inside(room))
         while count < rows.shape[0]:
             number, at, size, block_at, block_size, born = (
@@ -352,7 +354,8 @@ class PlainPuts:
         number = counter.next_offset
         # What a client's batch would hold of each message besides body and properties.
         spared = bare_size(len(host), len(end.store_host), len(counter.topic)) - 22
-        payload, count = 0, 0
+        payload = 0
+        count = 0
         for message in messages:
             if 4 * count == slots.size or not (
                 type(message) is self.message_type
@@ -412,7 +415,9 @@ class PlainPuts:
         source = view.bytes_inside(batch)
         slots = view.bytes_inside(sizes)
         at = end.position
-        number, count, begin = counter.next_offset, 0, 0
+        number = counter.next_offset
+        count = 0
+        begin = 0
         while begin < source.size:
             # Total size, magic and CRC of a message are ignored, as in 4.9.
             left = source.size - begin - 22
@@ -457,7 +462,9 @@ class PlainPuts:
         if end.needs_slow_path or count == 0:
             end.take_back(stop)
             return None
-        number, at, packed = counter.next_offset, position, b""
+        number = counter.next_offset
+        at = position
+        packed = b""
         if count == 1:
             view.store_i32(end.data, at, stop - at)
             view.prefetch_writes(end.data, stop, stop - at)  # of the next one

@@ -231,7 +231,9 @@ class StoreServices:
             self._parts.checkpoint.flush()
         except (RocketStoreError, OSError) as error:
             # Queues and index can be built again; the next open does so.
-            _log.error("store.close_incomplete", error=str(error))
+            _log.error(
+                "store.close_incomplete", error=str(error), next="the next open makes the rest"
+            )
             return False
         return is_durable and is_all
 

@@ -45,9 +45,7 @@ def test_every_line_becomes_a_message_in_order(
     assert stored(tmp_path / "store") == lines
 
 
-def test_one_of_a_thing_is_told_as_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_of_a_thing_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, store = tmp_path / "lines.txt", tmp_path / "store"
     source.write_bytes(b"only\n")
     assert import_file(store, source) == 0

@@ -192,4 +192,5 @@ class DispatchService:
             error=f"{type(error).__name__}: {error}",
             failure_count=self.health.failure_count,
             dispatched_offset=self.dispatcher.dispatched_offset,
+            next="tried again",
         )

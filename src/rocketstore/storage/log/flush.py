@@ -156,7 +156,7 @@ class CommitLogFlusher:
 
     def _fail(self, error: FlushFailedError) -> None:
         self.failure = error
-        _log.error("log.flush_failed", error=str(error))
+        _log.error("log.flush_failed", error=str(error), next="puts are refused from now on")
         for listen in self.failure_listeners:
             listen()
 
