@@ -4,13 +4,11 @@ from rocketstore.native.group cimport SyncGroup
 from rocketstore.native.log_end cimport LogEnd, QueueCounter, Record, bare_size
 from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes
-from rocketstore.native.walk cimport are_properties, is_delay, names_extra_queues, property_at
+from rocketstore.native.walk cimport is_plain_block
 
 cdef bytes _WAIT
 cdef long long _PIECE_BYTES
 
-@cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)
-cdef bint is_plain_block(Bytes source, Py_ssize_t at, Py_ssize_t size) noexcept
 cdef bint is_same(object one, object other)
 
 @cython.final

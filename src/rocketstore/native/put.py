@@ -27,7 +27,7 @@ if not cython.compiled:
     from rocketstore.native import view
     from rocketstore.native.log_end import LogEnd, QueueCounter, Record, bare_size
     from rocketstore.native.view import Bytes
-    from rocketstore.native.walk import are_properties, is_delay, names_extra_queues, property_at
+    from rocketstore.native.walk import is_plain_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,20 +37,6 @@ if TYPE_CHECKING:
 _WAIT = f"{WAIT}\1".encode()
 _WAIT_TRUE = f"{WAIT}\1true".encode()
 _PIECE_BYTES = 256 * 1024  # written at once: stays in the processor's second-level cache
-
-
-def is_plain_block(source: Bytes, at: int, size: int) -> bool:
-    """Return whether encoded properties may be stored as they are, without special handling."""
-    stop = at + size
-    if not are_properties(source, at, stop):
-        return False
-    while at < stop:
-        name_end, value_end = property_at(source, at, stop)
-        size = name_end - at
-        if is_delay(source, at, size) or names_extra_queues(source, at, size):
-            return False
-        at = value_end + 1
-    return True
 
 
 class PlainPuts:

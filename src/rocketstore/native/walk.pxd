@@ -40,6 +40,8 @@ cdef void note_property(
 ) noexcept nogil
 cdef bint is_delay(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil
 cdef bint names_extra_queues(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil
+@cython.locals(stop=Py_ssize_t, name_end=Py_ssize_t, value_end=Py_ssize_t)
+cdef bint is_plain_block(Bytes data, Py_ssize_t at, Py_ssize_t size) noexcept nogil
 @cython.locals(name_end=Py_ssize_t)
 cdef (Py_ssize_t, Py_ssize_t) property_at(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept nogil
 @cython.locals(name_end=Py_ssize_t, value_end=Py_ssize_t)

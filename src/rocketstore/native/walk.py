@@ -310,6 +310,20 @@ def names_extra_queues(data: Bytes, at: int, size: int) -> bool:
     return size == 20 and view.equal_bytes(data, at, _NAME_EXTRA_QUEUES, 0, 20)
 
 
+def is_plain_block(data: Bytes, at: int, size: int) -> bool:
+    """Return whether encoded properties may be stored as they are, without special handling."""
+    stop = at + size
+    if not are_properties(data, at, stop):
+        return False
+    while at < stop:
+        name_end, value_end = property_at(data, at, stop)
+        size = name_end - at
+        if is_delay(data, at, size) or names_extra_queues(data, at, size):
+            return False
+        at = value_end + 1
+    return True
+
+
 def property_at(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return where the name that begins at `at` ends, and its value.
 
