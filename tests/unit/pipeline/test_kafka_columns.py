@@ -7,9 +7,10 @@ from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, RefusedMessageError
 from rocketstore.format.java_hash import string_hash
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.sink.row_encoder import RowEncoder, check_columns
+from rocketstore.pipeline.sink.row_encoder import RowEncoder
 from rocketstore.pipeline.sink.sink_commit import commit_batch
 from rocketstore.pipeline.sink.sink_writer import (
+    check_columns,
     new_job,
     parse_sink_options,
 )

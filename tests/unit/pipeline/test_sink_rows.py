@@ -16,9 +16,10 @@ from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, RefusedMessageError, RocketStoreError
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import encode_properties, split_keys
-from rocketstore.pipeline.sink.row_encoder import RowEncoder, check_columns
+from rocketstore.pipeline.sink.row_encoder import RowEncoder
 from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch
 from rocketstore.pipeline.sink.sink_writer import (
+    check_columns,
     new_job,
     parse_sink_options,
 )

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame become messages as the commit takes them, after all checks.
+"""Rows of a DataFrame become messages as the commit takes them, after all checks; on workers.
 
 Rows are made and checked by whole columns. Where a batch has one that the store would refuse, the
 first such row is searched, and made by itself for the reason.
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketstore import message
-from rocketstore.errors import ConfigError, InvalidNameError, RefusedMessageError
+from rocketstore.errors import InvalidNameError, RefusedMessageError
 from rocketstore.format.host import encode_host
 from rocketstore.format.record import host_flags, record_size
 from rocketstore.format.refusals import (
@@ -23,95 +24,16 @@ from rocketstore.format.refusals import (
     encoded_born_host,
     refuse_transaction,
 )
-from rocketstore.pipeline.columns import HEADERS, TABLES
-from rocketstore.pipeline.sink.sink_writer import NOTHING
+from rocketstore.pipeline.sink.sink_writer import ABOUT, KAFKA_NAMES, NAMES, NOTHING, STAGED
 from rocketstore.pipeline.sink.whole_columns import first_equal, java_hashes, property_blocks
 from rocketstore.rules.limits import refused_length, refused_properties, refused_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from rocketstore.pipeline.sink.sink_writer import SinkOptions
 
-COLUMNS: Final = {
-    "body": ("binary", "string"),
-    "topic": ("string",),
-    "tags": ("string",),
-    "keys": ("array<string>", "string"),
-    "uniqKey": ("string",),
-    "properties": ("map<string,string>",),
-    "queueId": ("int", "bigint"),
-    "flag": ("int",),
-    "sysFlag": ("int",),
-    "bornTimestamp": ("bigint", "timestamp"),
-    "bornHost": ("string",),
-    "reconsumeTimes": ("int",),
-    "preparedTransactionOffset": ("bigint", "int"),
-}
-"""Columns that become parts of a message, and the types they may have. Others of table ``messages``
-the store gives; of rows to be written they are left out."""
-
-KAFKA_COLUMNS: Final = {
-    "value": ("binary", "string"),
-    "key": ("binary", "string"),
-    "topic": ("string",),
-    "partition": ("int",),
-    HEADERS: ("array<struct<key:string,value:binary>>",),
-}
-"""The same as a writer to Kafka calls them, who leaves out all others."""
-
-_OF_KAFKA: Final = {
-    "value": "body", "key": "keys", "topic": "topic", "partition": "queueId", HEADERS: "properties",
-}  # fmt: skip
-
-STAGED: Final = pa.schema(
-    {
-        "size": pa.int32(), "body": pa.large_binary(), "properties": pa.binary(),
-        "bornTimestamp": pa.int64(), "topic": pa.string(), "queueId": pa.int32(),
-        "flag": pa.int32(), "sysFlag": pa.int32(), "bornHost": pa.string(),
-        "reconsumeTimes": pa.int32(), "preparedTransactionOffset": pa.int64(),
-    }
-)  # fmt: skip
-"""Columns of a row for the commit: `size` is its record's, no `bornTimestamp` the store time."""
-
-ABOUT: Final = tuple(STAGED.names[4:])
-"""Those in which many rows are equal; the first one of its chunk that is is staged as `like`."""
-
 _REFUSALS: Final = (RefusedMessageError, InvalidNameError, UnicodeDecodeError)
-_NAMES: Final = {name.lower(): name for name in COLUMNS}
-_ASSIGNED: Final = {name.lower() for name in TABLES["messages"]} - set(_NAMES)
-
-
-def check_columns(
-    types: Iterable[tuple[str, str]], topic: str | None, *, has_kafka_names: bool = False
-) -> None:
-    """Refuse columns by names and types (Spark's simple texts) before any work."""
-    known = KAFKA_COLUMNS if has_kafka_names else COLUMNS
-    names, body = {one.lower(): one for one in known}, next(iter(known))
-    seen = set()
-    for given, kind in types:
-        name = names.get(given.lower(), given)
-        allowed = known.get(name, ())
-        if not allowed and (has_kafka_names or given.lower() in _ASSIGNED):
-            continue
-        if not allowed:
-            what = f"a message has no column {given!r}"
-            hint = f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties"
-        elif name in seen:
-            what, hint = f"column {name} is there twice", "drop one"
-        elif kind not in allowed:
-            what, hint = f"column {name} must be {' or '.join(allowed)}, found {kind}", "cast it"
-        else:
-            seen.add(name)
-            continue
-        raise ConfigError(what, key=name, value=kind, hint=hint)
-    if body not in seen:
-        raise ConfigError(f"there is no column {body}", key=body, hint="name the column so")
-    if topic is not None:
-        check_topic(topic)
-    elif "topic" not in seen:
-        what = "there is neither a column topic nor an option topic"
-        raise ConfigError(what, key="topic", hint='give .option("topic", "...") or a column')
 
 
 class RowEncoder:
@@ -165,7 +87,7 @@ class RowEncoder:
     def _columns_of(self, batch: pa.RecordBatch) -> dict[str, Any]:
         """Return the columns of a batch as those of messages, with what is to stand for nulls."""
         given = zip(batch.schema.names, batch.columns, strict=True)
-        names = _OF_KAFKA if self._options.has_kafka_names else _NAMES
+        names = KAFKA_NAMES if self._options.has_kafka_names else NAMES
         columns = {names.get(name.lower(), ""): column for name, column in given}
         if "keys" in columns and pa.types.is_binary(columns["keys"].type):
             # Not looked at here: which row is not UTF-8 is said below.
@@ -185,8 +107,6 @@ class RowEncoder:
 
     def _made(self, columns: dict[str, Any]) -> dict[str, Any]:
         """Return size, queue and properties of rows, after all checks."""
-        import pyarrow.compute as pc  # noqa: PLC0415 - takes long, and plans and commits need none
-
         topics, bodies = columns["topic"], columns["body"]
         count = len(bodies)
         if bodies.null_count:

@@ -28,8 +28,8 @@ from rocketstore.config import resolve_sizes
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32
-from rocketstore.pipeline.sink.row_encoder import ABOUT
 from rocketstore.pipeline.sink.sink_writer import (
+    ABOUT,
     SINK_DIRECTORY,
     SinkOptions,
     StagedFile,

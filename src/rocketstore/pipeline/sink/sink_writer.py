@@ -1,4 +1,4 @@
-"""The options of a write, and the files in which its tasks stage messages for the commit.
+"""The options and columns of a write, and the files in which its tasks stage messages.
 
 A staged file, a stream of Arrow IPC, belongs to one attempt of one task; only those of committed
 attempts are used, and all go with the job's directory.
@@ -28,6 +28,8 @@ from rocketstore.config.sources import from_properties, load_broker_conf
 from rocketstore.config.store_config import FIELD_OF_KEY
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.record import crc32
+from rocketstore.format.refusals import check_topic
+from rocketstore.pipeline.columns import HEADERS, TABLES
 from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets, sync_path
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.sweeping import claim
@@ -36,12 +38,59 @@ from rocketstore.pipeline.options import GivenOptions
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rocketstore.config import StoreConfig
 
 SINK_DIRECTORY: Final = "sink"  # below a store's root; 4.9 does not know it and leaves it alone
 NOTHING: Final = "nothing was appended"
+
+COLUMNS: Final = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "keys": ("array<string>", "string"),
+    "uniqKey": ("string",),
+    "properties": ("map<string,string>",),
+    "queueId": ("int", "bigint"),
+    "flag": ("int",),
+    "sysFlag": ("int",),
+    "bornTimestamp": ("bigint", "timestamp"),
+    "bornHost": ("string",),
+    "reconsumeTimes": ("int",),
+    "preparedTransactionOffset": ("bigint", "int"),
+}
+"""Columns that become parts of a message, and the types they may have. Others of table ``messages``
+the store gives; of rows to be written they are left out."""
+
+KAFKA_COLUMNS: Final = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    HEADERS: ("array<struct<key:string,value:binary>>",),
+}
+"""The same as a writer to Kafka calls them, who leaves out all others."""
+
+KAFKA_NAMES: Final = {
+    "value": "body", "key": "keys", "topic": "topic", "partition": "queueId", HEADERS: "properties",
+}  # fmt: skip
+
+STAGED: Final = pa.schema(
+    {
+        "size": pa.int32(), "body": pa.large_binary(), "properties": pa.binary(),
+        "bornTimestamp": pa.int64(), "topic": pa.string(), "queueId": pa.int32(),
+        "flag": pa.int32(), "sysFlag": pa.int32(), "bornHost": pa.string(),
+        "reconsumeTimes": pa.int32(), "preparedTransactionOffset": pa.int64(),
+    }
+)  # fmt: skip
+"""Columns of a row for the commit: `size` is its record's, no `bornTimestamp` the store time."""
+
+ABOUT: Final = tuple(STAGED.names[4:])
+"""Those in which many rows are equal; the first one of its chunk that is is staged as `like`."""
+
+NAMES: Final = {name.lower(): name for name in COLUMNS}
+_ASSIGNED: Final = {name.lower() for name in TABLES["messages"]} - set(NAMES)
 
 
 @dataclass(frozen=True)
@@ -118,6 +167,38 @@ def _config(values: GivenOptions) -> StoreConfig:
     role = BrokerRole.SLAVE if is_slave else BrokerRole.ASYNC_MASTER
     flush = FlushDiskType.ASYNC_FLUSH
     return replace(config, retention=False, flush_disk_type=flush, broker_role=role)
+
+
+def check_columns(
+    types: Iterable[tuple[str, str]], topic: str | None, *, has_kafka_names: bool = False
+) -> None:
+    """Refuse columns by names and types (Spark's simple texts) before any work."""
+    known = KAFKA_COLUMNS if has_kafka_names else COLUMNS
+    names, body = {one.lower(): one for one in known}, next(iter(known))
+    seen = set()
+    for given, kind in types:
+        name = names.get(given.lower(), given)
+        allowed = known.get(name, ())
+        if not allowed and (has_kafka_names or given.lower() in _ASSIGNED):
+            continue
+        if not allowed:
+            what = f"a message has no column {given!r}"
+            hint = f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties"
+        elif name in seen:
+            what, hint = f"column {name} is there twice", "drop one"
+        elif kind not in allowed:
+            what, hint = f"column {name} must be {' or '.join(allowed)}, found {kind}", "cast it"
+        else:
+            seen.add(name)
+            continue
+        raise ConfigError(what, key=name, value=kind, hint=hint)
+    if body not in seen:
+        raise ConfigError(f"there is no column {body}", key=body, hint="name the column so")
+    if topic is not None:
+        check_topic(topic)
+    elif "topic" not in seen:
+        what = "there is neither a column topic nor an option topic"
+        raise ConfigError(what, key="topic", hint='give .option("topic", "...") or a column')
 
 
 class StagedFile(NamedTuple):

@@ -15,10 +15,10 @@ from pyspark.sql import datasource
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.jobs.publishing import missing_directories, remove_empty
-from rocketstore.pipeline.sink.row_encoder import RowEncoder, check_columns
 from rocketstore.pipeline.sink.sink_writer import (
     SinkOptions,
     StagedFile,
+    check_columns,
     new_job,
     parse_sink_options,
     stage_chunks,
@@ -74,6 +74,8 @@ class _Sink:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
         from pyspark import TaskContext  # noqa: PLC0415 - of the worker that runs the task
+
+        from rocketstore.pipeline.sink.row_encoder import RowEncoder  # noqa: PLC0415 - as above
 
         context = TaskContext.get()
         partition_id = 0 if context is None else context.partitionId()

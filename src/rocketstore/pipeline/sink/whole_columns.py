@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow.compute
 
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.java_hash import string_hash
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rocketstore.native.row import Int64Array
 
 pa: Any = pyarrow
+pc: Any = pyarrow.compute
 _PAIRS: Final = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
 _SPECIAL: Final = (DELAY, INNER_MULTI_DISPATCH)
 _LONGEST: Final = 2**31 - 1  # of Arrow's texts
@@ -75,8 +77,6 @@ def property_blocks(columns: Mapping[str, Any], count: int) -> tuple[Any, Any]:
 
     They are in stored order, and a column wins over a property of its name.
     """
-    import pyarrow.compute as pc  # noqa: PLC0415 - takes long, and plans and commits need none
-
     entries = _entries_of(columns["properties"], count) if "properties" in columns else None
     pieces, nothing = [], pa.nulls(count, pa.string())
     keys = nothing
@@ -124,14 +124,12 @@ class _Entries:
     """The names and values of the properties of rows."""
 
     def __init__(self, column: Any, count: int) -> None:
-        import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
         lists = column.cast(_PAIRS) if pa.types.is_map(column.type) else column
         pairs = lists.flatten()
         if pairs.null_count:
             raise RefusedMessageError("a header is null, or there twice: None")
         self.names, self.values = _texts(*pairs.flatten())
-        self._pc, self._sizes = pc, pc.list_value_length(lists).fill_null(0).to_numpy()
+        self._sizes = pc.list_value_length(lists).fill_null(0).to_numpy()
         self._rows = np.repeat(np.arange(count), self._sizes)
         found = self.names.dictionary_encode()
         places = self._rows * (len(found.dictionary) + 1) + found.indices.to_numpy()
@@ -146,16 +144,16 @@ class _Entries:
 
     def blocks(self) -> Any:
         """Return the encoded entries of each row, a separator in front; null for none."""
-        joined = self._pc.binary_join_element_wise(self.names, self.values, "\x01")
+        joined = pc.binary_join_element_wise(self.names, self.values, "\x01")
         offsets = np.append(0, np.cumsum(self._sizes)).astype(np.int32)
         lists = pa.ListArray.from_arrays(offsets, joined, mask=pa.array(self._sizes == 0))
-        return self._pc.binary_join_element_wise("\x02", self._pc.binary_join(lists, "\x02"), "")
+        return pc.binary_join_element_wise("\x02", pc.binary_join(lists, "\x02"), "")
 
     def values_of(self, name: str) -> Any:
         """Return the value that each row has of a name; null for none."""
         places = np.full(len(self._sizes), -1)
         if name in self._listed:
-            at = np.flatnonzero(self._pc.equal(self.names, name).to_numpy(zero_copy_only=False))
+            at = np.flatnonzero(pc.equal(self.names, name).to_numpy(zero_copy_only=False))
             places[self._rows[at]] = at
         return self.values.take(pa.array(places, mask=places < 0))
 
@@ -164,14 +162,12 @@ class _Entries:
         if name not in self._listed:
             return
         own = texts.take(pa.array(self._rows))
-        is_own = self._pc.and_(self._pc.equal(self.names, name), self._pc.is_valid(own))
-        self.values = self._pc.if_else(is_own, own, self.values)
+        is_own = pc.and_(pc.equal(self.names, name), pc.is_valid(own))
+        self.values = pc.if_else(is_own, own, self.values)
 
 
 def _text(column: Any, name: str, stored: Any) -> Any:
     """Return the text of each row, several keys joined, null instead of an empty one."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
     if pa.types.is_list(column.type):
         each = column.flatten()
         if each.null_count or pc.any(pc.match_substring(each, KEY_SEPARATOR)).as_py():
