@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
 _DELAY: Final = re.compile(r"([0-9]{1,12})([smhd])")
@@ -44,7 +48,8 @@ def parse_address(key: str, text: str, hint: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def parse_delay_levels(text: str) -> dict[int, int]:
+@functools.cache  # each opening asks several times
+def parse_delay_levels(text: str) -> Mapping[int, int]:
     """Return the delay in ms of each level, from 1.
 
     Raises `ConfigError` where a part is not a number followed by s, m, h or d. Source:

@@ -19,6 +19,7 @@ import errno
 import fcntl
 import io
 import os
+import stat
 import struct
 import threading
 import weakref
@@ -38,7 +39,7 @@ from rocketstore.storage.files.disk import read_at, system_errors
 from rocketstore.storage.files.pread_files import OpenFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
@@ -121,14 +122,18 @@ class StoreLock:
 
     def extend(self, directories: Iterable[Path]) -> None:
         """Lock directories too, as far as they are there; those of this lock stay locked."""
-        root = self._path.parent.resolve()
-        for directory in map(Path.resolve, directories):
-            if not directory.is_relative_to(root):
-                for other in (directory, directory.parent):  # a broker of 4.9 locks its root only
-                    refuse_writer(other / LOCK_FILE_NAME, hint=_HINT)
-            if not directory.is_dir():
+        root = self._path.parent
+        for named in directories:
+            directory, status = named, _status(named, os.lstat)
+            is_link = status is not None and stat.S_ISLNK(status.st_mode)
+            if is_link or named.parent != root:  # only such a one may lie elsewhere
+                directory = named.resolve()
+                if not directory.is_relative_to(root.resolve()):
+                    for other in (directory, directory.parent):  # a broker of 4.9 locks its root
+                        refuse_writer(other / LOCK_FILE_NAME, hint=_HINT)
+                status = _status(directory, os.stat)
+            if status is None or not stat.S_ISDIR(status.st_mode):
                 continue
-            status = directory.stat()
             if any(os.path.samestat(status, held) for _, held in self._locked):
                 continue
             opened = OpenFile(directory)
@@ -152,6 +157,13 @@ class StoreLock:
 
     def __exit__(self, *_error: object) -> None:
         self.release()
+
+
+def _status(path: Path, ask: Callable[[Path], os.stat_result]) -> os.stat_result | None:
+    try:
+        return ask(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _opened(path: str, _flags: int) -> int:

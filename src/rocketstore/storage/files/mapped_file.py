@@ -206,6 +206,12 @@ class MappedFile:
         with self._lock:  # so that it is not closed; borrowing one would take longer than the call
             return read_at(self._opened(), self.path, position, size)
 
+    def forget(self, start: int) -> None:
+        """Drop pages from `start` on that only memory holds: those of read zeros look like data."""
+        if hasattr(os, "posix_fadvise"):
+            with self.descriptor() as descriptor:
+                os.posix_fadvise(descriptor, start, 0, os.POSIX_FADV_DONTNEED)
+
     def data_stop(self) -> int:
         """Return the position from which on the file system knows that there are only zeros."""
         with self.descriptor() as descriptor:

@@ -13,6 +13,7 @@ name. ``repair/<time>`` is the time of the repair in UTC.
 from __future__ import annotations
 
 import contextlib
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.events import get_logger
@@ -22,7 +23,7 @@ from rocketstore.storage.files.whole_file import has_data, nonzero_extent, repla
 from rocketstore.units import OS_PAGE_SIZE_BYTES, ByteRange, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -140,10 +141,12 @@ def cut_log(
     leftovers: Iterable[ByteRange] = (),
     evidence: Evidence,
     now_ms: int,
+    data_stop: Callable[[MappedFile], int] = attrgetter("size"),
 ) -> list[Finding]:
     """Make `end` the end of the loaded log, where none of its files follows; say what was cut.
 
     Old records inside it (`leftovers`) become zeros, so that no reader takes them for messages.
+    `data_stop` returns the position after which a file is known to have only zeros.
     """
     findings = []
 
@@ -166,9 +169,8 @@ def cut_log(
         last = log.find(start)
         if last is not None and last.writable:
             at = start - last.base
-            size = evidence.cut_range(
-                last.path, at, last.size if stop is None else stop - last.base
-            )
+            past = data_stop(last) if stop is None else stop - last.base
+            size = evidence.cut_range(last.path, at, past)
             if size:
                 note(last, at, size, reason, "kept below repair/, then zeroed")
         reason = "records that an earlier log left behind"

@@ -160,8 +160,8 @@ class LostFiles:
         # leaves a first file whose first record has expired, or comes right after one that has; a
         # queue that was made again begins with a filler.
         known, first = self._known_queues.get(queue.key), queue.first_offset
-        entry = queue.entry(first)
-        if not first or entry is None or not entry.is_message:
+        entry = queue.entry(first) if first else None
+        if entry is None or not entry.is_message:
             return None
         if entry.physical_offset <= self._log_min or (known is not None and known.first == first):
             return None

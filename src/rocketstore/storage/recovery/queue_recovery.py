@@ -87,7 +87,9 @@ class QueueRecovery:
                 last = queue.last_message(cut)
             if cut is not None:
                 self._cut_foreign(queue, cut, is_all=last is None)
-            first = queue.end_within(start)
+            # Where the last entry stands before, so do all: a search would read some of each queue.
+            is_before = queue.max_physical_offset <= start
+            first = queue.max_offset if is_before else queue.end_within(start)
             while len(entries := queue.entries(first, queue.max_offset - first)):
                 for row in np.flatnonzero(equal_mask(entries, EMPTY)).tolist():
                     queue.put(first + row, FILLER, overwrite=True)

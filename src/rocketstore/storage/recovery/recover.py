@@ -239,6 +239,10 @@ class _Recovery:
         self._kept: dict[QueueKey, tuple[int, int]] = {}
         # Looked up before anything is mapped: pages read through a mapping look like data.
         self._stop = functools.cache(MappedFile.data_stop)
+        known = parts.queues.max_physical_offset
+        file = parts.log_files.find(known) if self.clean else None
+        if file is not None and file.data_stop() > known - file.base + CLEAN_TAIL_BYTES:
+            file.forget(known - file.base)  # zeros that openings or a backup brought into memory
         data_stop = self._data_limit()
         self.lost = LostFiles(
             parts.log_files, parts.queues, parts.index, self.known_ends, self._promise_nothing,
@@ -317,6 +321,7 @@ class _Recovery:
             leftovers=[one for one in leftovers if one.start < end],
             evidence=self.copies,
             now_ms=self.now_ms,
+            data_stop=self._stop,
         )
         if index.files and index.end_physical_offset >= end:
             self._truncate_index(end)

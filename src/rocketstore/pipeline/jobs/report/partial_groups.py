@@ -120,7 +120,7 @@ class ReportTask(NamedTuple):
     splits: tuple[SplitTask, ...]
     width_ms: int
     now_ms: int
-    delays_ms: dict[int, int]
+    delays_ms: Mapping[int, int]
     delivered: dict[str, dict[int, int] | None]
     halves: tuple[tuple[SplitTask, ...], ReadOptions] | None = None
 
