@@ -283,9 +283,14 @@ def _refuse_part_of_log(segments: list[Segment]) -> None:
         )
 
 
+def directories_of_log(store: StorePlace) -> tuple[str, ...]:
+    """Return the directories that a store's log files lie in."""
+    root = files_at(store.location)[1]
+    return tuple(store.log_directories) or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
+
+
 def _listed(store: StorePlace) -> list[Segment]:
-    files, root = files_at(store.location)
-    directories = store.log_directories or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
+    files, directories = files_at(store.location)[0], directories_of_log(store)
     found = offset_files(itertools.chain.from_iterable(map(files.list, directories)))
     if not found:
         return []

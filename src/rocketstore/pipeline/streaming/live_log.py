@@ -12,21 +12,25 @@ record, such as a torn one, are left to a later look. No lock is taken, so:
 
 from __future__ import annotations
 
+import itertools
+import time
 import zlib
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.errors import StoreError
 from rocketstore.format.record import BLANK_MAGIC
 from rocketstore.native.decode import decode
-from rocketstore.pipeline.files import opened
+from rocketstore.pipeline.files import is_remote, opened, read_part
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, in_time
-from rocketstore.pipeline.stores import list_segments, log_bytes, segment_at
+from rocketstore.pipeline.stores import directories_of_log, list_segments, log_bytes, segment_at
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.row import Int64Array
@@ -41,6 +45,55 @@ NEAR_BYTES: Final = MiB  # before where a log ended lately: there a look for its
 LOOK_BYTES: Final = 8 * MiB
 """Without a record are the end of a file that is being written, however long it is: its zeros may
 be there already, and to read a gigabyte of them for each batch costs more than the batch."""
+
+
+SETTLED_NS: Final = 2_000_000_000
+"""A directory that changed less than this ago may change again without another time."""
+
+
+class LogListing:
+    """The files of a log that is looked at again and again.
+
+    A log of 10 TB has 10,000 files, whose listing is most of what a look costs. They are listed
+    again when a name came or went in a directory of theirs, and when a file that no written one
+    follows has another length or is followed by bytes now. A log on an object store always is.
+    """
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = []
+        self._seen: list[tuple[int, ...]] | None = None
+
+    def segments(self, store: StorePlace) -> list[Segment]:
+        """Return the files as `list_segments` does."""
+        seen = None if is_remote(store.location) else _names_seen(store)
+        if seen is None or seen != self._seen or not self._is_tail_as_it_was(store):
+            self._segments = list_segments(store)
+        self._seen = seen
+        return self._segments
+
+    def _is_tail_as_it_was(self, store: StorePlace) -> bool:
+        tail = tail_of(self._segments)
+        try:
+            is_as_long = all(Path(one.path).stat().st_size == one.size for one in tail)
+            after = (read_part(store.location, one.path, 0, 8) for one in tail[1:])
+            return bool(tail) and is_as_long and not any(map(any, after))
+        except (OSError, StoreError):  # gone: what is there now, a new listing says
+            return False
+
+
+def tail_of(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the files that no written one follows, in the order of the log."""
+    return [*itertools.takewhile(lambda one: one.is_last, reversed(segments))][::-1]
+
+
+def _names_seen(store: StorePlace) -> list[tuple[int, ...]] | None:
+    """Return which directories a log lies in, and when a name changed there; None if just now."""
+    try:
+        found = [Path(one).stat() for one in directories_of_log(store)]
+    except OSError:
+        return None
+    is_settled = all(time.time_ns() - one.st_mtime_ns > SETTLED_NS for one in found)
+    return [(one.st_dev, one.st_ino, one.st_mtime_ns) for one in found] if is_settled else None
 
 
 class Move(NamedTuple):
@@ -65,11 +118,13 @@ class LiveLog:
         options: ReadOptions,
         begin: Place | None = None,
         ended: Place | None = None,
+        listing: LogListing | None = None,
     ) -> None:
         self.store, self.options = store, options
-        self.segments = list_segments(store)
+        self.segments = (listing or LogListing()).segments(store)
         self.start = self.segments[0].base if self.segments else 0
-        tail = next((one.base for one in self.segments if one.is_last), self.start)
+        self._tail = tail_of(self.segments)
+        tail = self._tail[0].base if self._tail else self.start
         is_far = begin is not None and begin.offset < tail
         self.sure_stop = tail if is_far and ended is not None else None
         self._near = ended if is_far else begin
@@ -110,7 +165,7 @@ class LiveLog:
     def end(self) -> Place:
         """What comes after the last record that can be believed."""
         position, last, near = self.start, None, self._near
-        for segment in (one for one in self.segments if one.is_last):
+        for segment in self._tail:
             start = segment.base
             if near and near.record and near.record > start and self.problem(near) is None:
                 start = max(start, near.record - NEAR_BYTES)

@@ -12,6 +12,7 @@ that would repeat what a sink has.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,7 +40,7 @@ from rocketstore.pipeline.queues import (
 )
 from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
-from rocketstore.pipeline.streaming.live_log import LiveLog, Move
+from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
 from rocketstore.pipeline.streaming.live_queues import LiveQueues, nothing_since
 from rocketstore.pipeline.streaming.queue_evidence import QueueEvidence
 from rocketstore.pipeline.streaming.stream_options import (
@@ -98,6 +99,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         self.reached: Places | None = None
         self.ends: Places = {}
         self.before: dict[str, dict[str, int]] = {}
+        self.listings: defaultdict[str, LogListing] = defaultdict(LogListing)
         self.clock = time.monotonic
         self._last_trigger_s: float | None = None
 
@@ -253,10 +255,12 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         self, begins: Places | None = None, ends: Places | None = None
     ) -> dict[str, LiveLog]:
         """Return the logs there are, by store; it may be known where they begin and ended."""
+        # What a trigger knows may save it a listing; a batch that is planned lists all files.
+        listings = self.listings if begins is not None else defaultdict(LogListing)
         begins, ends, options = begins or {}, ends or {}, self.stream_options.read
         follow = LiveQueues if self.kind == QUEUES else LiveLog
         return {
-            name: follow(store, options, begins.get(name), ends.get(name))
+            name: follow(store, options, begins.get(name), ends.get(name), listings[store.location])
             for name, store in self._stores().items()
         }
 
