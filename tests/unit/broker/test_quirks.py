@@ -1,0 +1,187 @@
+"""What a broker of 4.9 does that nobody would guess, and clients count on; by the numbers of the
+table "Odd habits that are kept" of docs/compatibility.md.
+"""
+
+from typing import Any
+
+import pytest
+
+from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.remoting.command import Command
+from support.broker_desk import SEND, Desk
+from unit.broker.test_pulling import PULL
+
+LONG = {
+    "topic": "orders", "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0,
+}  # fmt: skip
+QUEUE = {"topic": "orders", "queueId": 0}
+
+
+def offset_of(desk: Desk, code: int, **fields: object) -> int:
+    return int(fields_of(desk.answer(code, {**QUEUE, **fields}))["offset"])
+
+
+def fields_of(reply: Command) -> dict[str, str]:
+    assert reply.fields is not None
+    return reply.fields
+
+
+def filled(desk: Desk, count: int = 3) -> Desk:
+    for number in range(count):
+        desk.clock.now_ms += 1000
+        assert desk.send("orders", b"%d" % number).code == 0
+    desk.store.wait_dispatched()
+    return desk
+
+
+def test_4_a_field_that_is_missing_matters_with_letters_only(desk: Desk) -> None:
+    assert desk.send("orders").code == 0
+    assert desk.answer(10, LONG, b"x").code == 0  # no producer group, no template
+    for letter in "abcdefgh":
+        fields = {name: value for name, value in SEND.items() if name != letter}
+        reply = desk.answer(310, fields, b"x")
+        assert (reply.code, reply.remark) == (1, f"the custom field <{letter}> is null")
+
+
+def test_5_a_1_is_not_true(desk: Desk) -> None:
+    body = encode_client_batch([(0, b"a", b""), (0, b"b", b"")])
+    assert desk.send("orders").code == 0
+    for text, count in (("1", 1), ("true", 2), ("TRUE", 2)):
+        reply = desk.answer(10, {**LONG, "batch": text}, body)
+        assert len(fields_of(reply)["msgId"].split(",")) == count
+
+
+def test_8_a_topic_that_was_made_is_answered_with_a_remark(desk: Desk) -> None:
+    topic = {"topic": "made", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    reply = desk.answer(17, topic)
+    assert (reply.code, reply.remark) == (0, "not set any response code")
+
+
+@pytest.mark.parametrize(
+    ("code", "changed", "answer"),
+    [
+        (10, {}, 0), (310, {}, 0), (320, {"m": "true"}, 1), (310, {"b": "a b"}, 1),
+        (310, {"e": 99}, 1), (310, {"b": "SCHEDULE_TOPIC_XXXX"}, 16), (310, {"c": "none"}, 17),
+        (310, {"i": "p\1" + "x" * 32_767}, 13), (310, {"i": "DELAY\1soon"}, 13),
+    ],
+)  # fmt: skip
+def test_9_a_reply_to_a_send_says_region_and_trace_whatever_became_of_it(
+    desk: Desk, code: int, changed: dict[str, Any], answer: int
+) -> None:
+    fields = {**LONG, "defaultTopic": "TBW102", "defaultTopicQueueNums": 1} if code == 10 else SEND
+    reply = desk.answer(code, {**fields, **changed}, b"x")
+    assert reply.code == answer
+    assert fields_of(reply).items() >= {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}.items()
+
+
+def test_10_keys_of_bodies_are_numbers_and_objects(desk: Desk) -> None:
+    filled(desk)
+    queue = b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:{'
+    assert desk.answer(202, {"topic": "orders"}).body.startswith(queue)
+    desk.answer(15, {**QUEUE, "consumerGroup": "G", "commitOffset": 1})
+    stats = desk.answer(208, {"consumerGroup": "G"}).body
+    assert stats.startswith(b'{"consumeTps":0.0,' + queue[1:])
+
+
+def test_11_an_expression_of_sql92_is_refused_and_never_taken_for_all(desk: Desk) -> None:
+    """4.9 with enablePropertyFilter takes a text that does not compile for every message."""
+    filled(desk)
+    for text in ("a > 1", "a >"):
+        wanted = {"subscription": text, "expressionType": "SQL92", "sysFlag": 4}
+        reply = desk.answer(11, {**PULL, **wanted})
+        assert (reply.code, reply.body) == (1, b"")
+
+
+@pytest.mark.parametrize(("asked", "got"), [(-1, 1), (0, 1), (1, 1), (32, 32), (33, 32), (99, 32)])
+def test_12_a_pull_gets_one_message_at_least_and_32_at_most(
+    desk: Desk, asked: int, got: int
+) -> None:
+    filled(desk, 40)
+    reply = desk.answer(11, {**PULL, "sysFlag": 4, "maxMsgNums": asked})
+    assert fields_of(reply)["nextBeginOffset"] == str(got)
+
+
+def test_13_a_topic_that_nobody_knows_begins_and_ends_at_0(desk: Desk) -> None:
+    assert [offset_of(desk, code, topic="none") for code in (30, 31)] == [0, 0]
+    assert "none" not in desk.topics.table.all()
+
+
+def test_14_later_than_all_is_the_last_message(desk: Desk) -> None:
+    filled(desk)
+    now_ms = desk.clock.now_ms
+    found = [offset_of(desk, 29, timestamp=at) for at in (0, now_ms, now_ms + 1, 2**62)]
+    assert found == [0, 2, 2, 2]
+    assert offset_of(desk, 29, timestamp=0, topic="none") == 0
+
+
+def test_15_a_new_group_in_a_young_queue_begins_at_its_beginning(desk: Desk) -> None:
+    filled(desk)
+    assert offset_of(desk, 14, consumerGroup="new") == 0
+    desk.answer(15, {**QUEUE, "consumerGroup": "new", "commitOffset": -1})
+    assert offset_of(desk, 14, consumerGroup="new") == 0  # a -1 is kept, and means nothing
+
+
+def test_17_and_18_a_delayed_message_waits_under_another_name(desk: Desk) -> None:
+    assert desk.send("orders", properties="DELAY\0013").code == 0
+    reply = desk.send("orders", properties="DELAY\0013", e=2)
+    assert (fields_of(reply)["queueId"], fields_of(reply)["queueOffset"]) == ("2", "1")
+    desk.store.wait_dispatched()
+    [waiting] = desk.store.get("SCHEDULE_TOPIC_XXXX", 2, 1, 1).messages
+    kept = {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "2"}
+    assert waiting.properties.items() >= kept.items()
+
+
+def test_17_a_committed_message_keeps_what_a_half_one_had(desk: Desk) -> None:
+    half = fields_of(desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4))
+    end = {
+        "producerGroup": "P", "tranStateTableOffset": half["queueOffset"],
+        "commitLogOffset": int(half["msgId"][16:], 16), "commitOrRollback": 8, "msgId": "-",
+    }  # fmt: skip
+    assert desk.answer(37, end).code == 0
+    desk.store.wait_dispatched()
+    [message] = desk.store.get("orders", 0, 0, 1).messages
+    kept = {"TRAN_MSG": "true", "PGROUP": "P", "REAL_TOPIC": "orders", "REAL_QID": "0"}
+    assert message.properties.items() >= kept.items()
+
+
+def test_19_a_dead_letter_counts_one_more_try_in_a_topic_of_one_queue(desk: Desk) -> None:
+    filled(desk, 1)
+    assert desk.answer(36, {"offset": 0, "group": "G", "delayLevel": -1}).code == 0
+    desk.store.wait_dispatched()
+    topic = desk.topics.get("%DLQ%G")
+    assert topic is not None
+    assert (topic.perm, topic.read_queue_nums, topic.write_queue_nums) == (6, 1, 1)
+    [dead] = desk.store.get("%DLQ%G", 0, 0, 1).messages
+    assert dead.reconsume_times == 1
+    kept = {"DELAY": "0", "WAIT": "false", "RETRY_TOPIC": "orders"}
+    assert dead.properties.items() >= kept.items()
+
+
+def test_20_properties_of_a_batch_are_those_of_each_message(desk: Desk) -> None:
+    body = encode_client_batch([(0, b"a", b"TAGS\1x"), (0, b"b", b"")])
+    assert desk.answer(320, {**SEND, "m": "true", "i": "WAIT\1true\2K\1v\2"}, body).code == 0
+    desk.store.wait_dispatched()
+    joint = {"WAIT": "true", "K": "v", "CLUSTER": "DefaultCluster"}
+    messages = desk.store.get("orders", 0, 0, 2).messages
+    assert [one.properties for one in messages] == [{"TAGS": "x", **joint}, joint]
+    first, second = messages
+    assert second.physical_offset == first.physical_offset + first.size
+
+
+def test_21_and_23_checksums_lack_their_top_bit_and_a_body_may_be_empty(desk: Desk) -> None:
+    for body in (b"", b"a", b"orders"):  # the last two have one with the bit set
+        assert desk.send("orders", body).code == 0
+    desk.store.wait_dispatched()
+    found = desk.store.get("orders", 0, 0, 3).messages
+    assert [one.body for one in found] == [b"", b"a", b"orders"]
+    assert found[0].body_crc == 0
+    assert all(0 <= one.body_crc < 2**31 for one in found)
+
+
+def test_24_a_group_that_nobody_is_in_has_a_code_for_each_who_asks(desk: Desk) -> None:
+    group = {"consumerGroup": "none"}
+    answers = [desk.answer(code, group) for code in (38, 203)]
+    assert [(one.code, one.remark) for one in answers] == [
+        (1, "no consumer for this group, none"),
+        (206, "the consumer group[none] not online"),
+    ]
