@@ -102,13 +102,13 @@ class Registration:
             await asyncio.wait_for(is_known.wait(), FIRST_S)
 
     async def _register(self, address: str) -> None:
-        request = Command(
-            RequestCode.REGISTER_BROKER,
-            fields={**self._own_fields(), "haServerAddr": "", "bodyCrc32": "0",
-                    "compressed": str(self._settings.compressed_register).lower()},
-            body=self._body(),
-        )  # fmt: skip
         try:
+            request = Command(
+                RequestCode.REGISTER_BROKER,
+                fields={**self._own_fields(), "haServerAddr": "", "bodyCrc32": "0",
+                        "compressed": str(self._settings.compressed_register).lower()},
+                body=self._body(),
+            )  # fmt: skip
             answer = await self._client.ask(
                 address, request, timeout_ms=self._settings.register_broker_timeout_mills
             )

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.topics import first_topics
@@ -98,6 +100,32 @@ def test_change_while_it_registers_is_told_in_the_next_round(tmp_path: Path) -> 
         await until(lambda: went_on)
         running.cancel()
         assert went_on == [2]
+
+    asyncio.run(main())
+
+
+def test_round_that_fails_is_followed_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise whoever makes a topic would wait for ever."""
+
+    async def main() -> None:
+        servers = NameServers()
+        servers.may_answer.set()
+        registration, topics = made(tmp_path, servers, "there")
+        monkeypatch.setattr(topics, "all", refuse)
+        running = asyncio.create_task(registration.run())
+        await registration.first()
+        monkeypatch.undo()
+        registration.note_change("orders")
+        went_on: list[bool] = []
+        registration.then(lambda: went_on.append(True))
+        await until(lambda: went_on)
+        running.cancel()
+        assert len(servers.asked) == 1
+
+    def refuse() -> None:
+        raise MemoryError
 
     asyncio.run(main())
 

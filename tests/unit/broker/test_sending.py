@@ -198,3 +198,21 @@ def test_message_that_waits_for_its_sync_is_answered_after_it(
         then(result)
     assert desk.peer.last.code == 0
     desk.close()
+
+
+def test_message_of_a_memory_topic_is_given_back_by_its_offset_and_found_by_its_id(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path, StoreConfig.small(memory_topic_enable=True))
+    desk.store.memory_topics.create("orders", 1)
+    sent = desk.send("orders", b"first")
+    assert sent.fields
+    offset = int(sent.fields["msgId"][16:], 16)
+    [message] = stored(desk, "orders")
+    assert desk.answer(33, {"offset": offset}).body[-20:]
+    assert desk.store.by_id(sent.fields["msgId"]) == message
+    assert desk.answer(36, {"offset": offset, "group": "G", "delayLevel": -1}).code == 0
+    [dead] = stored(desk, "%DLQ%G")
+    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"first", "orders")
+    assert desk.answer(33, {"offset": offset + 1}).code == 1
+    desk.close()

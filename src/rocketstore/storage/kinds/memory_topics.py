@@ -19,6 +19,7 @@ from rocketstore.errors import RefusedMessageError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.refusals import delay_level
+from rocketstore.native.decode import message_at
 from rocketstore.rules.extra_queues import EXTRA, named
 from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.kinds.memory_log import MemoryLog, MemoryQueue
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rocketstore.config import StoreConfig
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import QueueCounter, Record
     from rocketstore.native.page import QueuePages
     from rocketstore.units import QueueKey
@@ -96,6 +98,10 @@ class MemoryTopics(TopicKind):
     def pages(self, plain: Pages, question: tuple[str, int, str | None]) -> QueuePages:  # noqa: ARG002
         """Return what reads pages of a queue."""
         return self._pages[question]
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """Return the message at an offset, None where it was evicted."""
+        return message_at(self._pages.log, physical_offset, 0)
 
     def refusal(self, topic: str) -> str | None:
         """Return why nothing is put here, if this process keeps no message."""

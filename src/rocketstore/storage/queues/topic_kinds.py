@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message import Message
     from rocketstore.native.log_end import QueueCounter, Record
     from rocketstore.native.row import PutEntry
@@ -87,6 +88,10 @@ class TopicKind(ABC):
     @abstractmethod
     def pages(self, plain: Any, question: tuple[str, int, str | None]) -> Any:
         """Return the reader of pages of a queue, as `plain`, a `Pages`, is for a plain topic."""
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """Return a message that is in no log on the disk."""
+        return None
 
     # --- putting --------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from rocketstore.native.lookup import KeySearch
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry, parse_tags
-from rocketstore.storage.results import GetRawResult, GetResult, GetViewsResult
+from rocketstore.storage.results import FIRST_IN_MEMORY, GetRawResult, GetResult, GetViewsResult
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -353,6 +353,9 @@ class Reader:
         """Return the message whose record starts at an offset, or None."""
         if not 0 <= physical_offset < 1 << 63:
             return None
+        if physical_offset >= FIRST_IN_MEMORY:
+            found = (kind.message_at(physical_offset) for kind in self._kinds.known.values())
+            return next((one for one in found if one is not None), None)
         message = message_at(self._records, physical_offset, 0)
         if message is None:
             return None
