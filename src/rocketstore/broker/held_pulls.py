@@ -16,7 +16,7 @@ import msgspec
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rocketstore.broker.pull_headers import PullHeader
     from rocketstore.remoting.requests import Call, Peer
@@ -35,7 +35,7 @@ class HeldPull(msgspec.Struct, eq=False):
     call: Call
     until_ms: int
     look_ms: int
-    tags: frozenset[int] | None
+    tags: Sequence[int] | None
 
     def wants(self, tags_code: int) -> bool:
         """Whether a message with these tags may be for it; the record decides."""

@@ -12,6 +12,7 @@ How derived: PullMessageProcessor and NotifyMessageArrivingListener of 4.9 (spec
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Final, cast
 
 from rocketstore.broker.clients import NO_FILTER, Subscription
@@ -193,21 +194,20 @@ class Pulling:
         wanted = self._subscription(header, broadcasts=group.consume_broadcast_enable)
         if not wanted.is_by_tags:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{NO_FILTER} {wanted.expression_type}")
+        try:
+            parse_tags(wanted.sub_string)
+        except InvalidFilterError as error:
+            remark = "parse the consumer's subscription failed"
+            raise Refused(BrokerAnswer.SUBSCRIPTION_PARSE_FAILED, remark) from error
         return wanted.sub_string
 
     def _subscription(self, header: PullHeader, *, broadcasts: bool) -> Subscription:
         """Return what a pull wants: it says so itself, or its group's heartbeats did."""
         if header.sys_flag & SUBSCRIBES:
-            wanted = Subscription(
+            return Subscription(
                 header.topic, header.subscription or "*", header.sub_version,
                 header.expression_type,
             )  # fmt: skip
-            try:
-                parse_tags(wanted.sub_string if wanted.is_by_tags else None)
-            except InvalidFilterError as error:
-                remark = "parse the consumer's subscription failed"
-                raise Refused(BrokerAnswer.SUBSCRIPTION_PARSE_FAILED, remark) from error
-            return wanted
         group = self._clients.consumers.get(header.consumer_group)
         if group is None:
             remark = f"the consumer's group info not exist{SEE}"
@@ -233,7 +233,7 @@ class Pulling:
             if settings.long_polling_enable
             else settings.short_polling_time_mills
         )
-        tags = frozenset(string_hash(tag) & 0xFFFFFFFF for tag in parse_tags(wanted)) or None
+        tags = array("I", (string_hash(tag) & 0xFFFFFFFF for tag in parse_tags(wanted))) or None
         now_ms = self._monotonic()
         pull = HeldPull(header, call, now_ms + wait_ms, now_ms + LOOK_MS, tags)
         self.held.add(pull)

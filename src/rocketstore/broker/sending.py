@@ -19,7 +19,7 @@ from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.refused import Refused, failure, forbidden, refusal
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import name_fault, not_there, topic_text
-from rocketstore.errors import FlushFailedError, RefusedMessageError, StoreClosedError
+from rocketstore.errors import FlushFailedError, FormatError, RefusedMessageError, StoreClosedError
 from rocketstore.format.properties import DELAY, decode_properties, encode_properties
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_MASK, Message
@@ -253,7 +253,8 @@ class Sending:
             result = put(header, call, sent)
         except RefusedMessageError as error:
             # Compatible: a batch that is cut off is an exception in 4.9.
-            code = ResponseCode.SYSTEM_ERROR if header.batch else BrokerAnswer.MESSAGE_ILLEGAL
+            is_cut = header.batch and isinstance(error.__cause__, FormatError)
+            code = ResponseCode.SYSTEM_ERROR if is_cut else BrokerAnswer.MESSAGE_ILLEGAL
             return reply(code, str(error))
         if not (sent.waits and result.is_stored):
             return self._stored(sent.told_queue_id, result)

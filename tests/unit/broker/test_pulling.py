@@ -1,6 +1,7 @@
 """Pulls: what they find, how they are held, and what wakes them."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Semaphore, get_ident
@@ -9,8 +10,10 @@ import pytest
 
 from rocketstore import Message
 from rocketstore.broker.held_pulls import LOOK_MS
+from rocketstore.format.java_hash import string_hash
 from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
 from rocketstore.remoting.command import Command
+from rocketstore.storage.reading.pages import LONGEST_EXPRESSION
 from support.broker_desk import AtOnce, Desk, Peer
 from support.inside import parts_of, services_of, wait_until_led
 from support.patience import PATIENCE_S
@@ -259,6 +262,25 @@ def test_subscription_of_the_heartbeat_counts_where_a_pull_has_none(orders: Desk
     assert found.body == orders.store.get_raw("orders", 0, 1).records
 
 
+def test_expression_of_a_heartbeat_that_names_no_tag_is_refused_like_that_of_a_pull(
+    orders: Desk,
+) -> None:
+    heartbeat(orders, tags="||")
+    found = pull(orders, sysFlag=0, subscription=None, subVersion=1)
+    assert found is not None
+    assert (found.code, found.remark) == (23, "parse the consumer's subscription failed")
+
+
+def test_many_tags_are_waited_for_by_their_hashes_alone(orders: Desk) -> None:
+    """What is held is counted by the bytes of its request, so it takes no more than these."""
+    wanted = "||".join(f"{number:x}" for number in range(10_000))
+    assert pull(orders, queueOffset=2, sysFlag=6, subscription=wanted) is None
+    [held] = orders.table.pulling.held.take_all()
+    assert held.wants(string_hash("270f"))
+    assert not held.wants(string_hash("no"))
+    assert sys.getsizeof(held.tags) < len(wanted)
+
+
 @pytest.mark.parametrize(
     ("changed", "code", "remark"),
     [
@@ -297,6 +319,7 @@ def test_what_may_not_be_pulled_is_refused_in_order(tmp_path: Path) -> None:
     desk.topics.settle(TopicConfig(topic_name="orders", perm=4, read_queue_nums=1))
     assert refused(queueId=1)[0] == refused(queueId=-1)[0] == 1
     assert refused(subscription="||") == (23, "parse the consumer's subscription failed")
+    assert refused(subscription="a" * (LONGEST_EXPRESSION + 1))[0] == 23
     assert refused(expressionType="SQL92", subscription="a > 1")[0] == 1
     heartbeat(desk, model="BROADCASTING")
     assert refused(sysFlag=0) == (16, "the consumer group[G] can not consume by broadcast way")

@@ -216,3 +216,21 @@ def test_message_of_a_memory_topic_is_given_back_by_its_offset_and_found_by_its_
     assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"first", "orders")
     assert desk.answer(33, {"offset": offset + 1}).code == 1
     desk.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "cut", "code"),
+    [
+        ({}, 1, 1),
+        ({"i": "DELAY\0013"}, 0, 13),
+        ({"f": 4}, 0, 13),
+        ({"i": "K\1" + "v" * 32_767}, 0, 13),
+    ],
+)
+def test_batch_that_is_cut_off_is_an_error_and_any_other_illegal(
+    desk: Desk, changed: dict[str, object], cut: int, code: int
+) -> None:
+    body = encode_client_batch([(0, b"a", b"TAGS\1x"), (0, b"b", b"")])
+    reply = desk.answer(320, {**SEND, "m": True, **changed}, body[: len(body) - cut])
+    assert (reply.code, "TRACE_ON" in (reply.fields or {})) == (code, True)
+    assert stored(desk, "orders") == []

@@ -24,6 +24,7 @@ from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import RECORDS, QueuePages
 from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.storage.results import GetMessageStatus
+from rocketstore.units import KiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.pread_queue import PreadQueue
 
 _QUEUES_REMEMBERED: Final = 4096
+_TAGS_REMEMBERED: Final = 4096
+"""Characters of tags: a reader of longer ones, which takes several times as much, is made anew."""
+
+LONGEST_EXPRESSION: Final = 64 * KiB
+"""Characters of an expression, which clients of a broker choose; to read them takes some 5 ms."""
+
 _NO_QUEUE_ID: Final = -(1 << 40)
 _STATUSES: Final = (
     GetMessageStatus.FOUND,
@@ -86,9 +93,10 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
             self.log, topic, number, self.limits, parse_tags(tags), _STATUSES, self.without_entry,
             may_stand_in,
         )  # fmt: skip
-        while len(self) >= _QUEUES_REMEMBERED:
-            self.pop(next(iter(self)), None)
-        self[question] = pages
+        if tags is None or len(tags) <= _TAGS_REMEMBERED:
+            while len(self) >= _QUEUES_REMEMBERED:
+                self.pop(next(iter(self)), None)
+            self[question] = pages
         return pages
 
 
@@ -135,7 +143,7 @@ def parse_tags(expression: object) -> tuple[str, ...]:
 
     Tags are joined by ``||``, with blanks around them ignored and empty ones left out; None, an
     empty text and ``*`` want everything. Raises `InvalidFilterError` where there are separators but
-    no tag, as in ``||``, or where it is no text.
+    no tag, as in ``||``, where it is no text, or one that is longer than `LONGEST_EXPRESSION`.
 
     >>> parse_tags("created || paid"), parse_tags("*")
     (('created', 'paid'), ())
@@ -144,6 +152,8 @@ def parse_tags(expression: object) -> tuple[str, ...]:
         return ()
     if not isinstance(expression, str):
         wrong = f"a tag expression is a str, not {type(expression).__name__}"
+    elif len(expression) > LONGEST_EXPRESSION:
+        wrong = f"a tag expression has {len(expression)} characters, more than {LONGEST_EXPRESSION}"
     elif expression.strip() in ("", "*"):
         return ()
     else:

@@ -1,6 +1,7 @@
 """What a get answers, over memory maps and over files read with pread."""
 
 import itertools
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -247,6 +248,25 @@ def test_an_expression_without_a_tag_is_an_error(
     files.put()
     with pytest.raises(InvalidFilterError, match="names no tag"):
         open_reader().get(*QUEUE, 0, 32, "||")
+
+
+def test_many_long_expressions_of_tags_take_no_memory_in_the_end(
+    files: StoreFiles, open_reader: OpenReader
+) -> None:
+    """Clients of a broker choose them, another one each time if they like."""
+    files.put(tags="paid")
+    reader = open_reader()
+    tags = "||".join(["paid", *(f"{number:x}" for number in range(2000))])
+    with pytest.raises(InvalidFilterError, match="more than 65536"):
+        reader.get(*QUEUE, 0, 32, tags * 10)
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            assert len(reader.get(*QUEUE, 0, 32, f"{tags}||+{number}").messages) == 1
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2 * len(tags)
 
 
 def test_an_entry_with_an_extension_address_is_judged_by_its_record(
