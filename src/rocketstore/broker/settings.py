@@ -23,8 +23,6 @@ from rocketstore.format.refusals import check_topic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LOOPBACK: Final = "127.0.0.1"
-
 _Port = Annotated[int, Option(low=0, high=65_535)]
 _Time = Annotated[int, Option("ms", 1)]
 
@@ -68,7 +66,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     broker_name: str = ""
     broker_cluster_name: str = "DefaultCluster"
     broker_id: int = 0
-    broker_ip1: str = LOOPBACK
+    broker_ip1: str = "127.0.0.1"
     listen_port: _Port = 10911
     namesrv_addr: str = ""
     namesrv_port: _Port = 9876
