@@ -68,7 +68,9 @@ class Log(logging.Handler):
 
 
 @pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, service: str) -> Iterator[None]:
+def _quiet(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, service: str
+) -> Iterator[None]:
     monkeypatch.setattr(ROOT, "handlers", [Log(logging.WARNING)])
     monkeypatch.setattr(ROOT, "propagate", False)
     monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", True)
@@ -82,6 +84,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch, service: str) -> Iterator[None]:
     monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.005)
     yield
     if service in WITH_LOOPS:
+        caplog.get_records("call").clear()  # their tracebacks hold transports until the next test
         gc.collect()
 
 

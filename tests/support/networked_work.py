@@ -18,10 +18,10 @@ from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import BrokerRole
 from rocketstore.remoting.command import Command
 from rocketstore.remoting.frame import FrameReader
-from rocketstore.storage.running_flags import RunningFlag
 from support.broker_desk import SEND
 from support.configured_store import small_config
 from support.failing_calls import BESIDE, Fault
+from support.inside import services_of
 from support.patience import PATIENCE_S, wait_until
 from support.replicas import log_bytes
 from support.service_work import Work
@@ -60,6 +60,10 @@ class Networked(Work):
 
     def is_lifted(self, fault: Fault) -> bool:
         return fault.number % 2 == 0
+
+    def is_ended(self) -> bool:
+        """Whether a store takes nothing any more, and says so."""
+        return any(store.is_closed or services_of(store).flusher.failure for store in self.stores)
 
     def start_all(self) -> None:
         """Start what has threads, which may be refused."""
@@ -131,13 +135,6 @@ class Replicating(Networked):
             put = self.call(self.store.put, message)
             if put is not None and put.status is PutMessageStatus.PUT_OK:
                 self.promised.add(name)
-
-    def is_ended(self) -> bool:
-        """Whether a store takes nothing any more, and says so."""
-        return any(
-            store.is_closed or store.running_flags.bits & RunningFlag.NOT_WRITEABLE
-            for store in self.stores
-        )
 
     def recover(self) -> None:
         if len(self.started) == 2:
@@ -295,9 +292,7 @@ class Brokering(Looping):
 
     def recover(self) -> None:
         if self.is_started:
-            wait_until(
-                lambda: self.store.is_closed or self.send("recovered", 1.0), "there is an answer"
-            )
+            wait_until(lambda: self.is_ended() or self.send("recovered", 1.0), "there is an answer")
 
     def judge(self) -> None:
         self.start()

@@ -28,6 +28,7 @@ from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import reply_header, request
 from rocketstore.remoting.server import RemotingServer, new_event_loop
 from rocketstore.storage.attached import Service
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.threads import ServiceThread
 from rocketstore.tables.topic_settings import TopicSettings
 
@@ -84,12 +85,13 @@ class BrokerService(Service):
     def start(self) -> None:
         """Listen, and register with the name servers.
 
-        Raises `RemotingError` where a port is in use, or the address not one of this machine.
+        Raises `RemotingError` where it cannot listen, `SystemRefusedError` for other refusals.
         """
         self._thread.start()
         self._started.wait()
-        if self._failure is not None:
-            raise self._failure
+        with system_errors(f"broker {self.settings.broker_name} cannot start"):
+            if self._failure is not None:
+                raise self._failure
 
     def stop(self) -> None:
         """Refuse what is held, leave the name servers, and end the thread."""
@@ -102,8 +104,7 @@ class BrokerService(Service):
             one.forget()
 
     def _wake(self) -> None:
-        running = self._running
-        if running is not None:
+        if (running := self._running) is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 running.loop.call_soon_threadsafe(running.stopped.set)
 
@@ -116,8 +117,7 @@ class BrokerService(Service):
         Raises `ResponseError` where no topic may have this name, or so many queues; `RemotingError`
         where the broker is not running.
         """
-        running = self._running
-        if running is None:
+        if (running := self._running) is None:
             raise RemotingError(f"broker {self.settings.broker_name} is not running")
         header = CreateTopicHeader(
             topic=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=READ_WRITE

@@ -15,8 +15,8 @@ from rocketstore.remoting.channel import Channel, let_go
 if TYPE_CHECKING:
     from rocketstore.remoting.channel import Turns
 
-BACKLOG: Final = 1024
-"""As serverSocketBacklog of 4.9."""
+BACKLOG: Final = 1024  # as serverSocketBacklog of 4.9
+_TURNS_TO_ACCEPT: Final = 8  # of the loop; asyncio takes three or four
 
 DRAIN_MS: Final = 1000
 """How long `RemotingServer.close` waits for what is owed: SIGTERM has 5 s in all."""
@@ -60,11 +60,14 @@ class RemotingServer:
 
     async def close(self, drain_ms: int = DRAIN_MS) -> None:
         """Listen no more, answer what is owed within `drain_ms`, and end all connections."""
+        for listening in [each for one in self._listeners for each in one.sockets]:
+            asyncio.get_running_loop().remove_reader(listening)
+        for _ in range(_TURNS_TO_ACCEPT):  # asyncio loses who is half accepted at a `close`
+            await asyncio.sleep(0)
         for one in self._listeners:
             one.close()
         await self._turns.close(drain_ms)
-        for one in self._listeners:
-            await one.wait_closed()
+        await asyncio.gather(*(one.wait_closed() for one in self._listeners))
 
     async def __aenter__(self) -> Self:
         return self

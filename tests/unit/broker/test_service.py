@@ -1,6 +1,7 @@
 """A broker that runs: its thread, its ports, its end."""
 
 import contextlib
+import errno
 import socket
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings, free_port
 from rocketstore.broker.testing import Broker
 from rocketstore.config import BrokerRole, FlushDiskType
-from rocketstore.errors import ConfigError, RemotingError
+from rocketstore.errors import ConfigError, RemotingError, SystemRefusedError
 from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import wait_until
@@ -112,6 +113,25 @@ def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(tmp_path:
     with MessageStore.open(tmp_path, StoreConfig.small(), services=[make]) as store:
         assert store.put(Message(topic="orders")).is_stored
     assert not store.layout.abort.exists()
+
+
+@pytest.mark.parametrize(
+    "refused", ["broker.service.new_event_loop", "broker.service.first_topics"]
+)
+def test_what_the_system_refuses_a_broker_fails_the_opening_by_an_error_with_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    settings = BrokerSettings(listen_port=free_port(), namesrv_addr="127.0.0.1:1", broker_name="b")
+    make = BrokerService.with_settings(settings)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(f"rocketstore.{refused}", fail)
+        with pytest.raises(SystemRefusedError, match=r"broker b cannot start: .*ulimit -n"):
+            MessageStore.open(tmp_path, StoreConfig.small(), services=[make])
+    MessageStore.open(tmp_path, StoreConfig.small(), services=[make]).close()
 
 
 def test_closed_broker_listens_no_more_and_is_gone_from_the_name_server() -> None:

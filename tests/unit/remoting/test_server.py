@@ -344,7 +344,7 @@ def test_a_server_that_ends_answers_what_it_owes(run):
         client = connected(server, framed(Command(HOLD, 3)), framed(Command(ECHO, 4)))
         await read_commands(client, 1)
         ending = asyncio.create_task(server.close(drain_ms=100_000))
-        await asyncio.sleep(0)
+        await until(lambda: not server._listeners[0].sockets)
         with pytest.raises(ConnectionRefusedError):
             connected(server)
         echo.held[0].answer(reply())
@@ -365,6 +365,18 @@ def test_a_server_does_not_wait_for_ever_for_those_who_keep_it(run):
         await server.close(drain_ms=10)
         assert time.monotonic() - began < PATIENCE_S
         await assert_closed(client)
+
+    run(main)
+
+
+def test_who_comes_as_a_server_ends_is_let_go_like_all_others(run):
+    async def main():
+        for turns in range(8):  # asyncio takes one in within three or four turns of its loop
+            async with await opened(Echo()) as server:
+                client = connected(server)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            await assert_closed(client)
 
     run(main)
 
