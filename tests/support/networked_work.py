@@ -31,6 +31,9 @@ HEARTBEAT = {"ha_send_heartbeat_interval": 100}
 MOMENT_S = 0.03
 """So long a slave, or an answer, is waited for that may never come."""
 
+WATCHED_AT_START = 3
+"""The last descriptor that a broker's loop watches as it starts: its own, and three ports."""
+
 
 def free_port() -> int:
     with contextlib.closing(_socket.socket()) as probe:
@@ -277,11 +280,13 @@ class Brokering(Looping):
         return is_promised
 
     def is_beyond(self, fault: Fault) -> bool:
-        # asyncio leaves half a loop where it cannot make one, and none where it cannot wait. A pool
-        # of threads holds a lock as it starts one, which a fork by that same thread waits for.
+        # asyncio leaves half a loop or a port where it cannot make one, and none where it cannot
+        # wait. A pool of threads holds a lock as it starts one, which a fork by that same thread
+        # waits for.
+        if fault.call == "EpollSelector.register":
+            return fault.number <= WATCHED_AT_START and fault.code != BESIDE
         return fault.call in (
-            "EpollSelector.register", "EpollSelector.select", "EpollSelector.__init__",
-            "socket.socketpair",
+            "EpollSelector.select", "EpollSelector.__init__", "socket.socketpair"
         ) or (fault.call == "Thread.start" and fault.code == BESIDE)  # fmt: skip
 
     def use(self) -> None:
