@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore import Message, MessageStore
-from support.inside import services_of
+from support.inside import workers_of
 from support.power_cut_trial import BATCHES, Trial, batch_name, run_trials
 from support.shadow_disk import ShadowDisk
 
@@ -38,7 +38,7 @@ class Deliveries(Trial):
         elif action < 0.8:
             delays.turn()
         elif action < 0.9:
-            services_of(store).flusher.flush()
+            workers_of(store).flusher.flush()
         else:
             disk.write_back(self.chance)
         self.note_safe(store)

@@ -10,7 +10,7 @@ from rocketstore import CheckAnswer, EndStatus, Message, MessageStore, StoredMes
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
-from support.inside import services_of
+from support.inside import workers_of
 from support.power_cut_trial import BATCHES, Trial, batch_name, run_trials
 from support.shadow_disk import ShadowDisk
 from support.transaction_stores import all_of
@@ -53,7 +53,7 @@ class Endings(Trial):
         elif action < 0.85:
             store.consumer_offsets.save()
         elif action < 0.9:
-            services_of(store).flusher.flush()
+            workers_of(store).flusher.flush()
         else:
             disk.write_back(self.chance)
         self.note_safe(store)

@@ -26,7 +26,7 @@ from support.fault_workload import (
     step_of,
 )
 from support.faulty_disk import FaultyDisk, nth, once
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 from support.power_cut import abandon
 from support.shadow_disk import ShadowDisk, Survival
@@ -128,7 +128,7 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_nothing_promised
     for step in range(1, STEPS + 1):
         witness.put(step)
         if step % 3:
-            services_of(store)._catch_up()
+            workers_of(store)._catch_up()
         witness.consume()
     if witness.failed_at is not None:
         assert store.flushed_physical_offset == witness.failed_at[1], "the flushed position moved"
@@ -236,7 +236,7 @@ def _flushes(store: MessageStore) -> bool:
     """Dispatch and flush as the background does; return whether that worked."""
     try:
         store.wait_dispatched()
-        return services_of(store).queue_flusher.flush_all()
+        return workers_of(store).queue_flusher.flush_all()
     except (FlushFailedError, OSError):
         return False
 

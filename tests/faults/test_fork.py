@@ -21,7 +21,7 @@ from rocketstore import (
 from rocketstore.units import QueueKey
 from support.descriptors import open_sockets
 from support.forked import LIMIT_S, files_of, in_child
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.networked_work import free_port
 from support.public_calls import MESSAGE, USES
 from support.replicas import address_of, open_master, open_slave, put_many, wait_for_slave
@@ -100,8 +100,8 @@ def test_what_was_taken_from_a_store_before_the_fork_is_refused_too(tmp_path: Pa
 def test_a_fork_while_other_threads_hold_locks_leaves_no_child_waiting(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path, config_of(FlushDiskType.ASYNC_FLUSH)) as store:
         put_some(store, 3)
-        parts, services = parts_of(store), services_of(store)
-        with parts.log.lock, services.flusher._flushing, store.statistics._lock:
+        parts, workers = parts_of(store), workers_of(store)
+        with parts.log.lock, workers.flusher._flushing, store.statistics._lock:
             in_child(lambda: refuse_all(store))
         put_some(store, 3)
 

@@ -12,7 +12,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.running_flags import RunningFlag
 from support.clock import Clock
 from support.configured_store import open_small
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S, wait_until
 
 WAKE_UPS_PER_S = 20
@@ -134,9 +134,9 @@ def test_puts_are_refused_after_the_death_of_a_thread_and_say_why(
         raise SystemExit("from the depth")
 
     with open_small(tmp_path, Clock(), threads=True) as store:
-        services = services_of(store)
+        workers = workers_of(store)
         service = next(
-            one for one in (services._queue_flush, *services._watchers) if one.name == name
+            one for one in (workers._queue_flush, *workers._watchers) if one.name == name
         )
         monkeypatch.setattr(service, "_job", die)
         for thread in threading.enumerate():

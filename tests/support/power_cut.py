@@ -37,7 +37,7 @@ from support.fault_workload import (
     small_files,
     step_of,
 )
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.shadow_disk import Hook, ShadowDisk
 from support.store_oracle import EXT_FILE_BYTES, LogContent, LogRecord, check_agreement
 
@@ -256,9 +256,9 @@ class Trial:
         )
         self.last_store = store
         # Pauses are counted by this clock too, or no flush of queues would be a thorough one.
-        services = services_of(store)
-        services.flusher.monotonic = services.queue_flusher.monotonic = lambda: self.now_ms
-        services.queue_flusher._last_thorough_ms = self.now_ms
+        workers = workers_of(store)
+        workers.flusher.monotonic = workers.queue_flusher.monotonic = lambda: self.now_ms
+        workers.queue_flusher._last_thorough_ms = self.now_ms
         try:
             self._look_around(store, also_pending=after_crash)
         except BaseException:
@@ -336,14 +336,14 @@ class Trial:
                 assert seen.get(label) == place, f"{label}: {seen.get(label)}, was at {place}"
 
     def _flush_by_the_clock(self, store: MessageStore) -> None:
-        services = services_of(store)
+        workers = workers_of(store)
         if self.is_sync:
-            services.flusher.flush()
+            workers.flusher.flush()
         else:
-            services.flusher.flush(services.flusher.least_pages(self.now_ms))
+            workers.flusher.flush(workers.flusher.least_pages(self.now_ms))
         while self.chance.random() < 0.7 and parts_of(store).dispatcher.run_once():
             pass
-        services.queue_flusher.run_once()
+        workers.queue_flusher.run_once()
 
     def _flush(self, store: MessageStore) -> None:
         store.flush()

@@ -11,7 +11,7 @@ from rocketstore.units import monotonic_ms
 from support.clock import Clock
 from support.clock_jumps import HOUR_MS, ahead, either_way
 from support.configured_store import open_small
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 
 AGE_MS = 72 * HOUR_MS
 
@@ -42,11 +42,11 @@ def put_while_ahead(store, clock, jump_ms):
 
 
 def test_pauses_of_an_open_store_are_counted_by_no_clock_that_is_set(store):
-    services, parts = services_of(store), parts_of(store)
-    waiting = (services.flusher, services.queue_flusher, services.dispatch, parts.retention,
+    workers, parts = workers_of(store), parts_of(store)
+    waiting = (workers.flusher, workers.queue_flusher, workers.dispatch, parts.retention,
                parts.log)  # fmt: skip
     assert {one.monotonic for one in waiting} == {monotonic_ms}
-    assert services.statistics._monotonic is monotonic_ms
+    assert workers.statistics._monotonic is monotonic_ms
 
 
 @either_way
@@ -63,16 +63,16 @@ def test_the_append_lock_does_not_look_held_for_longer_than_it_is(store, clock, 
 def test_dispatch_that_fails_stops_puts_after_a_while_and_not_at_once_or_never(
     store, clock, jump_ms
 ):
-    services = services_of(store)
-    services.dispatch._note_failure(OSError("no"))
+    workers = workers_of(store)
+    workers.dispatch._note_failure(OSError("no"))
     clock.now_ms += jump_ms
-    services.watch_dispatch()
+    workers.watch_dispatch()
     assert not store.running_flags.bits
 
 
 @either_way
 def test_rates_and_the_time_since_the_start_go_on(store, clock, jump_ms):
-    statistics, count = services_of(store).statistics, Clock()
+    statistics, count = workers_of(store).statistics, Clock()
     statistics._monotonic = count
     statistics._started_ms = count()
     for _ in range(12):

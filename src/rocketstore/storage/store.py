@@ -30,8 +30,8 @@ from rocketstore.storage.opening import StoreParts, open_parts
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import ClosedPart, Reader
 from rocketstore.storage.replicated_log import ReplicatedLog
-from rocketstore.storage.services import StoreServices
 from rocketstore.storage.topics_of_kind import TopicsOfKind
+from rocketstore.storage.workers import StoreWorkers
 from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class BaseStore(Reader):
         """Take what `open` made; programs call that."""
         if wrong or not isinstance(parts, StoreParts):
             raise TypeError("a store is opened by MessageStore.open(path), not MessageStore(path)")
-        self._services = own = StoreServices(parts, threads=threads)
+        self._workers = own = StoreWorkers(parts, threads=threads)
         super().__init__(
             parts.layout, parts.config, parts.log, parts.queues, parts.index, parts.kinds,
             check_readable=parts.flags.check_readable, note_get=own.statistics.note_get,
@@ -181,7 +181,7 @@ class BaseStore(Reader):
             to_drop.close()
             raise
         try:
-            store._services.start()
+            store._workers.start()
         except BaseException:
             store.close()
             raise
@@ -301,7 +301,7 @@ class BaseStore(Reader):
         """
         self.check_open()
         wanted = self._parts.log.max_offset if physical_offset is None else physical_offset
-        return self._services.wait_dispatched(wanted, timeout_s)
+        return self._workers.wait_dispatched(wanted, timeout_s)
 
     def wait_for(self, topic: str, queue_id: int, offset: int, timeout_s: float = 1.0) -> bool:
         """Wait until a queue offset can be read; False when the time is over."""
@@ -314,7 +314,7 @@ class BaseStore(Reader):
         it takes longer than `timeout_s`; without threads in the store there is no wait.
         """
         self.check_open()
-        return self._services.wait_until(is_true, timeout_s)
+        return self._workers.wait_until(is_true, timeout_s)
 
     def look_again(self) -> None:
         """Let all waiting callers check again; takes no lock."""
@@ -343,7 +343,7 @@ class BaseStore(Reader):
             Not everything is there, and this store takes no message any more.
         """
         self.check_held()
-        self._services.flush()
+        self._workers.flush()
 
     # --- about the store ------------------------------------------------------------------------
 
@@ -434,14 +434,14 @@ class BaseStore(Reader):
                 return
             self._is_closed = True
             try:
-                self._services.stop()
+                self._workers.stop()
             except BaseException:
                 # After an interrupt the rest is still done, unless there is another one.
-                if not self._services.is_stopped:
-                    self._services.stop()
+                if not self._workers.is_stopped:
+                    self._workers.stop()
                 raise
             finally:
-                if self._services.is_stopped:
+                if self._workers.is_stopped:
                     self._let_go()
         finally:
             if "by" in self._closing and self._closing["by"] is call:
@@ -486,7 +486,7 @@ class BaseStore(Reader):
         self._is_closed = self._is_let_go = True
         closed: Any = ClosedPart(error)
         self._closed_part = self.dispatching = closed
-        self._parts = self._services = self._writer = self.statistics = self.running_flags = closed
+        self._parts = self._workers = self._writer = self.statistics = self.running_flags = closed
         super().close()
         for service in self.attached.values():
             service.forget(error)

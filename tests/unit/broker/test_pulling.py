@@ -15,7 +15,7 @@ from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
 from rocketstore.remoting.command import Command
 from rocketstore.storage.reading.pages import LONGEST_EXPRESSION
 from support.broker_desk import AtOnce, Desk, Peer
-from support.inside import parts_of, services_of, wait_until_led
+from support.inside import parts_of, wait_until_led, workers_of
 from support.patience import PATIENCE_S
 
 PULL = {
@@ -143,7 +143,7 @@ def test_while_a_pull_is_held_the_loop_dispatches(tmp_path: Path) -> None:
     assert desk.store.wait_until(lambda: bool(desk.peer.last.body), PATIENCE_S)
     assert len(loop.threads) == 1  # who was answered hears of no more
     desk.table.pulling.listen_no_more()
-    wait_until_led(desk.store, services_of(desk.store).dispatch._bell.ring)
+    wait_until_led(desk.store, workers_of(desk.store).dispatch._bell.ring)
     desk.send("orders")
     assert desk.store.wait_for("orders", 0, 4, PATIENCE_S)
     desk.close()

@@ -7,7 +7,7 @@ import pytest
 from rocketstore import EndStatus, Message, MessageStore, PutMessageStatus
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import StoreError, StoreFullError
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.patience import wait_until
 from support.replicas import (
     LOG_FILE_BYTES,
@@ -134,7 +134,7 @@ def test_a_slave_whose_disk_hung_goes_on_where_it_was(tmp_path, monkeypatch):
     with open_master(tmp_path / "master") as master:
         put_many(master, 50)
         with open_slave(tmp_path / "slave", address_of(master), **sync) as slave:
-            flusher = services_of(slave).flusher
+            flusher = workers_of(slave).flusher
             hung = [True] * 3
 
             def wait_flushed(offset, timeout_s, really=flusher.wait_flushed):
@@ -161,7 +161,7 @@ def test_a_slave_waits_for_its_flush_as_long_as_the_setting_says(
             return False
 
         with monkeypatch.context() as patched:
-            patched.setattr(services_of(slave).flusher, "wait_flushed", wait_flushed)
+            patched.setattr(workers_of(slave).flusher, "wait_flushed", wait_flushed)
             with pytest.raises(StoreError, match=f"after {seconds} s the log is flushed only up"):
                 slave.replicated_log.wait_flushed()
         assert set(waits) == {seconds}
@@ -193,7 +193,7 @@ def test_what_is_said_of_the_slaves_counts_for_more_than_the_flush(
     tmp_path, monkeypatch, replicated
 ):
     with open_master(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH) as master:
-        monkeypatch.setattr(services_of(master).flusher, "wait_flushed", lambda *_: False)
+        monkeypatch.setattr(workers_of(master).flusher, "wait_flushed", lambda *_: False)
         master.replicated_log.set_replica(lambda *_: PutMessageStatus[replicated])
         status = master.put(Message(topic="orders", body=b"late")).status
     assert status.name == ("FLUSH_DISK_TIMEOUT" if replicated == "PUT_OK" else replicated)

@@ -8,7 +8,7 @@ from rocketstore import Message, MessageStore, StoreLockedError
 from rocketstore.storage.checkpoint import read_checkpoint
 from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 from support.preallocation import wait_idle
 
@@ -95,7 +95,7 @@ def test_files_made_ahead_are_gone_after_close(tmp_path):
 
 def test_the_next_files_are_made_once_the_last_one_is_half_full(tmp_path):
     def count(store):
-        services_of(store).make_ahead()
+        workers_of(store).make_ahead()
         assert wait_idle(parts_of(store).preallocator, PATIENCE_S)
         return len(list(store.layout.commit_log_directories[0].iterdir()))
 

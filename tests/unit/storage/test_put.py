@@ -27,7 +27,7 @@ from rocketstore.units import QueueKey
 from support.clock import START_MS, Clock
 from support.configured_store import LOG_FILE_BYTES, open_small
 from support.failing_disk import FailingDisk
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.log_parts import LogParts
 from support.mapped_bytes import bytes_at
 from support.oracle.record import decode_record
@@ -485,7 +485,7 @@ def test_a_put_that_does_not_wait_for_the_flush_wakes_it(tmp_path, monkeypatch):
     with open_small(tmp_path / "store", flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
         woken = []
         flushed = store.put(Message(topic=TOPIC, body=b"x")).size
-        monkeypatch.setattr(services_of(store).flusher, "wake", lambda: woken.append(None))
+        monkeypatch.setattr(workers_of(store).flusher, "wake", lambda: woken.append(None))
         assert store.put(Message(topic=TOPIC, body=b"x", wait_flush=False)).status is OK
         assert len(woken) == 1
         assert store.flushed_physical_offset == flushed

@@ -12,7 +12,7 @@ from rocketstore.storage.threads import Periodic, StopSign
 from support.clock import Clock
 from support.configured_store import open_small
 from support.dispatch_parts import DispatchParts
-from support.inside import services_of
+from support.inside import workers_of
 
 TURNS = 3
 
@@ -31,8 +31,8 @@ class Waits(StopSign):
 
 def waits_of(store: MessageStore, name: str) -> list[float]:
     """Run a service's turns on this thread; return how long it waited before each."""
-    services = services_of(store)
-    (service,) = (one for one in (services._queue_flush, *services._watchers) if one.name == name)
+    workers = workers_of(store)
+    (service,) = (one for one in (workers._queue_flush, *workers._watchers) if one.name == name)
     service.stopping = waits = Waits()
     service._do_turns()
     return waits.seconds

@@ -16,7 +16,7 @@ from rocketstore import (
 from rocketstore.config import load_config
 from support.clock import START_MS
 from support.configured_store import LOG_FILE_BYTES, open_small, small_config
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 from support.preallocation import wait_idle
 from support.synthetic_log import record_bytes
@@ -56,7 +56,7 @@ def test_a_store_without_index_finds_nothing_and_makes_no_file(tmp_path):
 def test_the_next_file_of_a_warmed_log_has_all_its_pages(tmp_path):
     with open_small(tmp_path / "store", warm_mapped_file_enable=True, threads=True) as store:
         store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - 4000)))
-        services_of(store).make_ahead()
+        workers_of(store).make_ahead()
         assert wait_idle(parts_of(store).preallocator, PATIENCE_S)
         ahead = next(iter(parts_of(store).preallocator._ready.values()))
         assert ahead.is_mapped

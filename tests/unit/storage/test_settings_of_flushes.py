@@ -6,7 +6,7 @@ from rocketstore import FlushDiskType, Message, PutMessageStatus, StoreConfig
 from rocketstore.storage.threads import StopSign
 from support.configured_store import LOG_FILE_BYTES, open_small
 from support.failing_disk import FailingDisk
-from support.inside import services_of
+from support.inside import workers_of
 from support.log_parts import LogParts
 
 PAGE = 4096
@@ -122,7 +122,7 @@ def test_a_turn_flushes_a_queue_from_two_new_pages_on_or_as_many_as_the_setting_
         store.put_batch([Message(topic="t", body=b"x")] * entries)
         store.wait_dispatched()
         disk.calls.clear()
-        services_of(store).queue_flusher.run_once()
+        workers_of(store).queue_flusher.run_once()
         assert (("fdatasync", f"{0:020d}") in disk.calls) is is_flushed
 
 

@@ -16,15 +16,15 @@ from rocketstore.errors import (
 )
 from rocketstore.message import Message
 from rocketstore.message_store import MessageStore
-from rocketstore.storage import services as services_module
+from rocketstore.storage import workers as workers_module
 from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.results import GetMessageStatus, PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
-from rocketstore.storage.services import DISPATCH_ERROR_AFTER_MS
+from rocketstore.storage.workers import DISPATCH_ERROR_AFTER_MS
 from support.clock import Clock
 from support.failing_disk import FailingDisk
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 
 SMALL = StoreConfig(
@@ -212,22 +212,22 @@ def test_an_error_inside_the_block_is_not_hidden_by_one_of_the_end(tmp_path):
 
 def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(services_module, "monotonic_ms", clock)
+    monkeypatch.setattr(workers_module, "monotonic_ms", clock)
     with MessageStore.open(tmp_path, SMALL, threads=False) as store:
-        services = services_of(store)
-        services.dispatch.health = DispatchHealth(3, OSError("no"), clock.now_ms)
-        services.watch_dispatch()
+        workers = workers_of(store)
+        workers.dispatch.health = DispatchHealth(3, OSError("no"), clock.now_ms)
+        workers.watch_dispatch()
         assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
         clock.now_ms += DISPATCH_ERROR_AFTER_MS - 1
-        services.watch_dispatch()
+        workers.watch_dispatch()
         assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
         clock.now_ms += 1
-        services.watch_dispatch()
+        workers.watch_dispatch()
         result = store.put(MESSAGE)
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert "dispatch has failed for 30 s" in (result.detail or "")
-        services.dispatch.health = DispatchHealth()
-        services.watch_dispatch()
+        workers.dispatch.health = DispatchHealth()
+        workers.watch_dispatch()
         assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
 
 

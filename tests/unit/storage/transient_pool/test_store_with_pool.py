@@ -30,7 +30,7 @@ from rocketstore.storage.transient_pool import PooledFile
 from support.clock import START_MS, Clock
 from support.configured_store import LOG_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
-from support.inside import parts_of, services_of
+from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S, wait_until
 from support.pooled_store import BODY, fill_file, in_files, open_pooled
 from support.said import capture_logs
@@ -198,7 +198,7 @@ def test_a_flush_commits_and_syncs_everything(tmp_path):
         assert store.flushed_physical_offset == store.max_physical_offset == end
         assert ("fdatasync", f"{0:020d}") in disk.calls
         put(store)
-        services_of(store).flusher.flush()  # by the clock: it syncs what is committed
+        workers_of(store).flusher.flush()  # by the clock: it syncs what is committed
         assert store.flushed_physical_offset == end
 
 
@@ -302,7 +302,7 @@ def test_nothing_is_written_through_a_mapping_before_all_before_it_is_committed(
         assert "no room" in result.detail
         assert not ahead.array.any()
         assert store.appended_physical_offset == LOG_FILE_BYTES, "its BLANK is there"
-        services_of(store).flusher.flush()
+        workers_of(store).flusher.flush()
         while parts_of(store).dispatcher.run_once():
             pass
         assert store.max_physical_offset == store.flushed_physical_offset == 0
@@ -324,7 +324,7 @@ def file_at(store: MessageStore, base: int) -> MappedFile:
 def test_flush_and_dispatch_stop_where_the_commit_stopped(tmp_path):
     with open_pooled(tmp_path) as store:
         fill_file(store, lambda: put(store))
-        services_of(store).flusher.flush()
+        workers_of(store).flusher.flush()
         while parts_of(store).dispatcher.run_once():
             pass
         assert store.max_physical_offset == store.flushed_physical_offset == 0
@@ -567,7 +567,7 @@ class Ticking(Clock):
 @pytest.mark.parametrize("timed", [True, False])
 def test_a_commit_wakes_the_flush_unless_that_goes_by_the_clock_only(tmp_path, timed):
     with open_pooled(tmp_path, flush_commit_log_timed=timed) as store:
-        group = services_of(store).flusher.group
+        group = workers_of(store).flusher.group
         put(store)
         assert not group.rest(0.0), "a put alone wakes nobody"
         store.transient_pool.commit()

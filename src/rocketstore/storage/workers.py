@@ -46,7 +46,7 @@ _CATCH_UP_TURN_S: Final = 0.1
 _log: Final = get_logger(__name__)
 
 
-class StoreServices:
+class StoreWorkers:
     """The working parts of an open store; `is_stopped` when none of its threads runs any more."""
 
     def __init__(self, parts: StoreParts, *, threads: bool) -> None:
