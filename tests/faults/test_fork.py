@@ -208,7 +208,8 @@ def test_a_child_has_no_socket_of_replication(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import os, sys
+import logging, os, sys
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # not that a turn was slow on a busy machine
 from rocketstore import Message, MessageStore, StoreConfig
 config = StoreConfig.small(
     retention=True, scrub_bytes_per_second=1000, metrics_port=int(sys.argv[2]), ha_listen_port=0,
