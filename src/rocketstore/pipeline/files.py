@@ -74,10 +74,8 @@ def local_path(location: str) -> str:
     >>> local_path("/data/my%20store")
     '/data/my%20store'
     """
-    if location.startswith("/"):
-        return _without_doubles(location)
     if location[:5].lower() != "file:":
-        return str(Path(location).absolute())
+        return _normal(location)
     path = location[5:]
     if path.startswith("//"):
         host, slash, rest = path[2:].partition("/")
@@ -89,7 +87,17 @@ def local_path(location: str) -> str:
             value=location,
             hint="give an absolute path, as in file:///data/store, or a path without file:",
         )
-    return str(Path(unquote(path)))
+    return _normal(unquote(path))
+
+
+def _normal(path: str) -> str:
+    """Return an absolute path; where it goes up again, it is what the system takes it for.
+
+    Hadoop drops a name before a ``..`` whatever link it is, and the last name is a store's.
+    """
+    if "/../" in f"/{path}/":
+        return os.path.realpath(path)
+    return _without_doubles(path) if path.startswith("/") else str(Path(path).absolute())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -56,6 +56,20 @@ def test_queries_and_streams_read_the_same_store(root, form):
     assert len(StreamRun(location, startingOffsets="earliest").batch()) == 30
 
 
+def test_a_place_above_a_link_is_the_same_for_all(root, tmp_path, monkeypatch):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    above = f"{tmp_path}/link/../other"  # deep/other, and not other
+    (tmp_path / "deep" / "other").symlink_to(root)
+    monkeypatch.chdir(tmp_path)
+    for place in (above, f"file://{above}", "link/../other", f"{root}/commitlog/.."):
+        assert local_path(place) == str(root)
+        assert parse_sink_options({"path": place}, streaming=False).root == str(root)
+        assert {row["brokerName"] for row in read_table(place)} == {"my store"}
+    assert local_path(f"{tmp_path}/none/../other") == str(tmp_path / "other")
+    assert local_path(f"{tmp_path}/link/other") == f"{tmp_path}/link/other"
+
+
 def test_a_store_that_is_named_twice_is_refused(root, form, tmp_path):
     (tmp_path / "link").symlink_to(root)
     other = f"{root.parent}/elsewhere/.."

@@ -154,8 +154,7 @@ def _root(values: GivenOptions) -> str:
     if is_remote(path):
         what = "must be a directory: a store is appended to in place"
         raise values.refused("path", what, "write to a directory that driver and executors share")
-    # Without `..`, and links stay as a user wrote them.
-    return os.path.abspath(local_path(path))  # noqa: PTH100
+    return local_path(path)
 
 
 def _config(values: GivenOptions) -> StoreConfig:
