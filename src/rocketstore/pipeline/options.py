@@ -368,6 +368,8 @@ def read_options(values: GivenOptions) -> ReadOptions:
         raise ConfigError("no store is named", key="path", hint="give its directory to load()")
     for location in locations:
         refuse_secrets(location)
+    if "brokerName" in values and not values.names("brokerName"):
+        raise values.refused("brokerName", "names no store")
     logs = values.places("storePathCommitLog")
     if not all(Path(one).is_absolute() for one in logs) or (
         "storePathCommitLog" in values and not logs

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.rules.table_files import Content
 
-_SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an empty ``commitlog``
+SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an empty ``commitlog``
     CHECKPOINT_FILE_NAME, LOCK_FILE_NAME, ABORT_FILE_NAME,
     CONSUME_QUEUE_DIRECTORY,
 })  # fmt: skip
@@ -247,7 +247,7 @@ def _store_of(files: Files, entries: list[FileEntry], location: str) -> list[Sto
     """Return the store that a directory with these entries is, if it is one."""
     names = {entry.name for entry in entries}
     logs = [one for one in entries if one.name == COMMIT_LOG_DIRECTORY and one.is_directory]
-    if not any(names & _SIGNS_OF_A_STORE or offset_files(files.list(one.path)) for one in logs):
+    if not any(names & SIGNS_OF_A_STORE or offset_files(files.list(one.path)) for one in logs):
         return []
     return [StorePlace(location, last_name(location), ABORT_FILE_NAME in names)]
 

@@ -9,8 +9,10 @@ import pytest
 from rocketstore.errors import ConfigError, NotAStoreError
 from rocketstore.pipeline.files import local_path, uri_parts
 from rocketstore.pipeline.jobs.archive.archive_place import table_uri
+from rocketstore.pipeline.jobs.publishing import refuse_taken
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.sink.sink_commit import check_target
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 from rocketstore.pipeline.stores import find_stores
 from support.archiving import archived, log_bytes
@@ -97,6 +99,24 @@ def test_a_sink_and_a_report_name_the_same_places(root, form):
     assert parse_sink_options({"path": form(str(root))}, streaming=False).root == str(root)
     with pytest.raises(ConfigError, match="lies inside the store"):
         plan_report(form(str(root)), form(str(root / "report")))
+
+
+@pytest.mark.parametrize("inside", ["new", "commitlog/new", "consumequeue/my/new", "index"])
+def test_nothing_is_written_inside_a_store(root, form, tmp_path, inside):
+    place, source = form(str(root / inside)), str(root)
+    before = sorted(tmp_path.rglob("*"))
+    for write in (
+        lambda: refuse_taken(place),  # of audit, restore, rebuild and report, which publish
+        lambda: plan_report(source, place),
+        lambda: archived(source, place),
+        lambda: rebuilt_here(source, target=place),
+        lambda: check_target(parse_sink_options({"path": place}, streaming=False)),
+    ):
+        with pytest.raises(ConfigError, match=r"(new|index)/? lies inside the store .*my store"):
+            write()
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "commitlog").mkdir()  # of a log that lies beside its store
+    refuse_taken(str(tmp_path / "new"))
 
 
 def test_a_path_is_taken_as_it_is(tmp_path):

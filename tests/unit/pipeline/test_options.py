@@ -225,6 +225,7 @@ def test_a_name_that_is_like_no_other_has_no_nearest_one():
     [
         *(("subscribe", text) for text in ("", " , ")),
         *(("subscribePattern", text) for text in ("", " ")),
+        *(("brokerName", text) for text in ("", " , ")),
         *(("assign", text) for text in ("{}", '{"t":[]}', '{"t":{"b":[]}}')),
     ],
 )

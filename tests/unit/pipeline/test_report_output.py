@@ -89,6 +89,7 @@ def test_a_worker_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
 
 
 def test_a_place_inside_the_store_is_refused(store):
+    (store / "checkpoint").touch()
     with pytest.raises(ConfigError, match="inside the store"):
         make_report(store, store / "report")
 

@@ -362,8 +362,8 @@ def test_of_several_brokers_one_is_named(tmp_path, store):
     with pytest.raises(ArchiveError, match=r"has no broker third; it has other, store"):
         restored(tmp_path / "a", tmp_path / "back", broker="third")
     for name in ("store", "other"):
-        restored(tmp_path / "a", tmp_path / name / "back", broker=name)
-        assert log_bytes(tmp_path / name / "back") == log_bytes(tmp_path / name)
+        restored(tmp_path / "a", tmp_path / f"{name} back", broker=name)
+        assert log_bytes(tmp_path / f"{name} back") == log_bytes(tmp_path / name)
     restored(tmp_path / "a", tmp_path / "some", broker="other", topics=("Topic1",))
     assert len(read_table(tmp_path / "some")) == 15
 

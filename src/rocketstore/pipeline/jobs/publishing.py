@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, StoreError, StoreFullError
 from rocketstore.events import get_logger
+from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
+from rocketstore.pipeline.stores import SIGNS_OF_A_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -121,8 +123,18 @@ def put(place: str, name: str, content: bytes) -> None:
     sync_path(path)
 
 
+def refuse_inside_store(location: str, key: str) -> None:
+    """Raise where a place lies inside a store on a disk, whose directories all mean something."""
+    for root in () if is_remote(location) else Path(local_path(location)).resolve().parents:
+        signs = (root / name for name in SIGNS_OF_A_STORE)
+        if (root / COMMIT_LOG_DIRECTORY).is_dir() and any(one.exists() for one in signs):
+            what = f"{location} lies inside the store {root}, which stays as it is"
+            raise ConfigError(what, key=key, value=location, hint="name a directory elsewhere")
+
+
 def refuse_taken(location: str) -> None:
-    """Raise where something is at `location` that a job would have to replace."""
+    """Raise where something is at `location` that a job would have to replace, or in a store."""
+    refuse_inside_store(location, "out")
     files, path = files_at(location)
     found, is_local = files.list(path), not is_remote(location)
     if not is_local and found and SUCCESS not in {entry.name for entry in found}:

@@ -46,7 +46,7 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
     run_id,
 )
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure, row_batch
-from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.jobs.publishing import plain_write_errors, refuse_inside_store
 from rocketstore.pipeline.log_read import damage_of, scanned
 from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.projection import record_batches, timestamps
@@ -185,6 +185,7 @@ def archive(
             f"{target} is a store: expected a directory for the archive",
             hint="the archive comes second: rocketstore pipeline archive STORE ARCHIVE",
         )
+    refuse_inside_store(location, "archive")
     [place], found = places, list[WrittenFile]()
     with taken_back(location, KINDS) as token:
         tables = Archive.open(location, or_create=True)

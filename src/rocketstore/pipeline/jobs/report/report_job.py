@@ -24,7 +24,7 @@ from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published, write_parquet
+from rocketstore.pipeline.jobs.publishing import published, refuse_inside_store, write_parquet
 from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.key_sketch import add_packed, most_frequent, new_sketch
 from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
@@ -129,7 +129,7 @@ def plan_report(
     """Check the place of a report, and return what it has to read; see `report`."""
     options = job_options(str(store), config, max_split_bytes)
     places = find_stores(options)
-    out = _checked_place(str(out), places)
+    out = _checked_place(str(out))
     stores = [(place, list_segments(place)) for place in places]
     now_ms = system_clock_ms() if now_ms is None else now_ms
     delays_ms = parse_delay_levels((config or StoreConfig()).message_delay_level)
@@ -144,16 +144,12 @@ def plan_report(
     return ReportPlan(out, stores, tasks, common)
 
 
-def _checked_place(out: str, stores: list[StorePlace]) -> Path:
+def _checked_place(out: str) -> Path:
     if is_remote(out):
         hint = "write the report to a directory, and copy that"
         raise ConfigError(f"{out} is not on a disk", key="out", hint=hint)
-    place = Path(local_path(out))
-    for root in (one.location for one in stores if not is_remote(one.location)):
-        if place.resolve().is_relative_to(Path(root).resolve()):
-            what = f"{place} lies inside the store {root}, which a report leaves as it is"
-            raise ConfigError(what, key="out", value=out, hint="name a directory elsewhere")
-    return place
+    refuse_inside_store(out, "out")
+    return Path(local_path(out))
 
 
 def _delivered(place: StorePlace) -> dict[int, int] | None:
