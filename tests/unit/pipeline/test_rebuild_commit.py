@@ -268,15 +268,16 @@ def test_a_staged_file_that_was_cut_off_or_lost_is_noticed(store, spoil, says):
     assert tree(store) == before
 
 
-def test_a_task_that_fails_changes_nothing(store):
+@pytest.mark.parametrize("error", [StoreError("a worker is gone"), KeyboardInterrupt()])
+def test_a_task_that_fails_or_is_interrupted_changes_nothing(store, error):
     before = tree(store)
 
     class Failing(RowsHere):
         def write(self, *arguments):
             super().write(*arguments)
-            raise StoreError("a worker is gone")
+            raise error
 
-    with pytest.raises(StoreError, match="a worker is gone"):
+    with pytest.raises(type(error)):
         rebuilt(store, Failing)
     assert tree(store) == before
 

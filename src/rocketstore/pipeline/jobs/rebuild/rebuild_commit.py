@@ -66,7 +66,7 @@ def staged(root: Path) -> Iterator[Path]:
     try:
         directory.mkdir(parents=True)
         yield directory
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         finish_interrupted(root)
         raise
 
