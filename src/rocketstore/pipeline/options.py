@@ -201,8 +201,9 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
         if "maxSplitBytes" in known.values():
             hint += "; how much a task reads is maxSplitBytes" * ("PerPart" in of_kafka[0])
         return refused(max(*of_kafka, key, key=len), value, "is of a Kafka client", hint)
-    hint = "All are in docs/reference/spark-options.md; Spark lowers their case"
-    return refused(key, value, "is unknown", "".join(f"did you mean {n}? " for n in near) + hint)
+    hint = f"did you mean {near[0]}? All" if near else "all"
+    hint += " are in docs/reference/spark-options.md; Spark lowers their case"
+    return refused(key, value, "is unknown", hint)
 
 
 def decoded(key: str, text: str, kind: type[T], what: str, hint: str | None = None) -> T:
