@@ -9,7 +9,9 @@ import pytest
 
 from rocketstore import Message, MessageStore, RecoveryPolicy, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT
+from rocketstore.storage.recovery import recover
+from rocketstore.units import MiB
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, crashed
 
@@ -178,3 +180,68 @@ def test_numbers_whose_places_are_kept_are_copied_once(root: Path) -> None:
         with opened(root) as store:
             assert store.next_queue_offset("orders", 0) == COUNT
     assert len(list(root.glob("repair/*/consumequeue/orders/0/*@*"))) <= 2
+
+
+@pytest.mark.parametrize("known", ["own", "theirs", "none"])
+@pytest.mark.parametrize("count", [20, COUNT + 20], ids=["shorter", "longer"])
+@pytest.mark.parametrize("tail", [1, 32 * MiB], ids=["long log", "short log"])
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_queues_of_another_store_are_made_again_from_the_log(
+    root: Path, monkeypatch: pytest.MonkeyPatch, known: str, count: int, tail: int, *, is_idle: bool
+) -> None:
+    """Its entries point into other records: a log of the same topics, of another broker."""
+    monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", tail)
+    if is_idle:
+        with opened(root) as store:
+            put(store, "other", 100)
+    theirs = root / "theirs"
+    with opened(theirs) as store:
+        put(store, "before", 1)
+        put(store, "orders", count)
+        put(store, "other", 3)
+    shutil.rmtree(root / "consumequeue")
+    shutil.copytree(theirs / "consumequeue", root / "consumequeue")
+    if known != "own":
+        (root / "known-ends").unlink()
+    if known == "theirs":
+        shutil.copy(theirs / "known-ends", root)
+    with opened(root) as store:
+        assert numbers(store) == [*range(COUNT)]
+        assert store.recovery.findings
+        put(store, "orders", 1)
+        assert len(numbers(store)) == COUNT + 1
+    with opened(root) as store:
+        assert len(numbers(store)) == COUNT + 1
+
+
+@pytest.mark.parametrize("known", ["own", "none"])
+def test_entries_in_another_order_than_the_log_s_cost_no_message(root: Path, known: str) -> None:
+    """Entries that point past the log's end, and right ones after them."""
+    path = max((root / "consumequeue" / "orders" / "0").iterdir())
+    with opened(root) as store:
+        end = store.max_physical_offset
+    with path.open("r+b") as file:
+        content = file.read()
+        at = content.index(bytes(ENTRY_SIZE_BYTES)) // ENTRY_SIZE_BYTES * ENTRY_SIZE_BYTES
+        file.seek(at)
+        for number in range(5):
+            file.write(ENTRY_STRUCT.pack(end + 120 * number, 120, 0))
+    if known == "none":
+        (root / "known-ends").unlink()
+    with opened(root) as store:
+        given = store.next_queue_offset("orders", 0)
+        put(store, "orders", 2)
+    with path.open("r+b") as file:  # the places that were kept have such entries again
+        file.seek(at)
+        for number in range(given - COUNT):
+            file.write(ENTRY_STRUCT.pack(end + 1_000_000 + 120 * number, 120, 0))
+    with opened(root) as store:
+        assert numbers(store) == [*range(COUNT), given, given + 1]
+
+
+def numbers(store: MessageStore) -> list[int]:
+    found, offset = [], 0
+    while (page := store.get("orders", 0, offset)).next_offset > offset:
+        found += [message.queue_offset for message in page.messages]
+        offset = page.next_offset
+    return found

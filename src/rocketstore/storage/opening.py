@@ -31,7 +31,7 @@ from rocketstore.storage.checkpoint import (
 from rocketstore.storage.files.ahead import Preallocator, TouchAhead, WarmUp
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock
-from rocketstore.storage.files.log_directories import claim, refuse_foreign
+from rocketstore.storage.files.log_directories import claim, refuse_foreign, refuse_part
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.pread_files import OpenFiles, file_lengths
 from rocketstore.storage.files.whole_file import holds_data
@@ -73,6 +73,7 @@ class StoreParts(LoadedStore):
                 raise NotAStoreError(
                     f"{layout.root} is a file", hint="name a directory, or a new one"
                 )
+            refuse_part(layout)
             disk.make_directory(layout.root)
         self.lock, self._to_drop = StoreLock(layout.lock, layout.written_directories), to_drop
         to_drop.callback(self.lock.release)  # before it is held, as an interrupt may come
@@ -136,7 +137,7 @@ class StoreParts(LoadedStore):
         self.preallocator = Preallocator(
             lambda base: layout.log_directory(base // file_size, self.retention.full_directories),
             file_size, disk=disk, warm_up=warm_up, on_death=self.flags.note_death,
-            make_file=self.pool.make_file if self.pool else MappedFile.create,
+            make_file=self._make_file,
             is_in_use=lambda base: files.find(base) is not None,
         )  # fmt: skip
         # With SYNC_FLUSH the thread that syncs touches pages; a warmed file has none to touch.
@@ -149,6 +150,11 @@ class StoreParts(LoadedStore):
         )  # fmt: skip
         self._to_drop.callback(self.log.drop)
         self._to_drop.callback(self.preallocator.close)
+
+    def _make_file(self, path: Path, **more: Any) -> MappedFile:
+        file = self.pool.make_file(path, **more) if self.pool else MappedFile.create(path, **more)
+        self.lock.hold(path)
+        return file
 
     def _find_kinds(
         self, more: Iterable[Callable[[], TopicKind]], *, keeps_memory: bool

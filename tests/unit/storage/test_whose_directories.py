@@ -135,6 +135,36 @@ def test_a_directory_in_the_store_of_a_broker_that_runs_is_refused(tmp_path: Pat
         opened(tmp_path / "one", with_log(tmp_path / "broker" / "commitlog"))
 
 
+def linked_log(root: Path, to: Path) -> None:
+    shutil.copytree(to / "commitlog", root / "commitlog", copy_function=os.link)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("count", [2, 200])
+def test_a_log_of_hard_links_has_one_writer(tmp_path: Path, door: str, count: int) -> None:
+    texts = [f"{number:04}" for number in range(count)]  # some roll the log while it is open
+    with opened(tmp_path / "one") as one:
+        put(one, *texts)
+        linked_log(tmp_path / "other", tmp_path / "one")
+        with pytest.raises(StoreLockedError, match=r"commitlog/\d{20} is in use: this") as caught:
+            DOORS[door](tmp_path / "other", CONFIG)
+        assert "not links" in str(caught.value.hint)
+        put(one, "last")
+    with opened(tmp_path / "other") as other:  # its files are those of the other one, at rest
+        assert other.max_offset("T", 0) == count + 1
+    with opened(tmp_path / "one") as one:
+        assert one.max_offset("T", 0) == count + 1
+
+
+def test_no_more_files_stay_locked_than_are_at_the_end(tmp_path: Path) -> None:
+    with opened(tmp_path / "one") as one:
+        put(one, *map(str, range(1_000)))
+        oldest, *others, newest = sorted((tmp_path / "one" / "commitlog").iterdir())
+        held = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+        assert held.count(str(newest)) > held.count(str(oldest))
+        assert len(others) > 2
+
+
 def test_a_log_that_is_only_read_may_have_a_writer(tmp_path: Path) -> None:
     filled(tmp_path / "one", with_log(tmp_path / "log"))
     shared = msgspec.structs.replace(
@@ -223,6 +253,34 @@ def test_a_root_in_the_log_directory_of_another_store_is_refused(tmp_path: Path)
     (tmp_path / "log" / "consumequeue").mkdir()
     with pytest.raises(ConfigError, match="log is a log directory of the store"):
         opened(tmp_path / "log")
+
+
+@pytest.mark.parametrize("has_ends", [True, False], ids=["ours", "4.9"])
+@pytest.mark.parametrize(
+    "part", ["commitlog", "consumequeue", "consumequeue/T", "consumequeue/T/0", "index", "config"]
+)
+def test_a_root_inside_another_store_s_files_is_refused_and_nothing_written(
+    tmp_path: Path, part: str, *, has_ends: bool
+) -> None:
+    one = filled(tmp_path / "one")
+    (one / "config").mkdir(exist_ok=True)
+    if not has_ends:
+        (one / "known-ends").unlink()
+    before = sorted(one.rglob("*"))
+    for root in (one / part, one / part / "new"):
+        with pytest.raises(NotAStoreError, match=f"{part}.* belongs to the store {one}"):
+            opened(root)
+    if part != "commitlog":
+        with pytest.raises(NotAStoreError, match=f"{part} belongs to the store {one}"):
+            opened(tmp_path / "other", with_log(one / part))
+    assert sorted(one.rglob("*")) == before
+
+
+def test_a_store_below_another_one_s_root_is_a_store_of_its_own(tmp_path: Path) -> None:
+    one = filled(tmp_path / "one")
+    filled(one / "inner", CONFIG, "a")
+    with opened(one / "inner") as inner, opened(one) as outer:
+        assert (texts_in(inner), texts_in(outer)) == (["a"], ["one", "two"])
 
 
 def move_all(place: Path) -> tuple[Path, StoreConfig]:

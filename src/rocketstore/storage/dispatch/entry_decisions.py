@@ -25,13 +25,14 @@ from rocketstore.format.queue_entry import (
     QueueEntry,
     is_due_time,
 )
+from rocketstore.format.record import FIXED_SIZE
 from rocketstore.native.row import CallsFor, PutEntry
 from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.extra_queues import extra_queue_offsets
 from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
-from rocketstore.units import QueueKey
+from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.storage.queues.topic_kinds import TopicKind
+
+_LOOKED_BACK_BYTES: Final = 64 * KiB
 
 _log: Final = get_logger(__name__)
 
@@ -61,6 +64,23 @@ def fits_record(record: RecordColumns, entry: QueueEntry, key: QueueKey, queue_o
         and record.topic(0) == key.topic
         and row[Column.CALLS_FOR] & CallsFor.ENTRY != 0
     )
+
+
+def is_elsewhere(file: MappedFile, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
+    """Whether an entry points at an intact record that does not call for it, or into one.
+
+    Where the record is damaged, that cannot be said.
+    """
+    position = entry.physical_offset - file.base
+    record = record_at(file, position)
+    if record is None:
+        back = max(position - _LOOKED_BACK_BYTES, 0)
+        start = int(kernels.resync(file.array, back, position, file.base, file.size))
+        cols, check_crc = new_columns(_LOOKED_BACK_BYTES // FIXED_SIZE), True
+        walked = kernels.walk(file.array, start, position, file.base, file.size, check_crc, cols)
+        return start >= 0 and walked[1] > position
+    is_further = record.call_for(CallsFor.EXTRA_ENTRIES)[0]
+    return not is_further and not fits_record(record, entry, key, queue_offset)
 
 
 @dataclass(eq=False)

@@ -7,7 +7,8 @@ is never truncated and never deleted.
 
 Law: every directory that a writer writes to is locked too (``flock`` of the directory itself, for
 4.9 does not start with a file of ours in a log directory), wherever it lies: two stores with one
-log are no two stores (decision 0033).
+log are no two stores (decision 0033). So is the file at the log's end, and each one made after it:
+a log of hard links has directories of its own, and the files of another one.
 
 How derived: DefaultMessageStore.start of 4.9 takes ``FileChannel.tryLock(0, 1, false)``, which is
 this lock (spec F12). Who holds it is asked of the kernel (``F_GETLK``), not read from the file.
@@ -23,9 +24,10 @@ import stat
 import struct
 import threading
 import weakref
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from rocketstore.errors import StoreLockedError
 from rocketstore.format.file_name import (
@@ -34,12 +36,14 @@ from rocketstore.format.file_name import (
     LOCK_FILE_NAME,
     LOCK_LENGTH_BYTES,
     LOCK_START,
+    parse_file_name,
 )
 from rocketstore.storage.files.disk import read_at, system_errors
 from rocketstore.storage.files.pread_files import OpenFile
+from rocketstore.storage.files.whole_file import holds_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
@@ -51,6 +55,10 @@ _LOCKS: Final = Path("/proc/locks")
 _SHARED: Final = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "ceph", "gluster", "lustre")
 """Beginnings of the kinds of file systems that other machines mount as well."""
 
+_HELD_FILES: Final = 3
+"""How many of a log's last files stay locked: the one in use, and those made ahead of it. One that
+retention deletes would keep its space."""
+
 UNKNOWN_WRITER: Final = 0
 """A writer without a process number here: in another container, or on another host."""
 
@@ -58,8 +66,8 @@ _held: list[tuple[weakref.ref[io.FileIO], os.stat_result]] = []
 """Lock files held by this process, and which files they are. One that an interrupt kept from being
 released goes with the `StoreLock` that had it."""
 
-_directories: Final[weakref.WeakSet[OpenFile]] = weakref.WeakSet()
-"""Locked directories of this process: a child has their descriptors, and with them the locks."""
+_descriptors: Final[weakref.WeakSet[OpenFile]] = weakref.WeakSet()
+"""Of locked directories and files: a child has these too, and with them the locks."""
 
 _registry = threading.Lock()
 
@@ -72,11 +80,14 @@ def _forget_in_child() -> None:
         if file := reference():
             file.close()
     _held.clear()
-    for directory in list(_directories):
-        directory.close()
+    for opened in list(_descriptors):
+        opened.close()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
+
+
+_Held: TypeAlias = "tuple[OpenFile, os.stat_result]"
 
 
 class StoreLock:
@@ -89,7 +100,8 @@ class StoreLock:
         self._path = path
         self._file: io.FileIO | None = None
         self._wanted = directories
-        self._locked: list[tuple[OpenFile, os.stat_result]] = []
+        self._locked: list[_Held] = []
+        self._made: deque[_Held] = deque(maxlen=_HELD_FILES)
 
     def acquire(self) -> Self:
         """Take the lock without waiting, making the file if need be; an interrupt leaves it free.
@@ -121,8 +133,11 @@ class StoreLock:
         _held.append((weakref.ref(self._file), os.fstat(descriptor)))
 
     def extend(self, directories: Iterable[Path]) -> None:
-        """Lock directories too, as far as they are there; those of this lock stay locked."""
-        root = self._path.parent
+        """Lock directories too, as far as they are there, and where the log ends in them.
+
+        Those of this lock stay locked.
+        """
+        root, ends = self._path.parent, list[Path]()
         for named in directories:
             directory, status = named, _status(named, os.lstat)
             is_link = status is not None and stat.S_ISLNK(status.st_mode)
@@ -132,19 +147,30 @@ class StoreLock:
                     for other in (directory, directory.parent):  # a broker of 4.9 locks its root
                         refuse_writer(other / LOCK_FILE_NAME, hint=_HINT)
                 status = _status(directory, os.stat)
-            if status is None or not stat.S_ISDIR(status.st_mode):
-                continue
-            if any(os.path.samestat(status, held) for _, held in self._locked):
-                continue
-            opened = OpenFile(directory)
-            self._locked.append((opened, status))  # first, as an interrupt may come
-            _directories.add(opened)
-            _lock_directory(opened.fd, directory, status)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                self._lock_too(directory, status, self._locked)
+                ends += _files_at_end(directory)
+        for path in sorted(ends, key=lambda end: end.name)[-_HELD_FILES:]:
+            self._lock_too(path, path.stat(), self._made)
+
+    def hold(self, path: Path) -> None:
+        """Lock a file that was just made, if the system allows it."""
+        with suppress(OSError):
+            self._lock_too(path, path.stat(), self._made)
+
+    def _lock_too(
+        self, path: Path, status: os.stat_result, held: list[_Held] | deque[_Held]
+    ) -> None:
+        if not any(os.path.samestat(status, one) for _, one in [*self._locked, *self._made]):
+            opened = OpenFile(path)
+            held.append((opened, status))  # first, as an interrupt may come
+            _descriptors.add(opened)
+            _lock_whole(opened.fd, path, status)
 
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
         try:
-            for opened, _ in self._locked:
+            for opened, _ in [*self._locked, *self._made]:
                 with suppress(OSError, ValueError):  # a child forked just now has it open yet
                     fcntl.flock(opened.fd, fcntl.LOCK_UN)
         finally:
@@ -152,6 +178,7 @@ class StoreLock:
                 with _registry:
                     self._file.close()
         self._locked.clear()
+        self._made.clear()
 
     __enter__ = acquire
 
@@ -243,22 +270,32 @@ def _lock(descriptor: int, path: Path) -> None:
         raise _locked(path, owner or UNKNOWN_WRITER) from error
 
 
-def _lock_directory(descriptor: int, directory: Path, status: os.stat_result) -> None:
+def _files_at_end(directory: Path) -> Iterator[Path]:
+    """Yield the files of a log from the last one back to the one in which the log ends."""
+    for path in sorted(directory.iterdir(), reverse=True):
+        if parse_file_name(path.name) is not None and path.is_file():
+            yield path
+            if holds_data(path):
+                return
+
+
+def _lock_whole(descriptor: int, path: Path, status: os.stat_result) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno != errno.EWOULDBLOCK:
             return  # a file system without such locks: the lock file is what there is
-        owner = _directory_owner(status)
+        owner, kind = _owner_of(status), "directory" if path.is_dir() else "file"
         raise StoreLockedError(
-            f"{directory} is in use: {_named(owner)} has it as a directory of another store",
+            f"{path} is in use: {_named(owner)} has it as a {kind} of another store",
             owner_pid=owner or None,
-            hint="give each store directories of its own (storePathCommitLog)",
+            hint="give each store directories of its own (storePathCommitLog), and copies of "
+            "files, not links",
         ) from error
 
 
-def _directory_owner(status: os.stat_result) -> int:
-    """Return the process that holds the lock of a directory, as far as it can be told."""
+def _owner_of(status: os.stat_result) -> int:
+    """Return the process that holds the lock of a directory or file, as far as it can be told."""
     device = status.st_dev
     name = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
     with suppress(OSError):

@@ -20,7 +20,14 @@ import msgspec
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CHECKPOINT_FILE_NAME,
+    COMMIT_LOG_DIRECTORY,
+    CONFIG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    CONSUME_QUEUE_EXT_DIRECTORY,
     DLEDGER_HEAD_BYTES,
+    INDEX_DIRECTORY,
     KNOWN_ENDS_FILE_NAME,
     LOG_DIRECTORIES_FILE_NAME,
     is_dledger_head,
@@ -39,6 +46,13 @@ _log: Final = get_logger(__name__)
 
 _CLAIM: Final = "user.rocketstore.store"
 """Of a log directory: its inode, which a copy has not, and the root of its store."""
+
+_SIGNS: Final = (KNOWN_ENDS_FILE_NAME, CHECKPOINT_FILE_NAME)
+_PARTS: Final = (
+    COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY,
+    BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, CONFIG_DIRECTORY,
+)  # fmt: skip
+"""In a root that has one of these files, these directories are the store's."""
 
 _HINT: Final = (
     "mount its disk, and name every directory of the log in storePathCommitLog; where one is lost "
@@ -76,13 +90,48 @@ def _claim_of(path: Path) -> str:
     return ""
 
 
-def _owner_of(path: Path) -> Path | None:
-    """Return the root of the store that has a log directory, None where it is not recorded."""
+def _claimed_by(path: Path) -> Path | None:
+    """Return the root of the store that has recorded a directory as one of its log."""
     inode, _, owner = _claim_of(path).partition(" ")
     if inode == str(_inode(path)) and _inode(path) in _read(Path(owner)).directories.values():
         return Path(owner)
+    return None
+
+
+def _owner_of(path: Path) -> Path | None:
+    """Return the root of the store that has a log directory, None where it is not recorded."""
     above = path.resolve().parent
-    return above if (above / KNOWN_ENDS_FILE_NAME).exists() else None
+    return _claimed_by(path) or (above if (above / KNOWN_ENDS_FILE_NAME).exists() else None)
+
+
+def refuse_part(layout: StoreLayout) -> None:
+    """Raise where a root is a directory in which another store keeps its files."""
+    owner = _claimed_by(layout.root)
+    if owner is not None and _inode(owner) != _inode(layout.root):
+        raise _foreign(layout.root, owner, layout.root)
+    _refuse_inside(layout.root, _PARTS)
+
+
+def _refuse_inside(path: Path, parts: tuple[str, ...]) -> None:
+    place = path.resolve()
+    for above in place.parents:
+        is_part = place.relative_to(above).parts[0] in parts
+        if is_part and any((above / sign).is_file() for sign in _SIGNS):
+            raise NotAStoreError(
+                f"{path} belongs to the store {above}",
+                hint="give the directory that holds commitlog, consumequeue and index, or a new "
+                "one outside of these",
+            )
+
+
+def _foreign(path: Path, owner: Path, root: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} is a log directory of the store {owner}, not of {root}",
+        key="storePathCommitLog",
+        value=str(path),
+        hint="name a directory of this store; if the other one is to lose it, remove its "
+        f"{LOG_DIRECTORIES_FILE_NAME} and {KNOWN_ENDS_FILE_NAME} first",
+    )
 
 
 def claim(layout: StoreLayout, disk: Disk) -> None:
@@ -108,20 +157,15 @@ def refuse_foreign(layout: StoreLayout, *, takes_over: bool = False) -> None:
     """
     signs = (layout.checkpoint, layout.consume_queue, layout.root / LOG_DIRECTORIES_FILE_NAME)
     takes_over &= not any(sign.exists() for sign in signs)
-    for path in (*layout.commit_log_directories, layout.root):
+    for path in layout.commit_log_directories:
+        _refuse_inside(path, _PARTS[1:])
         owner = _owner_of(path)
         if owner is None or _inode(owner) == _inode(layout.root):
             continue
         if takes_over:
             _log.warning("log.taken_over", directory=str(path), of=str(owner))
             continue
-        raise ConfigError(
-            f"{path} is a log directory of the store {owner}, not of {layout.root}",
-            key="storePathCommitLog",
-            value=str(path),
-            hint="name a directory of this store; if the other one is to lose it, remove its "
-            f"{LOG_DIRECTORIES_FILE_NAME} and {KNOWN_ENDS_FILE_NAME} first",
-        )
+        raise _foreign(path, owner, layout.root)
     refuse_dledger(layout, writes=True)
 
 

@@ -22,12 +22,13 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_a
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.index_headers import HeaderWitness, right_times
+from rocketstore.storage.dispatch.entry_decisions import is_elsewhere
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.recovery.log_survey import store_time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.checkpoint import KnownEnds
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _FARTHEST_BYTES: Final = 1 << 44
 """How far past the log's end an entry may point: to lost files of the log. Further is garbage."""
+
+_FOREIGN: Final = "it has entries of another queue, or of another log"
 
 
 class _LostQueue(NamedTuple):
@@ -84,22 +87,15 @@ class LostFiles:
         self._known_index = dict((known and known.index_files) or ())
         self._lost: list[_LostQueue] = []
 
-    def take_away(self, start: int, *, now_ms: int) -> int:
+    def take_away(self, start: int, *, judges_entries: bool, now_ms: int) -> int:
         """Set broken files aside; return where recovery has to begin: at `start` without a loss."""
-        queues, index = self._queues, self._index
-        self._lost = list(self._lost_queues())
+        index = self._index
+        self._lost = list(self._lost_queues(judges_entries=judges_entries))
         lost_index = self._lost_index() if index.is_enabled else None
         if self._lost or lost_index:
             self._promise_nothing()
         for lost in self._lost:
-            queue = queues.get(lost.key)
-            if queue is not None and lost.take_from is not None:
-                queue.take_away(lost.take_from, self._evidence.take_file, now_ms=now_ms)
-            elif queue is not None:
-                queue.truncate(lost.first, self._evidence.copy_range, now_ms=now_ms)
-            if lost.reason:
-                name = f"{queues.directory.name}/{lost.key.topic}/{lost.key.queue_id}"
-                self._note("queue-lost", name, lost.first * ENTRY_SIZE_BYTES, lost.reason)
+            self._take_queue(lost, now_ms)
         walks = [lost.walk_from for lost in self._lost]
         if lost_index:
             name, walk_from, reason = lost_index
@@ -112,9 +108,29 @@ class LostFiles:
             start = min(start, self._log_min if file is None else file.base)
         return start
 
-    def _note(self, kind: str, name: str, at: int, reason: str) -> None:
+    def take_foreign(self, keys: Iterable[QueueKey], *, now_ms: int) -> None:
+        """Set all files of some queues aside, which are made again."""
+        for key in sorted(keys):
+            queue = self._queues.get(key)
+            given = 0 if queue is None else queue.given_stop
+            self._lost.append(_LostQueue(key, 0, 0, self._log_min, given, _FOREIGN))
+            self._take_queue(self._lost[-1], now_ms)
+
+    def _take_queue(self, lost: _LostQueue, now_ms: int) -> None:
+        queue, at, size = self._queues.get(lost.key), lost.first * ENTRY_SIZE_BYTES, 0
+        if queue is not None and lost.reason == _FOREIGN:
+            size = queue.next_position - at
+        if queue is not None and lost.take_from is not None:
+            queue.take_away(lost.take_from, self._evidence.take_file, now_ms=now_ms)
+        elif queue is not None:
+            queue.truncate(lost.first, self._evidence.copy_range, now_ms=now_ms)
+        if lost.reason:
+            name = f"{self._queues.directory.name}/{lost.key.topic}/{lost.key.queue_id}"
+            self._note("queue-cut" if size else "queue-lost", name, at, lost.reason, size)
+
+    def _note(self, kind: str, name: str, at: int, reason: str, size: int = 0) -> None:
         action = "made again from the log"
-        self._findings.append(Finding(Severity.WARNING, kind, name, at, 0, reason, action))
+        self._findings.append(Finding(Severity.WARNING, kind, name, at, size, reason, action))
 
     def keep_given(self, *, now_ms: int) -> dict[QueueKey, tuple[int, int]]:
         """Keep and return the places that were given out, and whose records are lost as well."""
@@ -126,13 +142,19 @@ class LostFiles:
                 copy, stop = self._evidence.copy_range, lost.given_stop
                 queue.truncate(first, copy, now_ms=now_ms, keep_to=stop)
                 kept[lost.key] = (first, lost.given_stop)
+            elif queue is not None and lost.reason == _FOREIGN and not queue.given_stop:  # a copy
+                self._evidence.take_tree(queue.files.directories[0])
+                self._queues.set_aside.add(lost.key)
         return kept
 
     # --- queues ---------------------------------------------------------------------------------
 
-    def _lost_queues(self) -> Iterator[_LostQueue]:
+    def _lost_queues(self, *, judges_entries: bool) -> Iterator[_LostQueue]:
         for queue in self._queues.all():
-            lost = self._broken_row(queue) or self._lost_end(queue)
+            lost = self._broken_row(queue)
+            if lost is None and judges_entries:
+                lost = self._foreign(queue)
+            lost = lost or self._lost_end(queue)
             if lost is not None:
                 yield lost
         for key, ends in self._known_queues.items():
@@ -166,6 +188,46 @@ class LostFiles:
         if entry.physical_offset <= self._log_min or (known is not None and known.first == first):
             return None
         return self._lost_from(queue, queue.files.files[0].base, "")
+
+    def _foreign(self, queue: ConsumeQueue) -> _LostQueue | None:
+        """Judge whether the queue ends with entries of another store, or of another log.
+
+        One of a topic that never was is a copy beside its original, which costs no walk.
+        """
+        known = self._known_queues.get(queue.key)
+        low, last = queue.first_offset, queue.last_message()
+        if last is not None and self._is_past(last[1]):
+            last = queue.last_message(queue.first_where(low, last[0], self._is_past))
+        if last is None or not self._is_elsewhere(queue.key, *last):
+            return None
+        if self._known_queues and known is None:
+            return None
+        high = last[0]
+        while low < high:
+            at, entry = queue.next_message(middle := (low + high) // 2, high)
+            if entry is None or self._is_elsewhere(queue.key, at, entry):
+                high = middle
+            else:
+                low = at + 1
+        before, walk_from = queue.last_message(low), self._log_min
+        if before is not None:
+            walk_from = max(walk_from, before[1].physical_offset + before[1].record_size)
+        if low == queue.first_offset:  # the numbers of another one are not this one's
+            return _LostQueue(queue.key, low, low * ENTRY_SIZE_BYTES, walk_from, 0, _FOREIGN)
+        given = queue.given_stop if queue.given_stop > queue.max_offset else 0
+        given = given if known is None else max(given, known.next)
+        return _LostQueue(queue.key, low, None, walk_from, given, _FOREIGN)
+
+    def _is_past(self, entry: QueueEntry) -> bool:
+        """Whether an entry points past the log's end, where it has zeros."""
+        file = self._log.find(entry.physical_offset)
+        if file is None:
+            return entry.physical_offset >= self.data_stop
+        return not any(file.read_at(entry.physical_offset - file.base, FIXED_SIZE))
+
+    def _is_elsewhere(self, key: QueueKey, queue_offset: int, entry: QueueEntry) -> bool:
+        file = self._log.find(entry.physical_offset)
+        return file is not None and is_elsewhere(file, entry, key, queue_offset)
 
     def _lost_end(self, queue: ConsumeQueue) -> _LostQueue | None:
         """Judge whether entries are missing after the last one."""

@@ -14,11 +14,12 @@ without K-R2, K-R5, K-C2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocketstore.format.file_name import MAX_OFFSET
 from rocketstore.format.queue_entry import (
     EMPTY,
     ENTRY_SIZE_BYTES,
@@ -34,6 +35,8 @@ from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -52,6 +55,8 @@ class QueueRecovery:
     evidence: Evidence
     findings: list[Finding]
     now_ms: int
+    foreign: set[QueueKey] = field(default_factory=set)
+    """Queues with entries of another log, or queue, which may stand in the place of their own."""
 
     def end_at(
         self, log_end: int, *, clean_after: bool, keeps_places: bool, old: Sequence[ByteRange]
@@ -68,7 +73,10 @@ class QueueRecovery:
             if not (clean_after or queue.max_physical_offset > log_end):
                 continue
             first = queue.end_within(log_end)
-            count = _given_count(queue.given_out(first), old) if keeps_places else 0
+            places = queue.given_out(first)
+            if (written_mask(places) & (_record_ends(places) <= log_end)).any():
+                self.foreign.add(queue.key)  # its entries are not in the order of one log
+            count = _given_count(places, old) if keeps_places else 0
             copy = self.evidence.copy_range
             queue.truncate(first, copy, now_ms=self.now_ms, keep_to=first + count)
             if count:
@@ -87,6 +95,8 @@ class QueueRecovery:
                 last = queue.last_message(cut)
             if cut is not None:
                 self._cut_foreign(queue, cut, is_all=last is None)
+                if start > self.log.min_offset and last is not None:
+                    self.foreign.add(queue.key)
             # Where the last entry stands before, so do all: a search would read some of each queue.
             is_before = queue.max_physical_offset <= start
             first = queue.max_offset if is_before else queue.end_within(start)
@@ -150,6 +160,11 @@ class QueueRecovery:
         for queue in self.queues.all():
             if queue.key not in known:
                 queue.take_away(0, lambda _path: None, now_ms=self.now_ms)
+
+
+def _record_ends(places: EntryArray) -> npt.NDArray[np.int64]:
+    ends: npt.NDArray[np.int64] = places["physical_offset"] + places["record_size"]
+    return np.where(equal_mask(places, FILLER), MAX_OFFSET, ends)
 
 
 def _given_count(places: EntryArray, old: Sequence[ByteRange]) -> int:

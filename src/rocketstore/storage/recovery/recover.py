@@ -269,9 +269,11 @@ class _Recovery:
         if 0 < parts.dispatcher.last_store_timestamp_ms < promised_ms <= self.now_ms:
             self._note_lost_end(end, f"the checkpoint knew a record of {promised_ms} ms")
         # Cases in which the checkpoint could not promise: a Java broker's store, or deleted queues.
-        if start > parts.log_files.min_offset and self.queues.has_gap(known):
-            start = parts.log_files.min_offset
+        begin = parts.log_files.min_offset
+        if self.queues.foreign or (start > begin and self.queues.has_gap(known)):
+            start = begin
             self._note_rebuild()
+            self.lost.take_foreign(self.queues.foreign, now_ms=self.now_ms)
             self.queues.drop_late(known)
             end = self._settle(start)
         if self.keeps_places:
@@ -279,12 +281,13 @@ class _Recovery:
         self._note_kept_places()
         return start, end
 
-    def _take_lost_away(self, start: int) -> int:
+    def _take_lost_away(self, start: int, *, judges_entries: bool = True) -> int:
         """Set aside files that lost entries or items; return from where to make them again."""
         if self.parts.queues.has_short_files:
             self._note_rebuild()
             start = self.parts.log_files.min_offset
-        return self.lost.take_away(start, now_ms=self.now_ms)
+        judges_entries &= start > self.parts.log_files.min_offset  # else all are put right
+        return self.lost.take_away(start, judges_entries=judges_entries, now_ms=self.now_ms)
 
     def _settle(self, start: int) -> int:
         """Let log, queues and index agree from `start` on; return where the log ends."""
@@ -454,7 +457,7 @@ class _Recovery:
         """Recover as 4.9.3 does; return where it began and where the log ends."""
         parts = self.parts
         files = parts.log_files.files
-        lost_from = self._take_lost_away(self._files_stop())
+        lost_from = self._take_lost_away(self._files_stop(), judges_entries=False)
         for queue in parts.queues.all():
             held = [(file.base, file.array) for file in queue.files.files]
             stop = compatible_queue_end(held) // ENTRY_SIZE_BYTES
