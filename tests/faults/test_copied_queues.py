@@ -216,7 +216,7 @@ def test_queues_of_another_store_are_made_again_from_the_log(
 
 @pytest.mark.parametrize("known", ["own", "none"])
 def test_entries_in_another_order_than_the_log_s_cost_no_message(root: Path, known: str) -> None:
-    """Entries that point past the log's end, and right ones after them."""
+    """Entries that point past the log's end, after which dispatch puts right ones."""
     path = max((root / "consumequeue" / "orders" / "0").iterdir())
     with opened(root) as store:
         end = store.max_physical_offset
@@ -235,6 +235,7 @@ def test_entries_in_another_order_than_the_log_s_cost_no_message(root: Path, kno
         file.seek(at)
         for number in range(given - COUNT):
             file.write(ENTRY_STRUCT.pack(end + 1_000_000 + 120 * number, 120, 0))
+        file.write(bytes(2 * ENTRY_SIZE_BYTES))
     with opened(root) as store:
         assert numbers(store) == [*range(COUNT), given, given + 1]
 

@@ -49,15 +49,18 @@ def resume(
 ) -> int:  # fmt: skip
     """Set `levels` to what is delivered of the log before `log_end`; return how many were found.
 
-    `is_over` ends it early. An offset outside its queue becomes one inside (spec B18, K-S5).
+    `is_over` ends it early. An offset before its queue's begin becomes that (spec B18, K-S5).
     """
     offsets, looked_at = saved.offset_table, saved.log_end
-    if looked_at is not None and looked_at > log_end:
-        # The log was cut, or restored from a copy: the log alone says what was delivered.
+    ends = {level.number: store.max_offset(DELAY_TOPIC, level.queue_id) for level in levels}
+    if not 0 <= (looked_at or 0) <= log_end or any(
+        offsets.get(number, 0) > end for number, end in ends.items()
+    ):
+        # The log was cut, or restored from a copy, or the file is that of another store: the log
+        # alone says what was delivered.
         offsets, looked_at = {}, None
     for level in levels:
-        first = store.min_offset(DELAY_TOPIC, level.queue_id)
-        last = store.max_offset(DELAY_TOPIC, level.queue_id)
+        first, last = store.min_offset(DELAY_TOPIC, level.queue_id), ends[level.number]
         level.offset = waiting_offsets(offsets.get(level.number), first, last).start
         level.delivered.clear()
     start = _first_waiting(store, levels) if looked_at is None else looked_at

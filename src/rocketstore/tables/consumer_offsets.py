@@ -234,7 +234,9 @@ def _settled(
                 after=table[name], agreed_physical_offset=agreed,
                 reason="the log ends before what they count, or is another one from there on",
             )  # fmt: skip
-        if group == TRANSACTION_GROUP and agreed is not None:
+    own = [name for name in table if name.endswith(f"@{TRANSACTION_GROUP}")]
+    if any(agreed is not None or table[name] != loaded[_TABLE][name] for name in own):
+        for name in own:
             del table[name]  # what has ended, may have ended in the other log
     return loaded | {_TABLE: table, MARKS: [one for one in marks if one[1] <= (agreed or 0)]}
 

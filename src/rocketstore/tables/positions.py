@@ -111,5 +111,5 @@ def agreed_end(layout: StoreLayout, marks: Sequence[Sequence[int]]) -> int | Non
 
 def _is_in(files: PreadFiles, mark: Sequence[int]) -> bool:
     start, end, checksum = mark
-    read = files.read(start, end - start)
-    return read is not None and len(read) == end - start > 0 and zlib.crc32(read) == checksum
+    read = files.read(start, end - start) if 0 <= start < end else None
+    return read is not None and len(read) == end - start and zlib.crc32(read) == checksum

@@ -513,9 +513,9 @@ def test_deliveries_out_of_order_leave_none_behind(tmp_path, clock):
         assert store.delays.delivery.levels[0].offset == 3
 
 
-@pytest.mark.parametrize("offset", [-5, 1000])
-def test_an_offset_outside_its_queue_becomes_one_inside(tmp_path, clock, offset):
-    """K-S5: 4.9 before 4.9.2 waits until the queue has caught up."""
+@pytest.mark.parametrize("offset", [-5, 2, 1000, 1 << 70])
+def test_an_offset_outside_its_queue_costs_no_message(tmp_path, clock, offset):
+    """K-S5: 4.9 before 4.9.2 waits until the queue has caught up, later ones pass over `a`."""
     with open_small(tmp_path, clock) as store:
         put(store, b"a")
         turns(store)
@@ -527,7 +527,23 @@ def test_an_offset_outside_its_queue_becomes_one_inside(tmp_path, clock, offset)
         put(store, b"b")
         clock.now_ms += 1000
         turns(store)
-        assert bodies(store)[-1] == b"b"
+        assert bodies(store) == [b"a", b"b"]
+    with open_small(tmp_path, clock) as store:
+        turns(store)
+        assert bodies(store) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("log_end", [-5, 1 << 62])
+def test_a_log_end_that_cannot_be_is_not_believed(tmp_path, clock, log_end):
+    with open_small(tmp_path, clock) as store:
+        put(store, b"a")
+    (tmp_path / "config").mkdir(exist_ok=True)
+    content = f'{{"logEnd":{log_end},"offsetTable":{{1:1}}}}'
+    (tmp_path / "config/delayOffset.json").write_text(content)
+    clock.now_ms += 1000
+    with open_small(tmp_path, clock) as store:
+        turns(store)
+        assert bodies(store) == [b"a"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\0" * 40, b'{"offsetTable":[1]}'])

@@ -210,6 +210,40 @@ def test_what_a_broker_says_beyond_a_queue_s_end_is_set_to_it(tmp_path: Path) ->
         assert store.consumer_offsets.get("orders", "billing", 1) is None
 
 
+@pytest.mark.parametrize(("half", "op"), [(3, 900), (500, 1), (500, 900)])
+def test_transactions_that_a_broker_s_table_calls_ended_are_open_where_it_is_of_another_log(
+    tmp_path: Path, half: int, op: int
+) -> None:
+    with opened(tmp_path) as store:
+        halves = [store.begin(Message(topic="ends", body=b"%d" % one)) for one in range(5)]
+        assert store.commit(halves[0]).status is EndStatus.COMMITTED
+    table = {
+        "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": {0: half},
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {0: op},
+    }
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(dumps({"offsetTable": table}))
+    with opened(tmp_path) as store:
+        assert store.commit(halves[0]).status is EndStatus.ENDED_ALREADY
+        for one in halves[1:]:
+            assert store.commit(one).status is EndStatus.COMMITTED
+        store.wait_dispatched()
+        assert store.max_offset("ends", 0) == 5
+
+
+@pytest.mark.parametrize("mark", [[0, -1, 0], [-5, -1, 3], [5, 1, 1], [0, 1 << 62, 0], [0, 0, 0]])
+def test_a_mark_that_cannot_be_is_in_no_log(tmp_path: Path, mark: list[int]) -> None:
+    with opened(tmp_path) as store:
+        put(store, 10, "old")
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.parent.mkdir(exist_ok=True)
+    table = {"offsetTable": {"orders@billing": {0: 5}}, "logMarks": [mark]}
+    path.write_text(dumps(table))
+    with opened(tmp_path) as store:
+        assert len(consumed(store)) == 10
+
+
 def test_what_a_program_sets_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, 10, "old")
