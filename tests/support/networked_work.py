@@ -21,7 +21,7 @@ from rocketstore.remoting.frame import FrameReader
 from support.broker_desk import SEND
 from support.configured_store import small_config
 from support.failing_calls import BESIDE, Fault
-from support.inside import services_of
+from support.inside import workers_of
 from support.patience import PATIENCE_S, wait_until
 from support.replicas import log_bytes
 from support.service_work import Work
@@ -66,7 +66,7 @@ class Networked(Work):
 
     def is_ended(self) -> bool:
         """Whether a store takes nothing any more, and says so."""
-        return any(store.is_closed or services_of(store).flusher.failure for store in self.stores)
+        return any(store.is_closed or workers_of(store).flusher.failure for store in self.stores)
 
     def start_all(self) -> None:
         """Start what has threads, which may be refused."""
