@@ -17,15 +17,9 @@ import cyclopts
 from cyclopts import App
 
 from rocketstore import events
+from rocketstore.cli import exit_codes
 from rocketstore.cli.wording import STANDARD_INPUT, complain, program_name, system_error
 from rocketstore.errors import RocketStoreError, SparkJobError
-
-EXIT_USAGE: Final = 2
-EXIT_UNREACHABLE: Final = 3
-"""The operating system refused: permission, a full or failing disk. Nothing is known about the
-store."""
-EXIT_INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells report it."""
 
 NARROWEST: Final = 20
 """Columns that help is written in where `COLUMNS` says fewer: the parser's never ends in two."""
@@ -116,7 +110,7 @@ def run(arguments: list[str]) -> int:
     except cyclopts.CycloptsError as error:
         words = [program_name(), *(error.command_chain or ()), "--help"]
         complain(f"{str(error).rstrip()} See: {' '.join(words)}")
-        return EXIT_USAGE
+        return exit_codes.USAGE
     except RocketStoreError as error:
         complain(str(error))
         if is_traced:
@@ -126,16 +120,16 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         complain("; ".join(filter(None, ("interrupted", str(interrupt)))))
-        return EXIT_INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # the printer of help makes the one the other
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
         # The reader of our output has left (`| head`): there is no one to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return exit_codes.FINE
     except OSError as error:
         complain(system_error(error))
         if os.environ.get("ROCKETSTORE_DEBUG"):
             traceback.print_exc()
-        return EXIT_UNREACHABLE
+        return exit_codes.UNREACHABLE
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -147,7 +141,13 @@ def _outcome(arguments: list[str]) -> object:
         return _show_parts()
     command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     gc.enable()
-    return command(*bound.args, **bound.kwargs)
+    try:
+        return command(*bound.args, **bound.kwargs)
+    except SystemExit as end:
+        # The printer of help makes this of a reader that has left.
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
+        raise
 
 
 def _show_parts() -> int:

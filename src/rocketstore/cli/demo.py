@@ -22,6 +22,7 @@ import msgspec
 from cyclopts import Parameter
 
 from rocketstore.audit.verify import verify_store
+from rocketstore.cli import exit_codes
 from rocketstore.cli.findings import checksum_note, verification_summary
 from rocketstore.cli.progress import progress
 from rocketstore.cli.wording import program_name
@@ -208,7 +209,7 @@ def _verify(directory: Path) -> int:
     print(f"verified   {verification_summary(report)} in {seconds:.2f} s")
     for line in textwrap.wrap(checksum_note(report), 80 - len(_MARGIN)):
         print(_MARGIN + line)
-    return 0 if not report.findings else 1
+    return exit_codes.FOUND if report.findings else exit_codes.FINE
 
 
 # --- the flights ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.cli import exit_codes
 from rocketstore.cli.output import print_object, print_rows, print_text
 from rocketstore.cli.wording import counted
 from rocketstore.rules.findings import Finding, VerifyReport, state_of
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from rocketstore.audit.repair_plan import LostForBroker, RepairReport
     from rocketstore.cli.options import Output
 
-EXIT_FINE: Final = 0
-EXIT_FOUND: Final = 1
-EXIT_DAMAGED: Final = 4
 
 _LOST_COLUMNS: Final = ("verb", "start", "stop", "recordCount")
 
@@ -68,8 +66,8 @@ def print_repair(report: RepairReport, output: Output) -> int:
             print("Left in the store:")
             print_findings(report.remaining)
     if report.is_damaged:
-        return EXIT_DAMAGED
-    return EXIT_FOUND if report.is_changed or report.remaining else EXIT_FINE
+        return exit_codes.DAMAGED
+    return exit_codes.FOUND if report.is_changed or report.remaining else exit_codes.FINE
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
+from rocketstore.cli import exit_codes
 from rocketstore.cli.options import (
     DEFAULTS,
     BeginOption,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 app = App(name="message")
 
-EXIT_INTERRUPTED = 130
 
 MESSAGE_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "body")
 """What a table shows of a message of a known queue; JSON has every field."""
@@ -244,7 +244,7 @@ def tail(
             for message in itertools.chain(messages, more):
                 print_line(show_body(message.to_dict(), body, output), output)
         except KeyboardInterrupt:  # the way to end it
-            return EXIT_INTERRUPTED
+            return exit_codes.INTERRUPTED
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from rocketstore import pipeline
+from rocketstore.cli import exit_codes
 from rocketstore.cli.options import (
     DEFAULTS,
     ArchiveLocation,
@@ -145,7 +146,7 @@ def rebuild(
     if prove:
         return _print_proof(pipeline.prove_rebuild(spark, store, **limits), options.output)
     _print_rebuilt(pipeline.rebuild(spark, store, target=to, **limits), options.output)
-    return 0
+    return exit_codes.FINE
 
 
 def _print_rebuilt(report: RebuildReport, output: Output) -> None:
@@ -326,4 +327,5 @@ def sweep(
 
     found = sweeping.sweep(place, remove=remove, untouched_h=untouched_hours)
     print_rows(found, output, columns=("state", "size", "path", "why"))
-    return 1 if any(one["state"] != "held" for one in found) else 0
+    is_left = any(one["state"] != "held" for one in found)
+    return exit_codes.FOUND if is_left else exit_codes.FINE

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from rocketstore.cli import exit_codes
 from rocketstore.cli.options import (
     DEFAULTS,
     BeginOption,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
 
 app = App(name="store")
-
-EXIT_DAMAGED = 4
 
 
 @app.command
@@ -137,7 +136,7 @@ def scan(
         ),
         notes=("file", "reason"),
     )
-    return EXIT_DAMAGED if scanned.damaged_bytes else 0
+    return exit_codes.DAMAGED if scanned.damaged_bytes else exit_codes.FINE
 
 
 @app.command
@@ -180,7 +179,7 @@ def scrub(
         print_rows(check.rows(), options.output, columns=shown, notes=("file", "evidence"))
     if options.output == "table":
         print(check.summary())
-    return EXIT_DAMAGED if check.damage else 0
+    return exit_codes.DAMAGED if check.damage else exit_codes.FINE
 
 
 @app.command

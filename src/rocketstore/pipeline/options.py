@@ -198,8 +198,8 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
     of_kafka = [one for one in OF_KAFKA if key.lower().startswith(one.lower())]
     if of_kafka and near != [SERVERS]:
         hint = "leave it out: a store is files, and has no such settings"
-        if "maxSplitBytes" in known.values():
-            hint += "; how much a task reads is maxSplitBytes" * ("PerPart" in of_kafka[0])
+        if "PerPart" in of_kafka[0] and "maxSplitBytes" in known.values():
+            hint += "; how much a task reads is maxSplitBytes"
         return refused(max(*of_kafka, key, key=len), value, "is of a Kafka client", hint)
     hint = f"did you mean {near[0]}? All" if near else "all"
     hint += " are in docs/reference/spark-options.md; Spark lowers their case"

@@ -40,6 +40,10 @@ PARTIAL: Final = ".partial"
 SUCCESS: Final = "_SUCCESS"
 """An empty object, written last."""
 
+LOOKS_AFTER_INTERRUPT: Final = 10
+PAUSE_AFTER_INTERRUPT_S: Final = 0.1
+"""How often, and how long after one another, what an interrupted job wrote is removed again."""
+
 _log = get_logger(__name__)
 
 
@@ -69,13 +73,21 @@ def published(location: str) -> Iterator[str]:
                 sync_path(directory)
             partial.rename(target)
             sync_path(target.parent)
-    except BaseException as error:
-        # Spark may begin late what it was asked for before an interrupt: it makes the place again.
-        for _ in range(10 if isinstance(error, KeyboardInterrupt) else 1):
-            shutil.rmtree(partial, ignore_errors=True)
-            remove_empty(made)
-            time.sleep(0.1 * isinstance(error, KeyboardInterrupt))
+    except KeyboardInterrupt:
+        _remove(partial, made)
+        # Spark may begin late what it was asked for before, and makes the place again.
+        for _ in range(LOOKS_AFTER_INTERRUPT):
+            time.sleep(PAUSE_AFTER_INTERRUPT_S)
+            _remove(partial, made)
         raise
+    except BaseException:
+        _remove(partial, made)
+        raise
+
+
+def _remove(partial: Path, made: Iterable[Path]) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    remove_empty(made)
 
 
 def missing_directories(place: Path) -> list[Path]:
