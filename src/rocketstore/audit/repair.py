@@ -36,7 +36,7 @@ from rocketstore.storage.checkpoint import (
     read_checkpoint,
     read_known_ends,
 )
-from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import claim, refuse_foreign
 from rocketstore.storage.files.whole_file import grow_file, small_files
@@ -165,6 +165,7 @@ class _Repair:
         checkpoint.reset(times)
         checkpoint.flush()
 
+    @system_errors("cannot repair the store")
     def report(self, *, dry_run: bool = False) -> RepairReport:
         """Plan, act, and report what was found, done and left."""
         audit = self.audit()

@@ -13,7 +13,7 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store
 from rocketstore.audit.repair import rebuild_store
-from rocketstore.errors import ConfigError, NotAStoreError, StoreLockedError
+from rocketstore.errors import ConfigError, NotAStoreError, StoreError, StoreLockedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.layout import StoreLayout
@@ -289,6 +289,30 @@ def test_a_store_below_another_one_s_root_is_a_store_of_its_own(tmp_path: Path) 
     filled(one / "inner", CONFIG, "a")
     with opened(one / "inner") as inner, opened(one) as outer:
         assert (texts_in(inner), texts_in(outer)) == (["a"], ["one", "two"])
+
+
+def make_file(path: Path) -> None:
+    path.write_text("x")
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("part", ["consumequeue", "consumequeue/T", "index"])
+@pytest.mark.parametrize("make", [make_file, make_loop])
+@pytest.mark.parametrize("door", ["open", "repair"])
+def test_what_is_no_directory_is_named(
+    tmp_path: Path, part: str, make: Callable[[Path], None], door: str
+) -> None:
+    one = filled(tmp_path / "one")
+    shutil.rmtree(one / part)
+    make(one / part)
+    with pytest.raises(StoreError, match=f"{one / part}"):
+        DOORS[door](one, CONFIG)
+    (one / part).unlink()
+    with opened(one) as store:
+        assert texts_in(store) == ["one", "two"]
 
 
 def move_all(place: Path) -> tuple[Path, StoreConfig]:

@@ -142,7 +142,7 @@ class StoreLock:
             directory, status = named, _status(named, os.lstat)
             is_link = status is not None and stat.S_ISLNK(status.st_mode)
             if is_link or named.parent != root:  # only such a one may lie elsewhere
-                directory = named.resolve()
+                directory = Path(os.path.realpath(named))  # which bears a link to itself
                 if not directory.is_relative_to(root.resolve()):
                     for other in (directory, directory.parent):  # a broker of 4.9 locks its root
                         refuse_writer(other / LOCK_FILE_NAME, hint=_HINT)
