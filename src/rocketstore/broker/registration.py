@@ -83,7 +83,8 @@ class Registration:
             self._told = version
             self.release(version)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), period_s)
+                async with asyncio.timeout(period_s):  # no task for it, as `wait_for` makes one
+                    await self._changed.wait()
 
     def release(self, version: float = inf) -> None:
         """Let go on who waits for this version or an earlier one; as the broker ends, all."""
@@ -157,8 +158,7 @@ class Registration:
         if self._settings.compressed_register:
             return _packed(version, topics.values())
         wrapper = {"dataVersion": version, "topicConfigTable": topics}
-        # Every key is a text, so strict JSON is what fastjson writes, at a thirtieth of the time.
-        body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+        body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}  # keys are texts
         return msgspec.json.encode(body, order="sorted")
 
 
