@@ -326,6 +326,8 @@ def sweep(
     from rocketstore.pipeline.jobs import sweeping
 
     found = sweeping.sweep(place, remove=remove, untouched_h=untouched_hours)
+    if not found:  # what a killed job left lies beside a target that is still to come
+        must_exist(place, hint="nothing of that name was left beside it either")
     print_rows(found, output, columns=("state", "size", "path", "why"))
     is_left = any(one["state"] != "held" for one in found)
     return exit_codes.FOUND if is_left else exit_codes.FINE

@@ -214,3 +214,8 @@ def test_the_command_lists_and_removes_and_says_by_its_code_whether_anything_was
     assert run_command(["pipeline", "sweep", str(tmp_path), "--remove"]) == 1
     assert "removed" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_misspelt_place_is_no_clean_one(tmp_path, capsys):
+    assert run_command(["pipeline", "sweep", str(tmp_path / "other")]) == 3
+    assert "other: there is no such directory" in capsys.readouterr().err
