@@ -1,5 +1,6 @@
 """Files that are cut short, empty, too long, missing or too many: named, and never waited on."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,16 @@ from typing import NamedTuple
 
 import pytest
 
-from rocketstore import MessageStore, StoreConfig, StoreDamagedError, repair_store, verify_store
-from rocketstore.rules.findings import Finding
+from rocketstore import (
+    MessageStore,
+    RocketStoreError,
+    StoreConfig,
+    StoreDamagedError,
+    StoreError,
+    repair_store,
+    verify_store,
+)
+from rocketstore.rules.findings import Finding, Severity
 from support.fault_workload import (
     INDEX_ITEMS,
     INDEX_SLOTS,
@@ -54,6 +63,41 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Built:
 @pytest.fixture
 def store(healthy: Built, tmp_path: Path) -> Path:
     return shutil.copytree(healthy.root, tmp_path / "store")
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _link_to_nothing(path: Path) -> None:
+    path.symlink_to(path.with_name("nothing"))
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, _pipe, _loop, _link_to_nothing])
+@pytest.mark.parametrize(
+    "name", ["abort", "checkpoint", "known-ends", "lock", "log-directories", "config/topics.json"]
+)
+def test_what_is_no_file_is_told_by_every_door_and_waited_for_by_none(
+    store: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    (store / "config").mkdir(exist_ok=True)
+    (store / name).unlink(missing_ok=True)
+    make(store / name)
+    try:
+        found = [(one.file, one.severity) for one in verify(store)]
+    except StoreError as refused:
+        assert f"{store / name}" in str(refused)  # noqa: PT017 - the directories of the log
+    else:
+        assert name == "lock" or (name, Severity.DAMAGE) in found  # which nobody may read
+    try:
+        with MessageStore.open(store, CONFIG, threads=False):
+            assert name in {"abort", "lock"}  # one only has to be there, the other is made
+    except RocketStoreError as refused:
+        assert f"{store / name}" in str(refused)  # noqa: PT017 - either will do
 
 
 def verify(root: Path) -> list[Finding]:

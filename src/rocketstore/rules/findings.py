@@ -105,6 +105,7 @@ KINDS: Final = {
         _W, "the end of the log is lost, or its clock was set back: compare with a replica"
     ),
     "table": Kind(_W, ""),
+    "small-file": Kind(_D, "move it out of the store"),
     "consumer-ahead": Kind(
         _W, "messages were lost, or the offset is wrong: reset it, or the group waits"
     ),

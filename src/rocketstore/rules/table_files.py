@@ -43,7 +43,7 @@ TABLES: Final[dict[str, Any]] = {
 MISSING: Final = "missing"
 
 NO_FILE: Final = "something that is no file"
-"""Why a directory cannot be read as a table."""
+"""Why a directory cannot be read as a table or another small file."""
 
 _T = TypeVar("_T")
 

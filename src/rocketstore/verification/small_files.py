@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import FormatError
 from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, decode_checkpoint
-from rocketstore.format.file_name import ABORT_FILE_NAME, CHECKPOINT_FILE_NAME, CONFIG_DIRECTORY
+from rocketstore.format.file_name import (
+    ABORT_FILE_NAME,
+    CHECKPOINT_FILE_NAME,
+    CONFIG_DIRECTORY,
+    KNOWN_ENDS_FILE_NAME,
+    LOG_DIRECTORIES_FILE_NAME,
+)
 from rocketstore.format.metadata_json import (
     BACKUP_SUFFIX,
     DELAY_OFFSETS_FILE,
@@ -27,8 +33,13 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+_PLACES: Final = (ABORT_FILE_NAME, KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME)
+"""Where an opening reads or makes a file, and nothing else may be. Nobody reads ``lock``: the
+process that holds it would let go of it."""
+
 SMALL_FILES: Final = (
     CHECKPOINT_FILE_NAME,
+    *_PLACES,
     *(f"{CONFIG_DIRECTORY}/{name}{end}" for name in TABLES for end in ("", BACKUP_SUFFIX)),
 )
 """Every small file, by its name below the store."""
@@ -40,6 +51,9 @@ def small_file_findings(
     """Yield the faults of all of them; `was_aborted` tells how the last writer ended."""
     if was_aborted:
         yield finding("abort", ABORT_FILE_NAME, "the last writer did not end in order")
+    for name in _PLACES:
+        if isinstance(content := content_of(name), str):
+            yield finding("small-file", name, content)
     yield from checkpoint_findings(content_of(CHECKPOINT_FILE_NAME), now_ms, latest_ms)
     yield from table_findings(content_of)
 
@@ -56,7 +70,8 @@ def checkpoint_findings(
         yield finding("checkpoint", name, "the file is missing", severity=Severity.NOTE)
         return
     if isinstance(content, str):
-        yield finding("checkpoint", name, content)
+        action = "repair moves it to repair/ and writes a file; until then no opening goes on"
+        yield finding("checkpoint", name, content, severity=Severity.DAMAGE, action=action)
         return
     if len(content) != CHECKPOINT_SIZE_BYTES:
         reason = f"length: expected {CHECKPOINT_SIZE_BYTES} bytes, found {len(content)}"

@@ -283,7 +283,7 @@ def test_a_rebuild_on_spark_counts_every_record(root: Path, kind: str) -> None:
     with open_store(root, kind) as store:
         for one in messages():
             store.put(one)
-    assert rebuilt_here(root, target=root / "made").record_count == 3
+    assert rebuilt_here(root, target=root.with_name("made")).record_count == 3
 
 
 # --- kinds that are not known ---------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_a_kind_that_is_not_known_is_refused_by_name_at_every_door(root: Path) -
         lambda: verify_store(root, CONFIG),
         lambda: repair_store(root, CONFIG),
         lambda: audited(root, CONFIG),
-        lambda: rebuilt_here(root, target=root / "made"),
+        lambda: rebuilt_here(root, target=root.with_name("made")),
     )
     for door in doors:
         with pytest.raises(StoreError, match=r"topic t has queues of the kind TreeCQ.*not known"):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
+from rocketstore.rules.table_files import NO_FILE
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _HINTS: Final = {
     errno.EPERM: "fix the permissions, or open the store with read_only=True",
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
+    errno.EISDIR: "check the path",
+    errno.ELOOP: "check the path",
     errno.EROFS: "mount the file system for writing, or open the store with read_only=True",
 }
 _NOT_SUPPORTED_ERRORS: Final = frozenset(
@@ -100,13 +103,21 @@ def fill(descriptor: int, path: Path, position: int, view: memoryview) -> int:
 
 
 def read_whole(path: Path) -> bytes:
-    """Return the bytes of a small file; raises `FileNotFoundError` where there is none."""
+    """Return the bytes of a small file; raises `FileNotFoundError` where there is none.
+
+    `StoreError` says of a directory, a link that leads nowhere, or a pipe, which would be waited
+    for, that it is no file.
+    """
     try:
-        return path.read_bytes()
+        if path.is_file():
+            return path.read_bytes()
+        path.stat()
     except FileNotFoundError:
-        raise
+        if not path.is_symlink():
+            raise
     except OSError as error:
         raise system_error(f"cannot read {path} from offset 0 on", error) from error
+    raise StoreError(f"{path}: {NO_FILE}", hint="move it out of the store")
 
 
 def no_space_error(path: Path, size: int) -> StoreFullError:

@@ -218,7 +218,7 @@ def writer_pid(path: Path) -> int | None:
         try:
             if _is_held(path):
                 return os.getpid()
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 return _owner_pid(descriptor)
             finally:

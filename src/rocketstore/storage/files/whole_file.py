@@ -165,13 +165,12 @@ def small_files(layout: StoreLayout) -> Callable[[str], Content]:
 
     def read(name: str) -> Content:
         try:
-            return (layout.root / name).read_bytes()
+            return read_whole(layout.root / name)
         except FileNotFoundError:
             return None
-        except IsADirectoryError:
-            return NO_FILE
-        except OSError as error:
-            return str(error.strerror)
+        except StoreError as error:
+            cause = error.__cause__
+            return str(cause.strerror) if isinstance(cause, OSError) else NO_FILE
 
     return read
 
