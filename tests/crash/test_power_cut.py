@@ -83,7 +83,7 @@ SYNCS = {
 KNOWN_SEEDS = {
     "names-of-log-files": 4,
     "bytes-of-queues": 18,
-    "names-of-queue-files": 12,
+    "names-of-queue-files": 96,
     "bytes-of-the-index": 4,
     "names-of-index-files": 27,
 }

@@ -44,7 +44,7 @@ from rocketstore.format.metadata_json import (
     decode_table,
     offset_tables_by_age,
 )
-from rocketstore.format.record import RECORD_MAGICS
+from rocketstore.format.record import FIXED_SIZE, RECORD_MAGICS
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
 from rocketstore.pipeline.files import files_at, is_remote, joined, last_name, local_path, read_part
@@ -419,15 +419,20 @@ def read_damage_map(store: StorePlace) -> DamageMap:
 def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
     """Return the queues that had messages by ``known-ends``; None where it does not count.
 
-    As `KnownEnds.applies` in ``storage``, which executors do not load: another program has written
-    since if the log goes on after its end, unless the file says that the store is open.
+    As `KnownEnds` in ``storage``, which executors do not load, it has to be tied to this log; and
+    another program has written since if the log goes on after its end, unless the file says that
+    the store is open.
     """
     with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
         content = _root_file(store, KNOWN_ENDS_FILE_NAME)
         checksum, raw = msgspec.json.decode(content, type=tuple[int, msgspec.Raw])
-        version, is_closed, log_end, known, *_ = msgspec.json.decode(raw)
-        was_open = store.is_open and not is_closed
-        goes_on = not was_open and any(log_bytes(store, list_segments(store), log_end, 8))
-        if version == 1 and zlib.crc32(raw) == checksum and not goes_on:
+        version, is_closed, log_end, known, _, *ties = msgspec.json.decode(raw)
+        was_open, segments = store.is_open and not is_closed, list_segments(store)
+        goes_on = not was_open and any(log_bytes(store, segments, log_end, 8))
+        is_tied = not (ties and log_end) or any(
+            zlib.crc32(log_bytes(store, segments, at, FIXED_SIZE)) == found
+            for at, found in reversed(ties[0])
+        )
+        if version == 1 and zlib.crc32(raw) == checksum and is_tied and not goes_on:
             return {QueueKey(*key) for key, (_, stop) in known if stop > 0}
     return None

@@ -23,11 +23,12 @@ import os
 import threading
 import zlib
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from rocketstore.errors import StoreFullError, TruncatedRecordError
+from rocketstore.errors import StoreError, StoreFullError, TruncatedRecordError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import (
     CHECKPOINT_SIZE_BYTES,
@@ -37,6 +38,7 @@ from rocketstore.format.checkpoint import (
 )
 from rocketstore.format.file_name import KNOWN_ENDS_FILE_NAME
 from rocketstore.format.index_file import IndexHeader  # noqa: TC001 - field of a Struct
+from rocketstore.format.record import FIXED_SIZE
 from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, read_whole
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.units import QueueKey  # noqa: TC001 - field of a Struct
@@ -146,23 +148,40 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     log_end: int
     queues: list[tuple[QueueKey, QueueEnds]]
     index_files: list[tuple[str, IndexHeader]] | None  # oldest first; None where it is not known
+    ties: list[tuple[int, int]] = []
+    """Physical offsets of records before `log_end`, and the CRC-32 of their heads."""
 
-    def applies(self, log: MappedFileQueue, *, clean: bool) -> bool:
-        """Whether no other program has written to the store since.
+    def tied_up_to(self, log: MappedFileQueue) -> int | None:
+        """Return where the last tie that this log has stands: up to there it is the log meant.
 
-        A broker of 4.9 that stored a message, or began the next file, left a log that goes on.
-        After a crash of this package it goes on too: then the file says that the store was open.
-        `clean` says whether the last writer, ours or a broker, ended in order.
+        None of another store's log. The last ties are gone from a log that a power cut shortened,
+        or that is an older backup, and lead elsewhere in one that went on in another way.
         """
-        if not (clean or self.is_closed):
-            return True
+        found = (at for at, checksum in reversed(self.ties) if _tie_at(log, at) == checksum)
+        return next(found, None)
+
+    def goes_on(self, log: MappedFileQueue) -> bool:
+        """Whether the log has a record, or a BLANK, where it ended."""
         file = log.find(self.log_end)
         if file is None:
-            return not log.files or log.files[-1].base <= self.log_end
-        # Neither a record nor a BLANK begins with eight zeros.
+            return bool(log.files) and log.files[-1].base > self.log_end
+        # Neither begins with eight zeros.
         head = file.read_at(self.log_end - file.base, _HEAD_BYTES)
         file.close_descriptor()
-        return not any(head)
+        return any(head)
+
+
+def _tie_at(log: MappedFileQueue, physical_offset: int) -> int | None:
+    """Return the CRC-32 of the head of a record; None where the log has nothing there."""
+    file = log.find(physical_offset)
+    if file is None:
+        return None
+    try:
+        head = file.read_at(physical_offset - file.base, FIXED_SIZE)
+    except FileNotFoundError:  # retention was faster
+        return None
+    file.close_descriptor()
+    return zlib.crc32(head) if any(head) else None
 
 
 def read_known_ends(root: Path) -> KnownEnds | None:
@@ -201,6 +220,7 @@ class KnownEndsWriter:
     """Keeps the file of an open store; one thread at a time."""
 
     root: Path
+    log: MappedFileQueue
     queues: ConsumeQueueTable
     index: IndexService
     dispatched_offset: Callable[[], int]
@@ -215,7 +235,29 @@ class KnownEndsWriter:
             for queue in self.queues.all()
         ]
         index = [(file.name, file.header) for file in self.index.files]
-        return KnownEnds(1, is_closed, log_end, queues, index)
+        return KnownEnds(1, is_closed, log_end, queues, index, self._ties(log_end))
+
+    def _ties(self, log_end: int) -> list[tuple[int, int]]:
+        """Return ties to the log's first record and last, the first of its file and of that before.
+
+        One that cannot be read makes an opening fail if it is one of the last; else it is left out.
+        """
+        near: set[int] = set()
+        for queue in sorted(self.queues.all(), key=attrgetter("max_physical_offset"))[-1:]:
+            last = queue.last_message()
+            near |= {last[1].physical_offset} if last else set()
+        for file in filter(None, map(self.log.find, [*near, log_end - 1])):
+            near |= {file.base, file.base - self.log.file_size}
+        ties, known = [], dict(self._written.ties if self._written else ())
+        for at in sorted(near | {self.log.min_offset}):
+            try:
+                checksum = known.get(at) or _tie_at(self.log, at)
+            except (OSError, StoreError):
+                if self._written is None and at in near:
+                    raise
+                continue
+            ties += [] if checksum is None else [(at, checksum)]
+        return ties
 
     def write(self, ends: KnownEnds) -> None:
         """Write the file if it changed; if the disk is full, the old one stays."""

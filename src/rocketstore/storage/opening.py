@@ -226,7 +226,7 @@ class StoreParts(LoadedStore):
         self.lock.extend(self.layout.written_directories)
         claim(self.layout, self.disk)
         self.known_ends = KnownEndsWriter(
-            self.layout.root, self.queues, self.index, disk=self.disk,
+            self.layout.root, self.log_files, self.queues, self.index, disk=self.disk,
             dispatched_offset=lambda: self.dispatcher.dispatched_offset,
         )  # fmt: skip
         self.known_ends.write(self.known_ends.take())

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.storage.checkpoint import KnownEnds
+    from rocketstore.storage.checkpoint import KnownEnds, QueueEnds
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexFile, IndexService
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -81,10 +81,22 @@ class LostFiles:
     def __post_init__(self, known: KnownEnds | None) -> None:
         self._log_min = self._log.min_offset
         self._entries_stop = self.data_stop + _FARTHEST_BYTES
-        if known is not None and not known.applies(self._log, clean=self.clean):
+        self._walk_from, self._is_known = None, True
+        tied = None if known is None else known.tied_up_to(self._log)
+        self.is_of_another_log = known is not None and tied is None and bool(known.log_end)
+        if self.is_of_another_log:
             known = None
         self._known_queues = {} if known is None else dict(known.queues)
         self._known_index = dict((known and known.index_files) or ())
+        goes_on = known is not None and known.goes_on(self._log)
+        last = known.ties[-1][0] if known is not None and known.ties else None
+        if goes_on or tied != last:
+            self._walk_from = tied or 0  # queues may be older than what follows
+        if known is not None and goes_on and (self.clean or known.is_closed):
+            # Another program wrote, or the file is an older one.
+            self._known_index, self._is_known = {}, False
+            self._known_queues = dict(self._not_made_anew(known))
+        self._is_known &= bool(self._known_queues)
         self._lost: list[_LostQueue] = []
 
     def take_away(self, start: int, *, judges_entries: bool, now_ms: int) -> int:
@@ -97,6 +109,7 @@ class LostFiles:
         for lost in self._lost:
             self._take_queue(lost, now_ms)
         walks = [lost.walk_from for lost in self._lost]
+        walks += [] if self._walk_from is None else [self._walk_from]
         if lost_index:
             name, walk_from, reason = lost_index
             walks.append(walk_from)
@@ -149,6 +162,14 @@ class LostFiles:
 
     # --- queues ---------------------------------------------------------------------------------
 
+    def _not_made_anew(self, known: KnownEnds) -> Iterator[tuple[QueueKey, QueueEnds]]:
+        """Yield the queues known that another program has not deleted, or deleted and made anew."""
+        for key, ends in known.queues:
+            queue = self._queues.get(key)
+            first = None if queue is None else queue.entry(queue.first_offset)
+            if first is not None and first.physical_offset < known.log_end:
+                yield key, ends
+
     def _lost_queues(self, *, judges_entries: bool) -> Iterator[_LostQueue]:
         for queue in self._queues.all():
             lost = self._broken_row(queue)
@@ -200,7 +221,7 @@ class LostFiles:
             last = queue.last_message(queue.first_where(low, last[0], self._is_past))
         if last is None or not self._is_elsewhere(queue.key, *last):
             return None
-        if self._known_queues and known is None:
+        if self._is_known and known is None:
             return None
         high = last[0]
         while low < high:

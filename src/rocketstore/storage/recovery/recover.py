@@ -272,7 +272,7 @@ class _Recovery:
         begin = parts.log_files.min_offset
         if self.queues.foreign or (start > begin and self.queues.has_gap(known)):
             start = begin
-            self._note_rebuild()
+            self._note_rebuild("queues lack entries of records that the checkpoint calls safe")
             self.lost.take_foreign(self.queues.foreign, now_ms=self.now_ms)
             self.queues.drop_late(known)
             end = self._settle(start)
@@ -284,14 +284,17 @@ class _Recovery:
     def _take_lost_away(self, start: int, *, judges_entries: bool = True) -> int:
         """Set aside files that lost entries or items; return from where to make them again."""
         if self.parts.queues.has_short_files:
-            self._note_rebuild()
+            self._note_rebuild("queues lack entries of records that the checkpoint calls safe")
+            start = self.parts.log_files.min_offset
+        if self.lost.is_of_another_log:
+            self._note_rebuild("known-ends is of another log, or of an earlier release")
             start = self.parts.log_files.min_offset
         judges_entries &= start > self.parts.log_files.min_offset  # else all are put right
         return self.lost.take_away(start, judges_entries=judges_entries, now_ms=self.now_ms)
 
     def _settle(self, start: int) -> int:
         """Let log, queues and index agree from `start` on; return where the log ends."""
-        if not self.clean:
+        if not self.clean or self.lost.is_of_another_log:
             self._truncate_index(start)
         limit = max(start, self._data_limit())
         stepped = self._dispatch(start, limit)
@@ -388,9 +391,8 @@ class _Recovery:
                 Finding(Severity.DAMAGE, "queue-kept", name, at, size, reason, action)
             )
 
-    def _note_rebuild(self) -> None:
+    def _note_rebuild(self, reason: str) -> None:
         """Have the log dispatched from its first byte on, also after an interruption."""
-        reason = "queues lack entries of records that the checkpoint calls safe"
         action, name = "the whole log is dispatched again", self.parts.queues.directory.name
         self.findings.append(Finding(Severity.WARNING, "queue-gap", name, 0, 0, reason, action))
         self._promise_nothing()

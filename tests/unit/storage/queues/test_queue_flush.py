@@ -41,7 +41,7 @@ def flusher_of(parts, **settings):
         dispatched_timestamp=lambda: parts.dispatcher.last_store_timestamp_ms,
         config=StoreConfig(**settings), monotonic=parts.clock,
         known_ends=KnownEndsWriter(
-            parts.root, parts.table, parts.index,
+            parts.root, parts.log, parts.table, parts.index,
             dispatched_offset=lambda: parts.dispatcher.dispatched_offset, disk=parts.disk,
         ),
     )  # fmt: skip
