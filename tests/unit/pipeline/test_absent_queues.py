@@ -210,6 +210,16 @@ def test_known_ends_are_read_as_storage_writes_them(store):
     assert QueueKey("later", 0) in read_known_ends(place)
 
 
+def test_known_ends_of_another_log_do_not_count(store, tmp_path):
+    with MessageStore.open(tmp_path / "other", CONFIG) as other:
+        for _ in range(400):
+            other.put(Message(topic="elsewhere", body=BODY))
+        other.wait_dispatched()
+    (store / "known-ends").write_bytes((tmp_path / "other" / "known-ends").read_bytes())
+    for is_open in (False, True):
+        assert read_known_ends(StorePlace(str(store), "store", is_open=is_open)) is None
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"\0" * 100, b"[1]", b"[1,[1,true,0,[],null]]", b"\xef\xbb\xbf[]"]
 )
