@@ -10,7 +10,7 @@ import pytest
 
 from rocketstore import FlushFailedError, Message, MessageStore, SystemRefusedError
 from rocketstore.config import FlushDiskType
-from rocketstore.storage import services
+from rocketstore.storage import workers
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutMessageStatus
@@ -203,7 +203,7 @@ class WatchedDisk(Disk):
 def test_close_does_not_wait_for_the_pauses_of_retention(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses_after: str
 ) -> None:
-    monkeypatch.setattr(services, "FIRST_CLEAN_AFTER_S", 0.0)
+    monkeypatch.setattr(workers, "FIRST_CLEAN_AFTER_S", 0.0)
     in_log = pauses_after == "commitlog"
     clock, disk = Clock(), WatchedDisk(pauses_after)
     settings = {

@@ -227,7 +227,7 @@ def test_batches_that_an_earlier_log_left_are_no_messages(root, later_ms):
     assert verified in report.findings
     assert not any(one.kind.startswith("queue") for one in report.findings)
     for size in (500, MiB):
-        rebuilt = rebuilt_here(root, max_split_bytes=size, target=root / f"made-{size}")
+        rebuilt = rebuilt_here(root, max_split_bytes=size, target=root.with_name(f"made-{size}"))
         assert rebuilt.record_count == report.counts.message_count
     with open_batches(root, clock=Clock(now_ms)) as store:
         assert everything(store) == expected
