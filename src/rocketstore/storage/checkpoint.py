@@ -242,10 +242,9 @@ class KnownEndsWriter:
 
         One that cannot be read makes an opening fail if it is one of the last; else it is left out.
         """
-        near: set[int] = set()
-        for queue in sorted(self.queues.all(), key=attrgetter("max_physical_offset"))[-1:]:
-            last = queue.last_message()
-            near |= {last[1].physical_offset} if last else set()
+        latest = max(self.queues.all(), key=attrgetter("max_physical_offset"), default=None)
+        last = None if latest is None else latest.last_message()
+        near = set() if last is None else {last[1].physical_offset}
         for file in filter(None, map(self.log.find, [*near, log_end - 1])):
             near |= {file.base, file.base - self.log.file_size}
         ties, known = [], dict(self._written.ties if self._written else ())
