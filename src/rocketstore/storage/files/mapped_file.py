@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+_FORGOTTEN_BYTES: Final = 2 * MiB
+"""Dropped from memory at once: as much as a large page of it has."""
+
 _PROBE_AHEAD_BYTES: Final = MiB
 """How far ahead of the writer the pages of a sparse file are probed."""
 
@@ -207,10 +210,21 @@ class MappedFile:
             return read_at(self._opened(), self.path, position, size)
 
     def forget(self, start: int) -> None:
-        """Drop pages from `start` on that only memory holds: those of read zeros look like data."""
-        if hasattr(os, "posix_fadvise"):
-            with self.descriptor() as descriptor:
-                os.posix_fadvise(descriptor, start, 0, os.POSIX_FADV_DONTNEED)
+        """Drop pages from `start` on that only memory holds: those of read zeros look like data.
+
+        From the end, a piece at a time: where one stays data it is on the disk, and the pages
+        before it are kept, which would have to be read again.
+        """
+        if not hasattr(os, "posix_fadvise"):
+            return
+        with self.descriptor() as descriptor:
+            stop = data_stop(descriptor, self.size)
+            while stop > start:
+                at = max(start, stop - _FORGOTTEN_BYTES)
+                os.posix_fadvise(descriptor, at, 0, os.POSIX_FADV_DONTNEED)
+                before, stop = stop, data_stop(descriptor, self.size)
+                if stop > at or stop >= before:
+                    return
 
     def data_stop(self) -> int:
         """Return the position from which on the file system knows that there are only zeros."""

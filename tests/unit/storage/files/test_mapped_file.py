@@ -1,5 +1,6 @@
 """One mapped file: room before bytes, positions that follow the truth, readers that keep it."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from rocketstore.errors import FlushFailedError, StoreError, StoreFullError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.units import MiB
 from support.descriptors import open_descriptors
 from support.failing_disk import FailingDisk
 from support.mapped_bytes import append_bytes, is_read_at_random, resident_bytes
@@ -272,3 +274,13 @@ def test_array_and_mapping_are_the_same_bytes(tmp_path, disk):
     file.array[3] = 7
     assert file.mapping[3] == 7
     assert isinstance(file.array, np.ndarray)
+
+
+def test_pages_whose_zeros_are_on_the_disk_stay_in_memory(tmp_path, disk, monkeypatch):
+    path, dropped = tmp_path / NAME, []
+    path.write_bytes(bytes(8 * MiB))
+    monkeypatch.setattr(os, "posix_fadvise", lambda _file, at, *_: dropped.append(at))
+    file = MappedFile(path, base=SIZE, size=8 * MiB, disk=disk)
+    file.forget(MiB)
+    file.close_descriptor()
+    assert dropped == [6 * MiB]
