@@ -87,7 +87,7 @@ class Registration:
                     await self._changed.wait()
 
     def release(self, version: float = inf) -> None:
-        """Let go on who waits for this version or an earlier one; as the broker ends, all."""
+        """End all waits for this version or an earlier one; as the broker ends, every wait."""
         waiting, self._waiting = self._waiting, []
         for until, go_on in waiting:
             if until <= version:

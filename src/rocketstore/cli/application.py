@@ -36,11 +36,7 @@ COMMANDS: Final = (
     ("transaction", "app", "Transactions: which are open, and for how long."),
     ("index", "app", "Index files: which message carries which key."),
     ("config", "app", "Settings."),
-    (
-        "serve",
-        "app",
-        "Run a broker, a name server, or a store that others follow, or that follows.",
-    ),
+    ("serve", "app", "Run a broker, a name server, or a store as a master or a slave."),
     ("replica", "app", "How far behind a slave is."),
     ("pipeline", "app", "Jobs over whole stores, on Spark: needs rocketstore[pipeline]."),
     ("bench", "app", "Measure puts, gets and scans on this machine."),
@@ -130,7 +126,7 @@ def run(arguments: list[str]) -> int:
         if os.environ.get("ROCKETSTORE_DEBUG"):
             traceback.print_exc()
         return exit_codes.UNREACHABLE
-    return outcome if isinstance(outcome, int) else 0
+    return outcome if isinstance(outcome, int) else exit_codes.FINE
 
 
 def _outcome(arguments: list[str]) -> object:

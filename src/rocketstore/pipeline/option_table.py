@@ -17,7 +17,8 @@ OF_KAFKA: Final = (
 """What Spark's Kafka source is told besides: how names begin, in Kafka's own spelling."""
 
 STRATEGY: Final = "startingOffsetsByTimestampStrategy"
-TIME_STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp")
+BY_TIME: Final = "startingOffsetsByTimestamp"
+TIME_STARTS: Final = ("startingTimestamp", BY_TIME)
 STREAM, SINK = "stream", "sink"
 """Uses of an option in ``readStream`` and in writes; in ``read`` a table's name is its use."""
 
@@ -75,7 +76,7 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("endOffset", frozenset({"reads"}), "-", "of a batch of a stream, as its progress has it"),
     ("startingTimestamp", _READ, "-", "earliest store time of a row, ms or ISO 8601"),
     ("endingTimestamp", _READ, "-", "store time to stop before, in ms or ISO 8601"),
-    ("startingOffsetsByTimestamp", _READ, "-", '`{"topic":{"0":ms}}`: first times'),
+    (BY_TIME, _READ, "-", '`{"topic":{"0":ms}}`: first times'),
     ("endingOffsetsByTimestamp", _READ, "-", "the time to stop before, in the same form"),
     (STRATEGY, _READ, "latest", "if none is later: there is no row"),
     ("subExpression", _READ | {STREAM}, "*", "tags, with two bars between several"),
@@ -87,7 +88,7 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("maxIndexNum", _INDEX, "learnt", "items of an index file"),
     ("startingOffsets", _STREAM, "latest", "where a new query begins, or JSON of it"),
     ("startingTimestamp", _STREAM, "-", "store time of the first record of a new query"),
-    ("startingOffsetsByTimestamp", _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
+    (BY_TIME, _STREAM, "-", '`{"topic":{"0":ms}}`: store times'),
     (STRATEGY, _STREAM, "latest; Kafka's: error", "if none is later"),
     ("maxOffsetsPerTrigger", _STREAM, "-", "most records of a batch"),
     ("maxBytesPerTrigger", _STREAM, "-", "most bytes of records of a batch"),

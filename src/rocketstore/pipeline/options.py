@@ -320,7 +320,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     parsed, bounds = read_options(values), dict[str, Any]()
     values.check_company(STRATEGY, TIME_STARTS)
     if values.get(STRATEGY, "latest").strip().lower() != "latest":
-        hint = "leave it out, and count the rows: there is none where nothing is later"
+        hint = "leave it out, and count the rows: there are none where nothing is later"
         raise values.refused(STRATEGY, "must be latest of a batch", hint)
     for side, keyword, not_allowed in (
         ("starting", "earliest", LATEST),

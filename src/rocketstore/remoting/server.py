@@ -62,7 +62,7 @@ class RemotingServer:
         """Listen no more, answer what is owed within `drain_ms`, and end all connections."""
         for listening in [each for one in self._listeners for each in one.sockets]:
             asyncio.get_running_loop().remove_reader(listening)
-        for _ in range(_TURNS_TO_ACCEPT):  # asyncio loses who is half accepted at a `close`
+        for _ in range(_TURNS_TO_ACCEPT):  # asyncio loses a client half accepted at `close`
             await asyncio.sleep(0)
         for one in self._listeners:
             one.close()

@@ -107,7 +107,7 @@ def test_change_while_it_registers_is_told_in_the_next_round(tmp_path: Path) -> 
 def test_round_that_fails_is_followed_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise whoever makes a topic would wait for ever."""
+    """Otherwise the next client that makes a topic would wait for ever."""
 
     async def main() -> None:
         servers = NameServers()

@@ -70,7 +70,7 @@ KAFKA_COLUMNS: Final = {
     "partition": ("int",),
     HEADERS: ("array<struct<key:string,value:binary>>",),
 }
-"""The same as a writer to Kafka calls them, who leaves out all others."""
+"""The same by their names in Kafka, whose writer leaves out all others."""
 
 KAFKA_NAMES: Final = {
     "value": "body", "key": "keys", "topic": "topic", "partition": "queueId", HEADERS: "properties",
@@ -147,8 +147,8 @@ def _root(values: GivenOptions) -> str:
     if not path.strip():
         hint = (
             "give its directory to save(); for INSERT INTO use a temporary view, since Spark hands "
+            "the options of a table of its catalog to no Python sink"
         )
-        hint += "the options of a table of its catalog to no Python sink"
         raise ConfigError("no store is named", key="path", hint=hint)
     refuse_secrets(path)
     if is_remote(path):

@@ -36,7 +36,6 @@ QUEUES: Final = "queues"
 VERSIONS: Final = {LOG: 1, QUEUES: 2}  # of an offset; the first one of queues had a place of each
 
 _FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribePattern or assign)"}
-_BY_TIME: Final = option_table.TIME_STARTS[1]
 _STARTS: Final = ("startingOffsets", *option_table.TIME_STARTS)
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
 
@@ -200,10 +199,14 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     since_ms = values.timestamp_ms("startingTimestamp")
     text = values.get("startingOffsets", "latest").strip().lower()
     # A log or queue that is not named is a new one: it begins at its beginning.
-    starts: Starts = {None: EARLIEST if _BY_TIME in values else _KEYWORDS.get(text, EARLIEST)}
+    starts: Starts = {
+        None: EARLIEST if option_table.BY_TIME in values else _KEYWORDS.get(text, EARLIEST)
+    }
     if text not in _KEYWORDS:
         starts |= _numbers(values, read, "startingOffsets")
-    times_ms = _numbers(values, read, _BY_TIME) if _BY_TIME in values else {}
+    times_ms = (
+        _numbers(values, read, option_table.BY_TIME) if option_table.BY_TIME in values else {}
+    )
     # Each with the default of those who use its names.
     strategies = ("error", "latest") if read.has_kafka_names else ("latest", "error")
     limit_of = ("all", "store") if read.has_kafka_names else ("store", "all")
@@ -239,7 +242,7 @@ def read_options_of_either(given: Mapping[str, str]) -> options.ReadOptions:
 
 def _numbers(values: GivenOptions, read: options.ReadOptions, name: str) -> Starts:
     """Return the offset or time that JSON gives each queue, or the log of each broker."""
-    is_time = name == _BY_TIME
+    is_time = name == option_table.BY_TIME
     if read.has_topic_choice:
         if is_time:
             places = options.queue_times_ms(values, name)

@@ -222,8 +222,8 @@ class MappedFile:
             while stop > start:
                 at = max(start, stop - _FORGOTTEN_BYTES)
                 os.posix_fadvise(descriptor, at, 0, os.POSIX_FADV_DONTNEED)
-                before, stop = stop, data_stop(descriptor, self.size)
-                if stop > at or stop >= before:
+                stop = data_stop(descriptor, self.size)
+                if stop > at:
                     return
 
     def data_stop(self) -> int:

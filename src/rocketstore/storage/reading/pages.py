@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _QUEUES_REMEMBERED: Final = 4096
 _TAGS_REMEMBERED: Final = 4096
-"""Characters of tags: a reader of longer ones, which takes several times as much, is made anew."""
+"""Characters of tags: a reader of longer ones, which takes several times as much, is not kept."""
 
 LONGEST_EXPRESSION: Final = 64 * KiB
 """Characters of an expression, which clients of a broker choose; to read them takes some 5 ms."""

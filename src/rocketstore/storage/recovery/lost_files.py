@@ -95,7 +95,7 @@ class LostFiles:
         if known is not None and goes_on and (self.clean or known.is_closed):
             # Another program wrote, or the file is an older one.
             self._known_index, self._is_known = {}, False
-            self._known_queues = dict(self._not_made_anew(known))
+            self._known_queues = dict(self._not_made_again(known))
         self._is_known &= bool(self._known_queues)
         self._lost: list[_LostQueue] = []
 
@@ -162,8 +162,8 @@ class LostFiles:
 
     # --- queues ---------------------------------------------------------------------------------
 
-    def _not_made_anew(self, known: KnownEnds) -> Iterator[tuple[QueueKey, QueueEnds]]:
-        """Yield the queues known that another program has not deleted, or deleted and made anew."""
+    def _not_made_again(self, known: KnownEnds) -> Iterator[tuple[QueueKey, QueueEnds]]:
+        """Yield the known queues that no other program has deleted, or deleted and made again."""
         for key, ends in known.queues:
             queue = self._queues.get(key)
             first = None if queue is None else queue.entry(queue.first_offset)

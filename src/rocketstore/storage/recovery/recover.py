@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 
+_LACKING: Final = "queues lack entries of records that the checkpoint calls safe"
+
 CLEAN_TAIL_BYTES: Final = 32 * MiB
 """How much of the log's end is compared with the queues after a clean stop."""
 
@@ -272,7 +274,7 @@ class _Recovery:
         begin = parts.log_files.min_offset
         if self.queues.foreign or (start > begin and self.queues.has_gap(known)):
             start = begin
-            self._note_rebuild("queues lack entries of records that the checkpoint calls safe")
+            self._note_rebuild(_LACKING)
             self.lost.take_foreign(self.queues.foreign, now_ms=self.now_ms)
             self.queues.drop_late(known)
             end = self._settle(start)
@@ -284,7 +286,7 @@ class _Recovery:
     def _take_lost_away(self, start: int, *, judges_entries: bool = True) -> int:
         """Set aside files that lost entries or items; return from where to make them again."""
         if self.parts.queues.has_short_files:
-            self._note_rebuild("queues lack entries of records that the checkpoint calls safe")
+            self._note_rebuild(_LACKING)
             start = self.parts.log_files.min_offset
         if self.lost.is_of_another_log:
             self._note_rebuild("known-ends is of another log, or of an earlier release")
