@@ -15,9 +15,10 @@ import pkgutil
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.planning import SplitTask, cut
-from rocketstore.pipeline.stores import Segment, StorePlace, list_segments
+from rocketstore.places.files import opened
+from rocketstore.places.log_files import Segment, list_segments
+from rocketstore.places.stores import StorePlace
 from rocketstore.scan.scanner import scan_window
 from rocketstore.units import MiB
 

@@ -21,11 +21,12 @@ import psutil
 from bench.pipeline._child import spent_cpu_s, tree_times
 from rocketstore.config import StoreConfig
 from rocketstore.pipeline import archive, audit, report
-from rocketstore.pipeline.jobs.audit.audit_plan import batch_topics_of, find_places, log_cuts
+from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
 from rocketstore.pipeline.jobs.rebuild.log_blocks import ScanTask
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import LogRows
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.planning import MOST_TASKS, plan_log
+from rocketstore.places.store_parts import batch_topics_of, find_places
 from rocketstore.units import GiB, MiB
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.pipeline import stop_of, written_bytes
 from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.pipeline import files
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.stores import list_segments
 from rocketstore.pipeline.tables import READERS
+from rocketstore.places import files
+from rocketstore.places.log_files import list_segments
 from rocketstore.units import GiB
 
 if TYPE_CHECKING:

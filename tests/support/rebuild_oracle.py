@@ -1,7 +1,7 @@
 """What dispatch writes into empty queues and an empty index: the bytes a rebuild has to equal."""
 
 from rocketstore.config import StoreConfig, parse_delay_levels
-from rocketstore.pipeline.jobs.audit.audit_plan import find_places
+from rocketstore.places.store_parts import find_places
 from rocketstore.rules.extra_queues import has_light_queues
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk

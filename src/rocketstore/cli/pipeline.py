@@ -102,8 +102,8 @@ def audit(
         Directory to be made: findings and queues as Parquet, a summary as JSON.
     """
     from rocketstore.cli.findings import print_verification
-    from rocketstore.pipeline.jobs.audit.audit_plan import find_places
     from rocketstore.pipeline.jobs.publishing import refuse_taken
+    from rocketstore.places.store_parts import find_places
 
     config = options.load(store)
     if out is not None:

@@ -20,11 +20,11 @@ import numpy as np
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.record import FIXED_SIZE
-from rocketstore.pipeline.files import OpenFile, opened
 from rocketstore.pipeline.planning import SplitTask, grouped
 from rocketstore.pipeline.projection import wanted_records
-from rocketstore.pipeline.queues import NEIGHBOURS, QueueFiles, ScanNeeded
-from rocketstore.pipeline.stores import SegmentState
+from rocketstore.places.files import OpenFile, opened
+from rocketstore.places.log_files import SegmentState
+from rocketstore.places.queue_files import NEIGHBOURS, QueueFiles, ScanNeeded
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import to_arrow
 from rocketstore.scan.columns import Column, RecordColumns, new_columns

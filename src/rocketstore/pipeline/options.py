@@ -29,7 +29,6 @@ from rocketstore.pipeline.columns import (
     TABLES,
     column_type,
 )
-from rocketstore.pipeline.files import is_remote, local_path, refuse_secrets
 from rocketstore.pipeline.option_table import (
     OF_KAFKA,
     OPTIONS,
@@ -41,6 +40,7 @@ from rocketstore.pipeline.option_table import (
     STREAM,
     TIME_STARTS,
 )
+from rocketstore.places.location import is_remote, local_path, refuse_secrets
 from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:

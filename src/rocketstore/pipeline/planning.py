@@ -20,16 +20,17 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_DIRECTORY
 from rocketstore.native.decode import decode
 from rocketstore.pipeline import queues
-from rocketstore.pipeline.files import is_remote, opened, side_by_side, stored_stop
-from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles, ScanNeeded
-from rocketstore.pipeline.stores import (
+from rocketstore.pipeline.queues import ALL_OFFSETS
+from rocketstore.places.files import opened, side_by_side, stored_stop
+from rocketstore.places.location import is_remote
+from rocketstore.places.log_files import (
     Segment,
     SegmentState,
-    StorePlace,
     list_segments,
     log_bytes,
     store_timestamp_ms,
 )
+from rocketstore.places.queue_files import QueueFiles, ScanNeeded, list_queues
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.rules.runs import joined, pairs
 from rocketstore.units import ByteRange, KiB, MiB, QueueKey
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.places.stores import StorePlace
 
 _log = get_logger(__name__)
 
@@ -214,7 +216,7 @@ class _Log:
         for one in written[-1:]:
             if (found := last_dispatched(self.store, one, self.end)) is not None:
                 return found
-        listed = queues.list_queues(self.store.location)
+        listed = list_queues(self.store.location)
         with side_by_side(self.store.location, len(listed)) as mapped:
             ends = mapped(self._last_record, listed)
             return max((end for end in ends if end is not None), default=self.start)

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline import planning
-from rocketstore.pipeline.files import stored_stop
 from rocketstore.pipeline.log_read import Losses, chosen_records
 from rocketstore.pipeline.options import refused
 from rocketstore.pipeline.planning import SplitTask
 from rocketstore.pipeline.projection import rows_batch
-from rocketstore.pipeline.queues import QueueFiles, chosen_stores
-from rocketstore.pipeline.stores import list_segments
+from rocketstore.pipeline.queues import chosen_stores
+from rocketstore.places.files import stored_stop
+from rocketstore.places.log_files import list_segments
+from rocketstore.places.queue_files import QueueFiles
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:

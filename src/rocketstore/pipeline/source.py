@@ -47,14 +47,14 @@ class StoreDataSource(datasource.DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the table, and refuse a place that is not a store at once."""
-        from rocketstore.pipeline.stores import find_stores  # noqa: PLC0415 - see the module's head
+        from rocketstore.pipeline.queues import named_stores  # noqa: PLC0415 - see the module's head
         from rocketstore.pipeline.streaming.stream_options import (  # noqa: PLC0415 - as above
             read_options_of_either,
         )
 
         with plain_errors():
             options = read_options_of_either(dict(self.options))
-            find_stores(options)
+            named_stores(options)
         # Spark 4.3 keeps the options of a table of its catalog and hands none of them to the reader
         # (decision 0005); it does hand on the columns, with what was noted of them.
         is_of_catalog = "provider" in self.options

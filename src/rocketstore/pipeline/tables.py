@@ -35,20 +35,20 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
 from rocketstore.pipeline import planning, queues, reads_table, waiting_tables
-from rocketstore.pipeline.files import FileEntry, entries_of, opened, read_part, side_by_side
 from rocketstore.pipeline.log_read import chosen_records, read_split
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS, batch_of, record_batches, rows_batch
-from rocketstore.pipeline.queues import QueueFiles, chosen_queues, chosen_stores, files_of
-from rocketstore.pipeline.stores import (
-    StorePlace,
-    find_stores,
-    list_segments,
-    read_consumer_offsets,
-    read_damage_map,
-    read_metadata,
-    segment_at,
-    store_timestamp_ms,
+from rocketstore.pipeline.queues import chosen_queues, chosen_stores, named_stores
+from rocketstore.places.files import FileEntry, entries_of, opened, read_part, side_by_side
+from rocketstore.places.log_files import list_segments, segment_at, store_timestamp_ms
+from rocketstore.places.queue_files import (
+    CHUNK_ROWS,
+    EVERY_KIND,
+    QueueFiles,
+    files_of,
+    queue_opener,
 )
+from rocketstore.places.small_files import read_consumer_offsets, read_damage_map, read_metadata
+from rocketstore.places.stores import StorePlace
 from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE
 from rocketstore.scan.extension_units import units_of
 from rocketstore.units import QueueKey
@@ -139,8 +139,8 @@ class RowsTask(NamedTuple):
     def chunks(self, kind: np.dtype[Any]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the rows that the file has, in chunks, each with the number of its first one."""
         with opened(self.store.location, self.path) as file:
-            for first in self.rows[:: queues.CHUNK_ROWS]:
-                wanted = min(queues.CHUNK_ROWS, self.rows.stop - first) * kind.itemsize
+            for first in self.rows[::CHUNK_ROWS]:
+                wanted = min(CHUNK_ROWS, self.rows.stop - first) * kind.itemsize
                 raw = file.read(self.origin + first * kind.itemsize, wanted)
                 if count := len(raw) // kind.itemsize:
                     yield first, np.frombuffer(raw, dtype=kind, count=count)
@@ -261,7 +261,7 @@ def _batches(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iter
 
 
 def _plan_items(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
-    pieces = [piece for store in find_stores(options) for piece in _index_files(store, options)]
+    pieces = [piece for store in named_stores(options) for piece in _index_files(store, options)]
     return _cut_rows(pieces, index_file.ITEM_DTYPE, options)
 
 
@@ -340,9 +340,7 @@ class QueueBounds(NamedTuple):
 
 
 def _plan_queues(options: ReadOptions) -> list[QueueTask]:
-    found = [
-        (one, chosen_queues(one, options, *queues.EVERY_KIND)) for one in chosen_stores(options)
-    ]
+    found = [(one, chosen_queues(one, options, *EVERY_KIND)) for one in chosen_stores(options)]
     return [
         (store, some)
         for store, keys in found
@@ -367,7 +365,7 @@ def _bounds(
         at = -1 if entry is None else entry.physical_offset
         return store_timestamp_ms(store.location, segment_at(segments, at), at)
 
-    queue_of = queues.queue_opener(store.location)
+    queue_of = queue_opener(store.location)
     for key in keys:
         queue = queue_of(key)
         start, stop = queue.first_left(log_min), queue.max_offset
@@ -382,7 +380,7 @@ def _plan_topics(options: ReadOptions) -> list[tuple[StorePlace, tuple[Topic, ..
     for store in chosen_stores(options):
         table = read_metadata(store, metadata_json.TOPICS_FILE, metadata_json.TopicTable)
         configured = table.topic_config_table if table is not None else {}
-        keys = chosen_queues(store, options, *queues.EVERY_KIND)
+        keys = chosen_queues(store, options, *EVERY_KIND)
         there = {topic: tuple(group) for topic, group in groupby(keys, lambda key: key.topic)}
         names = sorted({*there, *filter(options.wants_topic, configured)})
         topics: list[Topic] = [(name, there.get(name, ()), configured.get(name)) for name in names]
@@ -424,7 +422,7 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     """
     # The offsets first: later messages count as lag, and put no group ahead of its queue.
     table = read_consumer_offsets(store)
-    queue_of = queues.queue_opener(store.location)
+    queue_of = queue_opener(store.location)
     end_of = cache(lambda key: queue_of(key).max_offset)
     rows = []
     for group, key, offset in table.rows():
@@ -439,7 +437,7 @@ READERS: Final = {  # of each table of `columns.TABLES`
     "commitlog": Table(planning.plan_log, _records),
     "damage": Table(planning.plan_log, _damage),
     "reads": Table(reads_table.plan_reads, reads_table.reads),
-    "segments": Table(find_stores, _segments),
+    "segments": Table(named_stores, _segments),
     "consumequeue": Table(_plan_entries, _entries),
     "batchqueue": Table(_plan_batches, _batches),
     "index": Table(_plan_items, _items),

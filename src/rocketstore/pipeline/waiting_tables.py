@@ -29,8 +29,10 @@ from rocketstore.pipeline.projection import (
     property_maps,
     record_values,
 )
-from rocketstore.pipeline.queues import QueueFiles, chosen_stores, list_queues
-from rocketstore.pipeline.stores import list_segments, read_consumer_offsets, read_metadata
+from rocketstore.pipeline.queues import chosen_stores
+from rocketstore.places.log_files import list_segments
+from rocketstore.places.queue_files import QueueFiles, list_queues
+from rocketstore.places.small_files import read_consumer_offsets, read_metadata
 from rocketstore.rules import half_messages
 from rocketstore.rules.expectation import groups
 from rocketstore.rules.half_messages import Halves
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.log_read import QueueOpener
     from rocketstore.pipeline.planning import SplitTask
-    from rocketstore.pipeline.stores import StorePlace
+    from rocketstore.places.stores import StorePlace
     from rocketstore.rules.half_messages import Half
     from rocketstore.scan.columns import RecordColumns
 

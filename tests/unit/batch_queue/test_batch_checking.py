@@ -16,8 +16,8 @@ from rocketstore.format.batch_queue_entry import (
     BatchEntry,
     encode_batch_entry,
 )
-from rocketstore.pipeline import stores
-from rocketstore.pipeline.jobs.audit import audit_plan
+from rocketstore.places import small_files
+from rocketstore.places.store_parts import batch_topics_of, find_places
 from rocketstore.units import QueueKey
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
@@ -350,7 +350,7 @@ def test_a_check_reads_each_small_file_once(root, monkeypatch):
 
 
 def test_a_rebuild_on_spark_asks_the_table_of_topics_and_its_backup_only(root, monkeypatch):
-    genuine, read = stores.read_part, []
+    genuine, read = small_files.read_part, []
 
     def counting(location: str, path: str, start: int, size: int) -> bytes:
         read.append(Path(path).name)
@@ -360,7 +360,7 @@ def test_a_rebuild_on_spark_asks_the_table_of_topics_and_its_backup_only(root, m
     shutil.copy(table, root / "config/topics.json.bak")
     table.write_bytes(b"{torn")
     (root / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": {}}))
-    places = audit_plan.find_places(str(root), CONFIG)
-    monkeypatch.setattr(stores, "read_part", counting)
-    assert audit_plan.batch_topics_of(places._replace(batch_queues={})) == {BATCHES}
+    places = find_places(str(root), CONFIG)
+    monkeypatch.setattr(small_files, "read_part", counting)
+    assert batch_topics_of(places._replace(batch_queues={})) == {BATCHES}
     assert sorted(read) == ["topics.json", "topics.json.bak"]

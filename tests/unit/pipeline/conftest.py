@@ -2,8 +2,8 @@
 
 import pytest
 
-from rocketstore.pipeline import files
 from rocketstore.pipeline.streaming import live_queues
+from rocketstore.places import files
 from support.s3_server import running_s3
 from support.stream_run import MODES
 

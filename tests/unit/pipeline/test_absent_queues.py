@@ -8,7 +8,8 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.stores import StorePlace, read_known_ends
+from rocketstore.places.small_files import read_known_ends
+from rocketstore.places.stores import StorePlace
 from rocketstore.storage import checkpoint
 from rocketstore.units import QueueKey
 from support.memory import memory_directory

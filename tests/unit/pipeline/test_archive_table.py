@@ -17,10 +17,10 @@ from deltalake import DeltaTable
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ArchiveError, ConfigError, NotAStoreError, StoreFullError
-from rocketstore.pipeline.files import LocalFile
 from rocketstore.pipeline.jobs.archive import archive_job, archive_table
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
+from rocketstore.places.files import LocalFile
 from rocketstore.units import MiB
 from support.archiving import archived, assert_covers, rows, state
 from support.clock import Clock

@@ -17,10 +17,12 @@ from rocketstore import Message, MessageStore, PutMessageStatus, verify_store
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
-from rocketstore.pipeline import files as pipeline_files
-from rocketstore.pipeline import log_read, queues
-from rocketstore.pipeline.files import ArrowFiles
+from rocketstore.pipeline import log_read
 from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work, log_verdict
+from rocketstore.places import files as place_files
+from rocketstore.places import queue_files
+from rocketstore.places.files import ArrowFiles
+from rocketstore.places.store_parts import find_places
 from rocketstore.rules.log_rules import Stretch
 from rocketstore.storage.files import lock
 from rocketstore.units import MiB
@@ -359,7 +361,7 @@ def test_a_damaged_store_is_judged_as_by_verify(store, damage):
 def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkeypatch):
     root, _ = store
     tasks, listed = tasks_of(root, 9_000), []
-    monkeypatch.setattr(pipeline_files.LocalFiles, "list", lambda _, path: listed.append(path))
+    monkeypatch.setattr(place_files.LocalFiles, "list", lambda _, path: listed.append(path))
     rows = [
         row for task in tasks for batch in audit_work.read_task(task) for row in batch.to_pylist()
     ]
@@ -373,7 +375,7 @@ def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkey
 
 
 def tasks_of(root, split_bytes):
-    places = audit_plan.find_places(str(root), StoreConfig())
+    places = find_places(str(root), StoreConfig())
     _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), split_bytes, 0)
     return tasks
 
@@ -422,7 +424,7 @@ class Chains(list):
 
 def test_a_task_of_many_files_goes_through_each_a_few_times(tmp_path, monkeypatch):
     make_sparse_log(tmp_path, 100, file_size=MiB, records_per_file=1)
-    places = audit_plan.find_places(str(tmp_path), StoreConfig())
+    places = find_places(str(tmp_path), StoreConfig())
     _, (task,), _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 256 * MiB, 0)
     monkeypatch.setattr(
         audit_work, "Stretch", lambda *where, is_gone: Stretch(*where, Chains(), is_gone=is_gone)
@@ -440,8 +442,10 @@ def test_messages_of_many_queues_open_no_file_each(tmp_path, monkeypatch):
             writer.put(Message(topic=f"Topic{number % 40}", body=b"x"), queue_id=number % 2)
         writer.wait_dispatched()
     reads = []
-    real = queues.read_part
-    monkeypatch.setattr(queues, "read_part", lambda *place: reads.append(place[1]) or real(*place))
+    real = queue_files.read_part
+    monkeypatch.setattr(
+        queue_files, "read_part", lambda *place: reads.append(place[1]) or real(*place)
+    )
     rows = rows_of_parts(root, 10, monkeypatch)
     assert sum(part.record_count for row in rows for part in row.parts) == 320
     assert len(reads) < 320 / 4
@@ -451,8 +455,10 @@ def test_messages_of_many_queues_open_no_file_each(tmp_path, monkeypatch):
 def test_the_zeros_after_the_entries_of_a_queue_are_not_read(tmp_path, monkeypatch):
     make_sparse_log(tmp_path, 2, file_size=MiB)
     sizes = []
-    real = queues.read_part
-    monkeypatch.setattr(queues, "read_part", lambda *part: sizes.append(part[3]) or real(*part))
+    real = queue_files.read_part
+    monkeypatch.setattr(
+        queue_files, "read_part", lambda *part: sizes.append(part[3]) or real(*part)
+    )
     report = audited(tmp_path)
     assert report.counts.entry_count == 6
     assert report.exit_code == 0
@@ -554,7 +560,7 @@ def test_a_store_behind_pyarrow_is_judged_alike(store, monkeypatch):
         damage(root, offsets)
     expected = audited(root)
     elsewhere = ArrowFiles(LocalFileSystem())
-    monkeypatch.setattr(pipeline_files, "LocalFiles", lambda: elsewhere)
+    monkeypatch.setattr(place_files, "LocalFiles", lambda: elsewhere)
     assert audited(root, max_split_bytes=20_000) == expected
 
 
@@ -812,7 +818,7 @@ def test_a_file_that_may_not_be_read_is_named(store, monkeypatch):
             raise PermissionError(13, "Permission denied", path)
         return real(path, *arguments, **options)
 
-    monkeypatch.setattr(pipeline_files.os, "open", refuse)
+    monkeypatch.setattr(place_files.os, "open", refuse)
     with pytest.raises(StoreError, match="cannot be read: Permission denied; let the user"):
         audited(root)
 

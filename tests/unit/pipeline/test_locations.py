@@ -7,14 +7,14 @@ from urllib.parse import quote
 import pytest
 
 from rocketstore.errors import ConfigError, NotAStoreError
-from rocketstore.pipeline.files import local_path, uri_parts
 from rocketstore.pipeline.jobs.archive.archive_place import table_uri
 from rocketstore.pipeline.jobs.publishing import refuse_taken
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.options import parse_options
+from rocketstore.pipeline.queues import named_stores
 from rocketstore.pipeline.sink.sink_commit import check_target
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
-from rocketstore.pipeline.stores import find_stores
+from rocketstore.places.location import local_path, uri_parts
 from support.archiving import archived, log_bytes
 from support.audit_runs import audited
 from support.clock import Clock
@@ -78,7 +78,7 @@ def test_a_store_that_is_named_twice_is_refused(root, form, tmp_path):
     for again in (form(str(root)), f"{other}/{root.name}", f"{other}/my*", str(tmp_path / "link")):
         given = {"paths": json.dumps([str(root), again])}
         with pytest.raises(ConfigError, match="is named twice; name each store once"):
-            find_stores(parse_options(given))
+            named_stores(parse_options(given))
 
 
 def test_jobs_work_on_the_same_places(root, form, tmp_path):
@@ -163,7 +163,7 @@ def test_whatever_its_name_each_reader_and_job_takes_a_path_as_it_is(tmp_path, n
     as_list = {"paths": json.dumps([str(root)])}
     for location, given in ((root, {}), (root.as_uri(), {}), ("", as_list)):
         options = parse_options({"path": str(location)} | given)
-        assert [one.location for one in find_stores(options)] == [str(root)]
+        assert [one.location for one in named_stores(options)] == [str(root)]
         batch = StreamRun(location, startingOffsets="earliest", **given).batch()
         assert len(batch) == 30
         assert batch == read_table(location, **given)

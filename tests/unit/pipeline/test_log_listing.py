@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore.pipeline.stores import StorePlace, list_segments
 from rocketstore.pipeline.streaming import live_log
 from rocketstore.pipeline.streaming.live_log import LogListing
+from rocketstore.places.log_files import list_segments
+from rocketstore.places.stores import StorePlace
 from support.sparse_log import make_sparse_log
 
 FILE_BYTES = 1 << 30

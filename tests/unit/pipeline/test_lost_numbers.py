@@ -6,7 +6,7 @@ import pytest
 
 from rocketstore import Message
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.queues import QueueFiles
+from rocketstore.places.queue_files import QueueFiles
 from rocketstore.units import QueueKey
 from support.clock import START_MS, Clock
 from support.pipeline_tables import read_table

@@ -4,8 +4,9 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
-from rocketstore.pipeline.files import files_at, joined, last_name
 from rocketstore.pipeline.options import parse_options
+from rocketstore.places.files import files_at
+from rocketstore.places.location import joined, last_name
 from rocketstore.units import MiB
 from support.audit_runs import audited, keys
 from support.clock import Clock

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.files import files_at
 from rocketstore.pipeline.jobs.publishing import published
+from rocketstore.places.files import files_at
 
 
 def test_what_was_written_appears_when_the_block_ends(tmp_path):

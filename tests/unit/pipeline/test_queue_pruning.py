@@ -9,10 +9,10 @@ import pytest
 
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline import files
 from rocketstore.pipeline.log_read import chosen_records
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.queues import list_queues
+from rocketstore.places import files
+from rocketstore.places.queue_files import list_queues
 from rocketstore.units import QueueKey
 from support.golden_stores import QUEUES, golden_store
 from support.memory import memory_directory

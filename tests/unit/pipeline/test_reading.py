@@ -16,11 +16,12 @@ from rocketstore.metrics.damage_map import (
     DamageMap,
     encode_damage_map,
 )
-from rocketstore.pipeline import files, planning
+from rocketstore.pipeline import planning
 from rocketstore.pipeline.columns import check_schema
 from rocketstore.pipeline.log_read import read_split
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.stores import SegmentState
+from rocketstore.places import files
+from rocketstore.places.log_files import SegmentState
 from support.golden import golden_case
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, planned_bytes, read_table, rows_of_plan

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from rocketstore.errors import ConfigError
-from rocketstore.pipeline import files
 from rocketstore.pipeline.streaming import live_queues
+from rocketstore.places import files
 from support.pipeline_tables import read_table
 from support.store_files import StoreFiles
 from support.stream_run import StreamRun

@@ -9,7 +9,8 @@ import pytest
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.stores import find_stores, list_segments
+from rocketstore.pipeline.queues import named_stores
+from rocketstore.places.log_files import list_segments
 from support.archiving import archived
 from support.audit_runs import audited, proved
 from support.clock import START_MS, Clock
@@ -211,9 +212,9 @@ def test_what_the_option_cannot_mean_is_refused(parts, tmp_path):
         with pytest.raises(ConfigError, match="storePathCommitLog"):
             parse_options({"path": str(root), "storePathCommitLog": wrong})
     with pytest.raises(ConfigError, match="one store at a time"):
-        find_stores(parse_options({"path": f"{root},{tmp_path}", **option(config)}))
+        named_stores(parse_options({"path": f"{root},{tmp_path}", **option(config)}))
     with pytest.raises(ConfigError, match="a matter of disks"):
-        find_stores(parse_options({"path": "s3://bucket/store", **option(config)}))
+        named_stores(parse_options({"path": "s3://bucket/store", **option(config)}))
 
 
 def test_an_object_store_has_one_directory(s3):
@@ -242,6 +243,6 @@ def test_settings_of_a_broker_may_come_with_a_copy_of_its_store(tmp_path):
 
 def test_a_store_with_named_directories_lists_them_in_order(parts):
     root, config = parts
-    (place,) = find_stores(parse_options({"path": str(root), **option(config)}))
+    (place,) = named_stores(parse_options({"path": str(root), **option(config)}))
     bases = [one.base for one in list_segments(place)]
     assert bases == list(range(0, bases[-1] + 1, bases[1]))

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 import pytest
 
 from rocketstore import StoreConfig
-from rocketstore.pipeline import files, planning, stores
+from rocketstore.pipeline import planning
 from rocketstore.pipeline.jobs import execution
-from rocketstore.pipeline.jobs.audit.audit_plan import find_places, log_cuts
+from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
 from rocketstore.pipeline.log_read import read_split
+from rocketstore.places import files, log_files
+from rocketstore.places.store_parts import find_places
 from support.archiving import archived
 from support.pipeline_tables import plan_table, read_table
 from support.sparse_log import BEGIN_MS, FILE_MS, GIB, far_apart, make_sparse_log
@@ -223,4 +225,4 @@ def test_zeros_that_no_blank_covers_are_damage_however_the_file_is_cut(tmp_path)
         (row,) = read_table(root, table="damage", maxSplitBytes=size)
         assert (row["physicalOffset"], row["size"]) == ((1 << 20) + at, (1 << 20) - at)
         assert row["reason"] == "unwritten hole"
-    assert stores.list_segments(str(root))[1].size == 1 << 20
+    assert log_files.list_segments(str(root))[1].size == 1 << 20

@@ -9,10 +9,11 @@ from pyspark.sql.types import StructType
 
 from rocketstore import Message, MessageStore
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.pipeline import files, planning
+from rocketstore.pipeline import planning
 from rocketstore.pipeline.streaming import live_queues
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, BatchLimits
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
+from rocketstore.places import files
 from support.clock import Clock
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table

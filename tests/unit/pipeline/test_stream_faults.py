@@ -9,8 +9,8 @@ from pyarrow import fs
 
 from rocketstore import Message
 from rocketstore.errors import StoreDamagedError, StoreError
-from rocketstore.pipeline import files
 from rocketstore.pipeline.streaming import live_log
+from rocketstore.places import files
 from rocketstore.units import QueueKey
 from support.clock import Clock
 from support.golden_stores import LOGS, golden_store

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from rocketstore.format.queue_entry import DELAY_TOPIC, ENTRY_SIZE_BYTES
-from rocketstore.pipeline import files
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.options import parse_options
-from rocketstore.pipeline.queues import QueueFiles
 from rocketstore.pipeline.tables import READERS
+from rocketstore.places import files
+from rocketstore.places.queue_files import QueueFiles
 from rocketstore.units import QueueKey
 from support.pipeline_tables import plan_table, read_table
 from support.store_files import StoreFiles

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.errors import ConfigError, StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
-from rocketstore.pipeline.files import ObjectStore, files_at, is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
-from rocketstore.pipeline.stores import SIGNS_OF_A_STORE
+from rocketstore.places.files import files_at, sync_path
+from rocketstore.places.location import is_remote, local_path
+from rocketstore.places.objects import ObjectStore
+from rocketstore.places.stores import SIGNS_OF_A_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -23,7 +23,7 @@ import psutil
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.environment import is_worker
-from rocketstore.pipeline.files import is_remote, local_path
+from rocketstore.places.location import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.errors import StoreError
 from rocketstore.format.record import BLANK_MAGIC
 from rocketstore.native.decode import decode
-from rocketstore.pipeline.files import is_remote, opened, read_part
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, in_time
-from rocketstore.pipeline.stores import directories_of_log, list_segments, log_bytes, segment_at
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
+from rocketstore.places.files import opened, read_part
+from rocketstore.places.location import is_remote
+from rocketstore.places.log_files import directories_of_log, list_segments, log_bytes, segment_at
 from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import Losses
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.stores import Segment, StorePlace
     from rocketstore.pipeline.streaming.stream_options import BatchLimits
+    from rocketstore.places.log_files import Segment
+    from rocketstore.places.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.scan.scanner import ScanBatch
 

@@ -29,16 +29,11 @@ from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
 from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
 from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, last_dispatched, record_start
 from rocketstore.pipeline.projection import wanted_records
-from rocketstore.pipeline.queues import (
-    NEIGHBOURS,
-    QueueFiles,
-    ScanNeeded,
-    check_none_lost,
-    chosen_queues,
-)
-from rocketstore.pipeline.stores import segment_at, store_timestamp_ms
+from rocketstore.pipeline.queues import check_none_lost, chosen_queues
 from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, LiveLog
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
+from rocketstore.places.log_files import segment_at, store_timestamp_ms
+from rocketstore.places.queue_files import NEIGHBOURS, QueueFiles, ScanNeeded
 from rocketstore.units import ByteRange, GiB, MiB
 
 if TYPE_CHECKING:

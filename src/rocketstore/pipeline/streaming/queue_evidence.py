@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.log_read import QueueOpener
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.planning import SplitTask
-    from rocketstore.pipeline.queues import QueueFiles
+    from rocketstore.places.queue_files import QueueFiles
     from rocketstore.scan.columns import RecordColumns
 
 _log = get_logger(__name__)

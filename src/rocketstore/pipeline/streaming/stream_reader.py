@@ -26,19 +26,17 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.pipeline.columns import check_schema
 from rocketstore.pipeline.environment import plain_errors
-from rocketstore.pipeline.files import opened
 from rocketstore.pipeline.log_read import Losses, damage_of, passed_over, report_skipped, scanned
 from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
 from rocketstore.pipeline.planning import MOST_QUEUES, plan_ranges
 from rocketstore.pipeline.projection import record_batches, wanted_records
 from rocketstore.pipeline.queues import (
-    QueueFiles,
     check_brokers,
     chosen_queues,
+    named_stores,
     refuse_unknown,
     unknown_topics,
 )
-from rocketstore.pipeline.stores import StorePlace, find_stores
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
 from rocketstore.pipeline.streaming.live_queues import LiveQueues, nothing_since
@@ -52,6 +50,8 @@ from rocketstore.pipeline.streaming.stream_options import (
     from_json,
     to_json,
 )
+from rocketstore.places.files import opened
+from rocketstore.places.queue_files import QueueFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.log_read import QueueOpener
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.pipeline.streaming.stream_options import Places, StreamOptions
+    from rocketstore.places.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns
 
 Answer = TypeVar("Answer")
@@ -242,7 +243,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def _stores(self) -> dict[str, StorePlace]:
         """Return the stores by name, which must be different."""
         stores: dict[str, StorePlace] = {}
-        for store in find_stores(self.stream_options.read):
+        for store in named_stores(self.stream_options.read):
             other = stores.setdefault(store.broker_name, store)
             if other is not store:
                 name, places = store.broker_name, f"{other.location} and {store.location}"

@@ -22,7 +22,7 @@ from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.file_name import file_name
 from rocketstore.native.decode import decode
-from rocketstore.pipeline.files import opened
+from rocketstore.places.files import opened
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.reading.reader import Reader
 from support.oracle.record import decode_record

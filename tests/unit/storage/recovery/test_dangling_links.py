@@ -6,7 +6,7 @@ import pytest
 
 from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.errors import StoreDamagedError, StoreError
-from rocketstore.pipeline.files import LocalFiles
+from rocketstore.places.files import LocalFiles
 from rocketstore.rules.findings import Severity
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, LOG_FILE_BYTES, bodies, build_store, open_store

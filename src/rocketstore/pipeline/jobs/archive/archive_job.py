@@ -27,7 +27,6 @@ import pyarrow.compute
 from rocketstore.errors import ArchiveError, ConfigError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
 from rocketstore.format.record import body_crc
-from rocketstore.pipeline.files import entries_of, opened, read_part
 from rocketstore.pipeline.jobs.archive.archive_place import taken_back
 from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENT_BYTES,
@@ -50,7 +49,9 @@ from rocketstore.pipeline.jobs.publishing import plain_write_errors, refuse_insi
 from rocketstore.pipeline.log_read import damage_of, scanned
 from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.projection import record_batches, timestamps
-from rocketstore.pipeline.stores import find_stores, job_options, list_segments, segment_at
+from rocketstore.pipeline.queues import job_options, named_stores
+from rocketstore.places.files import entries_of, opened, read_part
+from rocketstore.places.log_files import list_segments, segment_at
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import binary_slices
 from rocketstore.scan.scanner import LOOKBACK_BYTES
@@ -64,8 +65,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.config import StoreConfig
-    from rocketstore.pipeline.files import OpenFile
-    from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.places.files import OpenFile
+    from rocketstore.places.log_files import Segment
+    from rocketstore.places.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns
 
 pa: Any = pyarrow
@@ -173,7 +175,7 @@ def archive(
         The archive's disk is full.
     """
     location = str(target)
-    places = find_stores(job_options(str(store), config, max_split_bytes))
+    places = named_stores(job_options(str(store), config, max_split_bytes))
     if len(places) != 1:
         raise ConfigError(
             f"{store} holds {len(places)} stores, and a run is of one",

@@ -19,15 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from rocketstore.errors import ArchiveError
-from rocketstore.pipeline.files import (
-    entries_of,
-    is_remote,
-    joined,
-    local_path,
-    refuse_secrets,
-    uri_parts,
-)
 from rocketstore.pipeline.jobs.publishing import missing_directories, remove_empty
+from rocketstore.places.files import entries_of
+from rocketstore.places.location import is_remote, joined, local_path, refuse_secrets, uri_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

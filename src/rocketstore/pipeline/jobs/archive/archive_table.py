@@ -31,16 +31,9 @@ from pyarrow import fs
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
 from rocketstore.pipeline.columns import TABLES, arrow_schema
-from rocketstore.pipeline.files import (
-    ArrowFiles,
-    files_at,
-    is_remote,
-    joined,
-    local_path,
-    side_by_side,
-    sync_path,
-)
 from rocketstore.pipeline.jobs.archive.archive_place import TableKind, open_tables
+from rocketstore.places.files import ArrowFiles, files_at, side_by_side, sync_path
+from rocketstore.places.location import is_remote, joined, local_path
 from rocketstore.units import MiB, system_clock_ms
 
 if TYPE_CHECKING:

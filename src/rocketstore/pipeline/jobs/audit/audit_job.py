@@ -25,7 +25,6 @@ from rocketstore.format.file_name import (
     LOCK_FILE_NAME,
 )
 from rocketstore.pipeline.columns import arrow_schema
-from rocketstore.pipeline.files import is_remote, local_path, read_part, sync_path
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.pipeline.jobs.audit.audit_judgement import (
     FINDINGS,
@@ -41,8 +40,12 @@ from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_fa
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, write_parquet
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import MOST_TASKS
-from rocketstore.pipeline.queues import ALL_OFFSETS, QueueFiles
-from rocketstore.pipeline.stores import store_timestamp_ms
+from rocketstore.pipeline.queues import ALL_OFFSETS
+from rocketstore.places.files import read_part, sync_path
+from rocketstore.places.location import is_remote, local_path
+from rocketstore.places.log_files import store_timestamp_ms
+from rocketstore.places.queue_files import QueueFiles
+from rocketstore.places.store_parts import find_places, passing_over_deleted, small_contents
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings
 from rocketstore.rules.newer import newer_findings
@@ -59,7 +62,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask, StorePlaces
+    from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
+    from rocketstore.places.store_parts import StorePlaces
     from rocketstore.rules.runs import Runs
     from rocketstore.rules.table_files import Content
 
@@ -132,10 +136,10 @@ def audit(
     if out is not None:
         refuse_taken(str(out))
     # A wrong place is reported before slow work begins.
-    places = audit_plan.find_places(str(store), config)
+    places = find_places(str(store), config)
     now_ms = system_clock_ms() if now_ms is None else now_ms
     # Read first: the queues, read later, then have every message that the offsets count.
-    small, changed = audit_plan.small_contents(places)
+    small, changed = small_contents(places)
     kinds = queue_kinds(small.get, places.queues, places.batch_queues)
     places = places.without(kinds)
     common, tasks, index_files = audit_plan.plan_tasks(
@@ -350,7 +354,7 @@ def _last_bytes(places: StorePlaces, path: str, count: int) -> bytes:
 def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
     """Return when a record of the log was stored, None where none is at that place."""
     if any(chain.start <= offset < chain.stop for chain in view.kept):
-        with audit_plan.passing_over_deleted():
+        with passing_over_deleted():
             return store_timestamp_ms(places.location, places.file_at(offset), offset)
     return None
 

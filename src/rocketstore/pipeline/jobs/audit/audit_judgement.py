@@ -13,10 +13,10 @@ import numpy as np
 
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.pipeline.files import entries_of, opened
-from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, row_of
-from rocketstore.pipeline.queues import StoredFiles
-from rocketstore.pipeline.stores import StoreFile
+from rocketstore.places.files import entries_of, opened
+from rocketstore.places.offset_files import StoreFile
+from rocketstore.places.queue_files import StoredFiles
+from rocketstore.places.store_parts import passing_over_deleted, row_of
 from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import queue_bounds
 from rocketstore.rules.findings import Finding, Severity

@@ -1,32 +1,12 @@
-"""Where the parts of a store are, and which of them the tasks of an audit or a rebuild read.
-
-Law: nothing is opened for writing. A fault of a file is a value; a file that does not fit its name
-or neighbours is left out and reported, a short one is used as far as it goes.
-"""
+"""Which parts of a store the tasks of an audit or a rebuild read."""
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.config import parse_delay_levels, resolve_sizes
-from rocketstore.config.files import commonest, observed_in
-from rocketstore.errors import FormatError, NotAStoreError, StoreError
-from rocketstore.format.file_name import (
-    ABORT_FILE_NAME,
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    COMMIT_LOG_DIRECTORY,
-    CONFIG_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    INDEX_DIRECTORY,
-    LOCK_FILE_NAME,
-    is_judged,
-    parse_file_name,
-    parse_queue_id,
-)
+from rocketstore.config import parse_delay_levels
+from rocketstore.errors import FormatError
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     INDEX_HEADER_SIZE,
@@ -35,230 +15,33 @@ from rocketstore.format.index_file import (
     is_index_file_name,
     used_item_count,
 )
-from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
 from rocketstore.pipeline import log_read
-from rocketstore.pipeline.files import files_at, is_remote, opened, side_by_side
 from rocketstore.pipeline.planning import SplitTask, split_bytes, tasks_of
-from rocketstore.pipeline.stores import (
-    Segment,
-    SegmentState,
-    StoreFile,
-    StorePlace,
-    configured_log,
-    list_segments,
-    offset_files,
-    small_content,
-    store_with_log,
-)
+from rocketstore.places.files import opened
+from rocketstore.places.log_files import Segment, SegmentState
+from rocketstore.places.store_parts import passing_over_deleted
+from rocketstore.places.stores import StorePlace
 from rocketstore.rules.expectation import delay_array
-from rocketstore.rules.files import FileFinding, FileProblem, usable_files
+from rocketstore.rules.files import FileProblem
 from rocketstore.rules.findings import Finding, finding
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.rules.newer import NEWER_FILES
-from rocketstore.rules.queue_kinds import queue_kinds
-from rocketstore.units import QueueKey
-from rocketstore.verification.small_files import SMALL_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.native.row import Int64Array
-    from rocketstore.pipeline.files import FileEntry, Files, OpenFile
-    from rocketstore.rules.queue_kinds import QueueKinds
-    from rocketstore.rules.table_files import Content
+    from rocketstore.places.files import OpenFile
+    from rocketstore.places.offset_files import StoreFile
+    from rocketstore.places.store_parts import StorePlaces
     from rocketstore.scan.scanner import ScanBatch
+    from rocketstore.units import QueueKey
 
 _LAST: Final = 2**63 - 1
 _LEAST_TASKS: Final = 1_000
 """Of a log that is cut by its queues; beside 100 cores, ten for each."""
 _ROWS: Final = 1_000_000
 """Of queues, by which a log is cut: each task sends one for each of its queues at least."""
-
-
-@contextlib.contextmanager
-def passing_over_deleted() -> Iterator[None]:
-    """Pass over a file that retention deleted since it was listed."""
-    try:
-        yield
-    except StoreError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-
-
-class FileRow(NamedTuple):
-    """The files of one log or queue."""
-
-    files: tuple[StoreFile, ...]
-    problems: tuple[FileFinding[str], ...]
-
-
-def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
-    """Return the files that were listed, each of which should have `file_size` bytes."""
-    problems, found, entries = list[FileFinding[str]](), list[StoreFile](), list(entries)
-    names = {entry.name for entry in entries}
-    for entry in entries:
-        base = parse_file_name(entry.name)
-        if base is None:
-            if not is_judged(entry.name, names):
-                continue
-            wrong = FileProblem.WRONG_NAME, "20 digits", repr(entry.name)
-            problems.append(FileFinding(entry.path, *wrong))
-        elif entry.is_directory:
-            wrong = FileProblem.NOT_A_FILE, "a file", "something else"
-            problems.append(FileFinding(entry.path, *wrong))
-        else:
-            found.append(StoreFile(base, entry.size, entry.path))
-    return FileRow(tuple(usable_files(sorted(found), file_size, problems)), tuple(problems))
-
-
-class StorePlaces(NamedTuple):
-    """A store's parts as they were found.
-
-    Tasks open `location`, of which `root` is the path inside its file system. A live store has a
-    working writer: records that it has not dispatched yet are no fault. An aborted one has none,
-    and a file ``abort``.
-    """
-
-    location: str
-    files: Files
-    root: str
-    sizes: StoreSizes
-    log_directories: tuple[str, ...]
-    log: FileRow
-    queues: dict[QueueKey, FileRow]
-    batch_queues: dict[QueueKey, FileRow]
-    index_entries: list[FileEntry]
-    extensions: dict[tuple[str, str], list[FileEntry]]
-    is_live: bool
-    was_aborted: bool
-
-    def below_root(self, path: str) -> str:
-        """Return a path relative to the store where it lies there."""
-        return path.removeprefix(self.root + "/")
-
-    def without(self, kinds: QueueKinds) -> StorePlaces:
-        """Return the parts without queues that are not of their topic's kind."""
-        names, queues, batches = kinds.batch_topics, self.queues, self.batch_queues
-        return self._replace(
-            queues={key: row for key, row in queues.items() if key.topic not in names},
-            batch_queues={key: row for key, row in batches.items() if key.topic in names},
-        )
-
-    def file_position(self, physical_offset: int) -> tuple[str, int]:
-        """Return file and position of a physical offset, ("", offset) where no file is."""
-        file = self.file_at(physical_offset)
-        if file is None:
-            return "", physical_offset
-        return self.below_root(file.path), physical_offset - file.base
-
-    def file_at(self, physical_offset: int) -> StoreFile | None:
-        """Return the file that an offset of the log belongs to, whether or not it is so long."""
-        files = self.log.files
-        at = bisect.bisect_right(files, physical_offset, key=lambda file: file.base) - 1
-        stop = files[at].base + self.sizes.commit_log_file_bytes if at >= 0 else 0
-        return files[at] if physical_offset < stop else None
-
-
-def find_places(location: str, config: StoreConfig) -> StorePlaces:
-    """Find a store's parts and learn the sizes of its files: set, or the commonest.
-
-    A `ConfigError` says that one cannot be learnt, or that the log's files look like those of one
-    directory of several.
-    """
-    from rocketstore.storage.files.lock import may_have_writer  # noqa: PLC0415 - drivers only
-
-    files, root = files_at(location)
-    root = root.rstrip("/")
-    there = {one.name: one.is_directory for one in files.list(root)}
-    if named := configured_log(location, config):
-        store_with_log(location, named)  # raises where one is not there
-    elif not there.get(COMMIT_LOG_DIRECTORY):
-        raise NotAStoreError(
-            f"{location} is not a store: it has no commitlog directory",
-            hint="give the directory that holds commitlog, consumequeue and index; for a log that "
-            "lies elsewhere set storePathCommitLog",
-        )
-    else:
-        list_segments(location)  # raises where it is one directory of several
-    directories = named or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
-    log = [entry for path in directories for entry in files.list(path)]
-    queues, batch_queues = (
-        {
-            QueueKey(topic, queue_id): entries
-            for (topic, name), entries in _listed(location, f"{root}/{directory}").items()
-            if (queue_id := parse_queue_id(name)) is not None
-        }
-        for directory in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
-    )
-    index = files.list(f"{root}/{INDEX_DIRECTORY}")
-    families = (
-        offset_files(log),
-        [one for entries in queues.values() for one in offset_files(entries)],
-        [one for one in index if is_index_file_name(one.name)],
-    )
-    lengths = ([(Path(one.path), one.size) for one in family] for family in families)
-    sizes = resolve_sizes(config, observed_in(config, *lengths))
-    # No lock reaches an object store.
-    has_abort, queue_bytes = ABORT_FILE_NAME in there, sizes.consume_queue_file_bytes
-    is_live = has_abort if is_remote(location) else may_have_writer(Path(root, LOCK_FILE_NAME))
-    return StorePlaces(
-        location if is_remote(location) else root,
-        files,
-        root,
-        sizes,
-        directories,
-        row_of(log, sizes.commit_log_file_bytes),
-        {key: row_of(entries, queue_bytes) for key, entries in sorted(queues.items())},
-        {key: row_of(entries, _usual(entries)) for key, entries in sorted(batch_queues.items())},
-        index,
-        _listed(location, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
-        is_live,
-        has_abort and not is_live,
-    )
-
-
-def _usual(entries: Iterable[FileEntry]) -> int:
-    """Return the commonest length of a queue's files; of batch queues no store has one for all."""
-    found = commonest((Path(one.path), one.size) for one in offset_files(entries))
-    return 0 if found is None else found.size_bytes
-
-
-def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEntry]]:
-    """Return the entries two directories below one of a location, by the names of both."""
-    files, _ = files_at(location)
-
-    def below(path: str) -> list[FileEntry]:
-        return [one for one in files.list(path) if one.is_directory]
-
-    found = [(topic.name, one) for topic in below(directory) for one in below(topic.path)]
-    with side_by_side(location, len(found)) as mapped:
-        listings = mapped(files.list, [one.path for _, one in found])
-        return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))
-
-
-def small_contents(
-    places: StorePlaces, names: Collection[str] = (*SMALL_FILES, *NEWER_FILES)
-) -> tuple[dict[str, Content], dict[str, int]]:
-    """Return small files by their names below the store; and when files were changed last."""
-    found: dict[str, Content] = {}
-    changed = {}
-    directories = {places.root, *(f"{places.root}/{one}".rpartition("/")[0] for one in names)}
-    for directory in sorted(directories):
-        for entry in places.files.list(directory):
-            name = places.below_root(entry.path)
-            changed[entry.name] = entry.changed_ns
-            if name in names:
-                with passing_over_deleted():
-                    found[name] = small_content(places.location, entry)
-    return found, changed
-
-
-def batch_topics_of(places: StorePlaces) -> frozenset[str]:
-    """Return the topics whose records have no entry in a ConsumeQueue."""
-    table = f"{CONFIG_DIRECTORY}/{TOPICS_FILE}"
-    small, _ = small_contents(places, (table, table + BACKUP_SUFFIX))
-    return queue_kinds(small.get, places.queues, places.batch_queues).batch_topics
 
 
 # --- ranges of the log --------------------------------------------------------------------------

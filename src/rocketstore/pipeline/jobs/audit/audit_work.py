@@ -21,12 +21,13 @@ from rocketstore.format.batch_queue_entry import BatchEntry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, file_name, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import files_at, opened
 from rocketstore.pipeline.jobs.audit import audit_plan
-from rocketstore.pipeline.jobs.audit.audit_plan import passing_over_deleted, scanned
+from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
-from rocketstore.pipeline.queues import QueueFiles, StoredFiles
-from rocketstore.pipeline.stores import StoreFile
+from rocketstore.places.files import files_at, opened
+from rocketstore.places.offset_files import StoreFile
+from rocketstore.places.queue_files import QueueFiles, StoredFiles
+from rocketstore.places.store_parts import passing_over_deleted
 from rocketstore.rules import expectation
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.native.row import ByteArray, Int64Array
-    from rocketstore.pipeline.files import OpenFile
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditIndexFile, AuditTask
+    from rocketstore.places.files import OpenFile
     from rocketstore.units import QueueKey
 
 FACTS: Final = (

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rocketstore.pipeline.files import opened
-from rocketstore.pipeline.stores import offset_files
+from rocketstore.places.files import opened
+from rocketstore.places.offset_files import offset_files
 from rocketstore.rules import runs
 from rocketstore.rules.bridges import Headers
 from rocketstore.rules.leftovers import KeyColumns, left_chains
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
+    from rocketstore.places.store_parts import StorePlaces
     from rocketstore.rules.log_rules import Chain, LogView, Stretch
     from rocketstore.rules.runs import Runs
 

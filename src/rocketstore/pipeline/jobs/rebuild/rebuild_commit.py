@@ -26,7 +26,6 @@ import msgspec
 from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY
-from rocketstore.pipeline.stores import REBUILD_DIRECTORY
 from rocketstore.storage.checkpoint import forget_known_ends
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import StoreLock
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 
+REBUILD_DIRECTORY: Final = "rebuild"  # in the store, where a rebuild works; gone when none runs
 JOURNAL_NAME: Final = "commit.json"
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2

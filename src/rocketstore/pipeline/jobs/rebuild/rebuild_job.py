@@ -24,14 +24,15 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import is_remote
-from rocketstore.pipeline.jobs.audit.audit_plan import batch_topics_of, find_places, log_cuts
+from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
 from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuild_commit, rebuilt_files
 from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
+from rocketstore.places.location import is_remote
+from rocketstore.places.store_parts import batch_topics_of, find_places
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileProblem
 from rocketstore.rules.findings import Reported
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from rocketstore.pipeline.jobs.audit.audit_plan import StorePlaces
     from rocketstore.pipeline.jobs.rebuild.log_blocks import Piece, ScanFacts, ScanTask
     from rocketstore.pipeline.jobs.rebuild.rebuilt_files import FileWriting
+    from rocketstore.places.store_parts import StorePlaces
     from rocketstore.rules.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB

@@ -29,7 +29,6 @@ from rocketstore.format import queue_entry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, file_name
 from rocketstore.format.index_file import next_index_file_name
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
-from rocketstore.pipeline.files import ObjectStore, is_remote, joined, sync_path
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.rebuild.log_blocks import (
@@ -38,7 +37,10 @@ from rocketstore.pipeline.jobs.rebuild.log_blocks import (
     QUEUE_TARGET,
     unpacked,
 )
-from rocketstore.pipeline.queues import QueueFiles
+from rocketstore.places.files import sync_path
+from rocketstore.places.location import is_remote, joined
+from rocketstore.places.objects import ObjectStore
+from rocketstore.places.queue_files import QueueFiles
 from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
 from rocketstore.rules.unbacked import UnbackedKind, unbacked_runs
 from rocketstore.scan import kernels

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.pipeline.planning import SplitTask
-    from rocketstore.pipeline.stores import Segment, StorePlace
+    from rocketstore.places.log_files import Segment
+    from rocketstore.places.stores import StorePlace
 
     Numbers = npt.NDArray[np.int64]
     Chosen = npt.NDArray[np.bool_]

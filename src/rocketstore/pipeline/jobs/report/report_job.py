@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
-from rocketstore.pipeline.files import is_remote, local_path, sync_path
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, refuse_inside_store, write_parquet
 from rocketstore.pipeline.jobs.report import partial_groups
@@ -32,22 +31,20 @@ from rocketstore.pipeline.jobs.report.report_page import findings_of, report_pag
 from rocketstore.pipeline.jobs.report.report_tables import TABLES, VIEWS
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import plan_log
-from rocketstore.pipeline.stores import (
-    Segment,
-    StorePlace,
-    find_stores,
-    job_options,
-    list_segments,
-    read_metadata,
-    store_timestamp_ms,
-)
+from rocketstore.pipeline.queues import job_options, named_stores
 from rocketstore.pipeline.waiting_tables import plan_transactions
+from rocketstore.places.files import sync_path
+from rocketstore.places.location import is_remote, local_path
+from rocketstore.places.log_files import Segment, list_segments, store_timestamp_ms
+from rocketstore.places.small_files import read_metadata
 from rocketstore.units import MiB, system_clock_ms
 
 if TYPE_CHECKING:
     import os
 
     from pyspark.sql import SparkSession
+
+    from rocketstore.places.stores import StorePlace
 
 TASKS_OF_PARTITION, MOST_PARTITIONS = 256, 64
 """Of the groups: some thousand rows of each task, which writes a file for each partition. Spark's
@@ -128,7 +125,7 @@ def plan_report(
 ) -> ReportPlan:
     """Check the place of a report, and return what it has to read; see `report`."""
     options = job_options(str(store), config, max_split_bytes)
-    places = find_stores(options)
+    places = named_stores(options)
     out = _checked_place(str(out))
     stores = [(place, list_segments(place)) for place in places]
     now_ms = system_clock_ms() if now_ms is None else now_ms

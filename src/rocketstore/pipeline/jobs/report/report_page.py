@@ -24,7 +24,7 @@ import pyarrow.compute
 from rocketstore.pipeline.jobs.report import report_tables
 from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
 from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
-from rocketstore.pipeline.stores import read_damage_map
+from rocketstore.places.small_files import read_damage_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
-    from rocketstore.pipeline.stores import StorePlace
+    from rocketstore.places.stores import StorePlace
 
     Row = dict[str, Any]
     Ask = Callable[..., list[Row]]

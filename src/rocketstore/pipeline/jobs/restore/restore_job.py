@@ -27,7 +27,6 @@ from rocketstore.format.file_name import (
     CONFIG_DIRECTORY,
 )
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
-from rocketstore.pipeline.files import is_remote
 from rocketstore.pipeline.jobs.archive.archive_table import FROM_BACKUP, LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put
@@ -43,6 +42,7 @@ from rocketstore.pipeline.jobs.restore.restore_task import (
     moment,
     write_task,
 )
+from rocketstore.places.location import is_remote
 from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ import pyarrow.compute
 from rocketstore.errors import ArchiveDamagedError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, file_name
 from rocketstore.format.record import body_crc, encode_blank
-from rocketstore.pipeline.files import ObjectStore, is_remote, joined
 from rocketstore.pipeline.jobs.archive.archive_table import (
     EXTENT_SCHEMA,
     EXTENTS,
@@ -39,6 +38,8 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
+from rocketstore.places.location import is_remote, joined
+from rocketstore.places.objects import ObjectStore
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import bytes_of
 from rocketstore.units import MiB

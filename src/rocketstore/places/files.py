@@ -1,11 +1,10 @@
-"""Files of a store, on this machine's disks or anywhere that ``pyarrow.fs`` reaches.
+"""Files and directories at a location, on a disk or anywhere that ``pyarrow.fs`` reaches.
 
-A location is a path (or ``file:`` URI), read with ``pread``, or a URI such as ``s3://bucket/store``,
-opened in every process from its text. It is no place for a secret: it stands in plans and errors.
+A file on a disk is read with ``pread``; an object store is asked for ranges, by a client that every
+process makes from the location's text.
 
 Laws: nothing is mapped. An object appears under its name as a whole, when its writer is done, or
-not at all. Nothing is locked: no call of ``pyarrow.fs`` can write only if there is no object yet,
-so a writer below a location has to be the only one, or to use names that no other writer uses.
+not at all.
 """
 
 from __future__ import annotations
@@ -16,27 +15,21 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from urllib.parse import unquote
 
-from rocketstore.errors import ConfigError, StoreError
-from rocketstore.units import KiB, MiB
+from rocketstore.errors import StoreError
+from rocketstore.places.location import S3_NAMES, is_remote, local_path, refuse_secrets, uri_parts
+from rocketstore.units import KiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _ZEROS: Final = bytes(64 * KiB)
-
 _BLOCK_BYTES: Final = 16 * KiB
 """Least bytes that are asked of an object store: as quick as 20 of them, and a binary search in a
 queue file needs half as many requests."""
 
-_PIECE_BYTES: Final = 8 * MiB
-_FLUSH_BYTES: Final = 64 * MiB
-
-_REQUESTS: Final = 16  # asked for side by side: each is a round trip and hardly any bytes
-_SECRET_WORDS: Final = ("key", "secret", "token", "password", "signature", "credential", "sas")
-
-_S3_NAMES: Final = frozenset({"s3", "s3a", "s3n"})  # here and to Hadoop's clients
+REQUESTS: Final = 16  # asked for side by side: each is a round trip and hardly any bytes
 
 
 class FileEntry(NamedTuple):
@@ -52,58 +45,11 @@ class FileEntry(NamedTuple):
 @contextlib.contextmanager
 def side_by_side(location: str, count: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """Yield a `map` over some values, which runs calls side by side if it pays."""
-    if count < _REQUESTS and not is_remote(location):
+    if count < REQUESTS and not is_remote(location):
         yield map  # done before the threads are there
         return
-    with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rocketstore-read") as pool:
+    with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rocketstore-read") as pool:
         yield pool.map
-
-
-def is_remote(location: str) -> bool:
-    """Tell whether a location is a URI that only ``pyarrow.fs`` reaches."""
-    return "://" in location and urlsplit(location).scheme != "file"
-
-
-def local_path(location: str) -> str:
-    """Return the absolute path of a location on a disk: a path, or a ``file:`` URI.
-
-    Examples
-    --------
-    >>> local_path("file:/data/a"), local_path("file:///data/my%20store")
-    ('/data/a', '/data/my store')
-    >>> local_path("/data/my%20store")
-    '/data/my%20store'
-    """
-    if location[:5].lower() != "file:":
-        return _normal(location)
-    path = location[5:]
-    if path.startswith("//"):
-        host, slash, rest = path[2:].partition("/")
-        path = slash + rest if host in ("", "localhost") else ""
-    if not path.startswith("/"):
-        raise ConfigError(
-            f"{location} names no directory of this machine",
-            key="path",
-            value=location,
-            hint="give an absolute path, as in file:///data/store, or a path without file:",
-        )
-    return _normal(unquote(path))
-
-
-def _normal(path: str) -> str:
-    """Return an absolute path; where it goes up again, it is what the system takes it for.
-
-    Hadoop drops a name before a ``..`` whatever link it is, and the last name is a store's.
-    """
-    if "/../" in f"/{path}/":
-        return os.path.realpath(path)
-    return _without_doubles(path) if path.startswith("/") else str(Path(path).absolute())
-
-
-@functools.lru_cache(maxsize=1024)
-def _without_doubles(path: str) -> str:
-    """Return a normalised absolute path; few are asked for, and those often."""
-    return str(Path(path))
 
 
 def files_at(location: str) -> tuple[Files, str]:
@@ -112,7 +58,7 @@ def files_at(location: str) -> tuple[Files, str]:
         return LocalFiles(), local_path(location)
     refuse_secrets(location)
     parts = uri_parts(location)
-    scheme = "s3" if parts.scheme in _S3_NAMES else parts.scheme
+    scheme = "s3" if parts.scheme in S3_NAMES else parts.scheme
     query = f"?{parts.query}" if parts.query else ""
     try:
         # A client of a parent process has lost its threads: each process has its own.
@@ -132,62 +78,12 @@ def entries_of(location: str, *names: str) -> list[FileEntry]:
     return files.list("/".join((root, *names)))
 
 
-def uri_parts(location: str) -> SplitResult:
-    """Return the parts of a URI, whose path goes on after a ``#``: a store has no fragments."""
-    return urlsplit(location.replace("#", "%23"))
-
-
-def refuse_secrets(location: str) -> None:
-    """Raise where a URI holds a password or an access key; the error does not repeat it."""
-    if not is_remote(location):
-        return
-    parts = uri_parts(location)
-    user = parts.username if parts.scheme in _S3_NAMES else None
-    names = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    named = any(word in name for name in names for word in _SECRET_WORDS)
-    if named or (user, parts.password) != (None, None):
-        place = f"{parts.scheme}://…@{parts.hostname or ''}{parts.path}"
-        raise ConfigError(
-            f"{place} has a credential in it, which plans, logs and errors would repeat",
-            hint="give credentials by the environment of the driver and of each executor, "
-            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or by the role of the machine",
-        )
-
-
 @functools.lru_cache(maxsize=64)
 def _client(host: str, _process: int) -> Any:
     """Return the client of a host or bucket, which takes milliseconds to make and a request."""
     from pyarrow import fs  # noqa: PLC0415 - only for stores elsewhere
 
     return fs.FileSystem.from_uri(host)
-
-
-def joined(location: str, *names: str) -> str:
-    """Return the location of what lies below another one.
-
-    Examples
-    --------
-    >>> joined("s3://bucket/stores/?region=eu-west-1", "broker-a")
-    's3://bucket/stores/broker-a?region=eu-west-1'
-    """
-    if not is_remote(location):
-        return "/".join((local_path(location).rstrip("/"), *names))
-    place, mark, query = location.partition("?")
-    return "/".join((place.rstrip("/"), *map(quote, names))) + mark + query
-
-
-def last_name(location: str) -> str:
-    """Return the last name in a location: of a directory, or of a bucket.
-
-    Examples
-    --------
-    >>> last_name("s3://bucket/broker-a?region=eu-west-1"), last_name("/data/broker-b")
-    ('broker-a', 'broker-b')
-    """
-    remote = is_remote(location)
-    place = location.partition("?")[0].rstrip("/") if remote else local_path(location)
-    name = place.rpartition("/")[2]
-    return unquote(name) if remote else name
 
 
 def read_part(location: str, path: str, position: int, size: int) -> bytes:
@@ -391,72 +287,3 @@ class ArrowFile:
 
 Files: TypeAlias = LocalFiles | ArrowFiles
 OpenFile: TypeAlias = LocalFile | ArrowFile
-
-
-class ObjectStore:
-    """What lies below a URI, written as whole objects; paths are those below it."""
-
-    def __init__(self, location: str) -> None:
-        from pyarrow import fs  # noqa: PLC0415 - as above
-
-        files, self.root = files_at(location)
-        assert isinstance(files, ArrowFiles), "a disk has better ways"
-        self._system: Any = fs.SubTreeFileSystem(self.root, files.system)
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of all objects, by their path."""
-        from pyarrow import fs  # noqa: PLC0415 - as above
-
-        with self._plain_errors("", "listed"):
-            infos = self._system.get_file_info(
-                fs.FileSelector("", allow_not_found=True, recursive=True)
-            )
-        return {one.path: one.size for one in infos if one.type == fs.FileType.File}
-
-    def put(self, path: str, content: bytes) -> None:
-        """Write an object."""
-        with self._plain_errors(path, "written"), self._system.open_output_stream(path) as stream:
-            stream.write(content)
-
-    def upload(self, source: Path, path: str) -> None:
-        """Write an object with the bytes of a file, some megabytes at a time."""
-        with (
-            source.open("rb") as file,
-            self._plain_errors(path, "written"),
-            self._system.open_output_stream(path) as stream,
-        ):
-            while piece := file.read(_PIECE_BYTES):
-                stream.write(piece)
-                # Parts are sent in the background, and nothing else limits how many wait.
-                if file.tell() % _FLUSH_BYTES == 0:
-                    stream.flush()
-
-    def move_all(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Move objects, each from the first path to the second."""
-
-        def move(pair: tuple[str, str]) -> None:
-            with self._plain_errors(pair[1], "written"):
-                self._system.move(*pair)
-
-        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rocketstore-move") as pool:
-            list(pool.map(move, pairs))
-
-    def remove_tree(self, path: str) -> None:
-        """Remove all objects below a path, if there are any."""
-        with self._plain_errors(path, "removed"), contextlib.suppress(FileNotFoundError):
-            self._system.delete_dir(path)
-
-    @contextlib.contextmanager
-    def _plain_errors(self, path: str, done: str) -> Iterator[None]:
-        from pyarrow import ArrowException  # noqa: PLC0415 - as above
-
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except (OSError, ArrowException) as error:
-            raise StoreError(
-                f"{self.root}/{path} cannot be {done}: {error}",
-                hint="the credentials of the driver and of each executor must allow it: to list, "
-                "read, write and delete objects, and to end and abort uploads in parts",
-            ) from error

@@ -1,0 +1,103 @@
+"""Small files of a store, of which any may be absent: JSON tables, known ends, damage map."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rocketstore.errors import FormatError
+from rocketstore.format.file_name import CONFIG_DIRECTORY, KNOWN_ENDS_FILE_NAME
+from rocketstore.format.metadata_json import (
+    ConsumerOffsets,
+    Table,
+    decode_table,
+    offset_tables_by_age,
+)
+from rocketstore.format.record import FIXED_SIZE
+from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
+from rocketstore.places.files import files_at, read_part
+from rocketstore.places.log_files import list_segments, log_bytes
+from rocketstore.rules.newer import refuse_rocksdb_tables
+from rocketstore.rules.table_files import NO_FILE, read_table
+from rocketstore.units import QueueKey
+
+if TYPE_CHECKING:
+    from rocketstore.places.files import FileEntry
+    from rocketstore.places.stores import StorePlace
+    from rocketstore.rules.table_files import Content
+
+
+def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | None:
+    """Return a table of a store's ``config``, None where there is neither it nor its backup.
+
+    A broker that replaces the file leaves a moment without it; the backup is there. Raises
+    `FormatError` as `read_table`.
+    """
+    files, root = files_at(store.location)
+    directory = f"{root}/{CONFIG_DIRECTORY}"
+    listed = {f"{directory}/{entry.name}": entry for entry in files.list(directory)}
+
+    def content_of(path: str) -> Content:
+        return small_content(store.location, listed[path]) if path in listed else None
+
+    return read_table(f"{directory}/{name}", content_of, lambda raw: decode_table(raw, table))
+
+
+def small_content(location: str, entry: FileEntry) -> Content:
+    """Return the content of a small file that was listed."""
+    if entry.is_directory:
+        return NO_FILE
+    return read_part(location, entry.path, 0, entry.size) if entry.size else b""
+
+
+def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:
+    """Return where each group goes on."""
+    files, root = files_at(store.location)
+    listed = files.list(f"{root}/{CONFIG_DIRECTORY}")
+    changed = {entry.name: entry.changed_ns for entry in listed}
+    refuse_rocksdb_tables(f"{store.location}/{CONFIG_DIRECTORY}", changed)
+    for name in offset_tables_by_age(changed):
+        table = read_metadata(store, name, ConsumerOffsets)
+        if table is not None:
+            return table
+    return ConsumerOffsets()
+
+
+def _root_file(store: StorePlace, name: str) -> bytes:
+    """Return a small file of a store's root; nothing where it is missing."""
+    files, root = files_at(store.location)
+    size = {entry.name: entry.size for entry in files.list(root)}.get(name)
+    return read_part(store.location, f"{root}/{name}", 0, size) if size else b""
+
+
+def read_damage_map(store: StorePlace) -> DamageMap:
+    """Return the damage known from a store's own check; none without a usable map."""
+    with contextlib.suppress(FormatError):
+        if content := _root_file(store, DAMAGE_MAP_FILE_NAME):
+            return decode_damage_map(content)
+    return DamageMap()
+
+
+def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
+    """Return the queues that had messages by ``known-ends``; None where it does not count.
+
+    As `KnownEnds` in ``storage``, which executors do not load, it has to be tied to this log; and
+    another program has written since if the log goes on after its end, unless the file says that
+    the store is open.
+    """
+    with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
+        content = _root_file(store, KNOWN_ENDS_FILE_NAME)
+        checksum, raw = msgspec.json.decode(content, type=tuple[int, msgspec.Raw])
+        version, is_closed, log_end, known, _, *ties = msgspec.json.decode(raw)
+        was_open, segments = store.is_open and not is_closed, list_segments(store)
+        goes_on = not was_open and any(log_bytes(store, segments, log_end, 8))
+        is_tied = not (ties and log_end) or any(
+            zlib.crc32(log_bytes(store, segments, at, FIXED_SIZE)) == found
+            for at, found in reversed(ties[0])
+        )
+        if version == 1 and zlib.crc32(raw) == checksum and is_tied and not goes_on:
+            return {QueueKey(*key) for key, (_, stop) in known if stop > 0}
+    return None
