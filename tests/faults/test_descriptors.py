@@ -75,7 +75,7 @@ def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path: Pat
     assert file.flushed_position == 3
 
 
-def test_reading_beside_somebody_who_closes_always_reads_this_file(tmp_path: Path) -> None:
+def test_reading_while_another_thread_closes_always_reads_this_file(tmp_path: Path) -> None:
     file = create(tmp_path)
     append_bytes(file, b"mine" * 100)
     stop = threading.Event()
@@ -123,7 +123,7 @@ def test_a_queue_whose_first_file_expired_is_flushed_without_it(tmp_path: Path) 
     assert table.flush()
 
 
-def test_a_mapping_beside_somebody_who_closes_is_of_this_file(tmp_path: Path) -> None:
+def test_a_mapping_made_while_another_thread_closes_is_of_this_file(tmp_path: Path) -> None:
     file = create(tmp_path)
     append_bytes(file, b"mine")
     stop = threading.Event()

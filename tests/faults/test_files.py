@@ -81,7 +81,7 @@ def _link_to_nothing(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["abort", "checkpoint", "known-ends", "lock", "log-directories", "config/topics.json"]
 )
-def test_what_is_no_file_is_told_by_every_door_and_waited_for_by_none(
+def test_what_is_not_a_file_is_reported_by_every_door_and_waited_for_by_none(
     store: Path, name: str, make: Callable[[Path], None]
 ) -> None:
     (store / "config").mkdir(exist_ok=True)
@@ -227,7 +227,7 @@ def test_missing_first_log_files_are_as_if_retention_had_taken_them(
 
 
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_a_missing_last_log_file_is_told_by_what_knew_its_records(
+def test_a_missing_last_log_file_is_shown_by_what_knew_its_records(
     store: Path, healthy: Built, *, is_crashed: bool
 ) -> None:
     path = log_file(store, -1)
@@ -295,7 +295,7 @@ def test_a_file_that_does_not_belong_is_named_and_left_alone(
     assert path.exists()
 
 
-def test_a_copy_of_a_log_file_behind_the_end_is_cut_after_a_copy_was_kept(
+def test_a_copy_of_a_log_file_after_the_end_is_cut_once_a_copy_was_kept(
     store: Path, healthy: Built
 ) -> None:
     last = log_file(store, -1)
@@ -357,7 +357,7 @@ def test_a_queue_file_of_a_length_that_no_offset_survives_is_refused_by_name_and
 
 
 @pytest.mark.parametrize("number", [0, -1])
-def test_a_missing_queue_file_is_named_by_its_queue_and_made_anew_by_a_repair(
+def test_a_missing_queue_file_is_named_by_its_queue_and_created_again_by_a_repair(
     store: Path, healthy: Built, number: int
 ) -> None:
     path = queue_file(store, number)
@@ -377,7 +377,7 @@ def test_a_missing_queue_file_is_named_by_its_queue_and_made_anew_by_a_repair(
 
 @pytest.mark.parametrize("number", [0, 1, -1])
 @pytest.mark.parametrize("fault", WRONG_SIZES)
-def test_an_index_file_of_a_wrong_size_is_named_and_made_anew_by_a_repair(
+def test_an_index_file_of_a_wrong_size_is_named_and_created_again_by_a_repair(
     store: Path, fault: Callable[[Path], None], number: int
 ) -> None:
     path = index_file(store, number)
@@ -390,7 +390,7 @@ def test_an_index_file_of_a_wrong_size_is_named_and_made_anew_by_a_repair(
 
 
 @pytest.mark.parametrize("number", [0, 1, -1])
-def test_a_missing_index_file_is_a_warning_and_made_anew_by_a_repair(
+def test_a_missing_index_file_is_a_warning_and_created_again_by_a_repair(
     store: Path, number: int
 ) -> None:
     index_file(store, number).unlink()
@@ -463,7 +463,7 @@ def test_a_first_log_file_that_was_being_made_when_the_power_went_is_made_whole(
 
 
 @pytest.mark.parametrize("length", [0, 4096])
-def test_a_log_file_that_was_being_made_behind_one_made_ahead_is_no_damage(
+def test_a_log_file_that_was_being_made_after_one_made_ahead_is_no_damage(
     store: Path, healthy: Built, length: int
 ) -> None:
     """Two files may be made at once: one by the put that needs it, one ahead of it."""
@@ -477,7 +477,7 @@ def test_a_log_file_that_was_being_made_behind_one_made_ahead_is_no_damage(
     assert verify(store) == []
 
 
-def test_a_queue_file_that_lost_its_length_in_a_power_cut_is_written_anew(
+def test_a_queue_file_that_lost_its_length_in_a_power_cut_is_written_again(
     store: Path, healthy: Built
 ) -> None:
     empty(queue_file(store, 0))

@@ -149,7 +149,7 @@ def test_a_file_of_the_form_without_ties_costs_one_walk(tmp_path: Path, *, is_cl
     check(root)
 
 
-def test_a_queue_that_was_deleted_and_made_anew_since_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_queue_that_was_deleted_and_created_again_since_stays_as_it_is(tmp_path: Path) -> None:
     """As by a broker of 4.9, which leaves ``known-ends`` alone."""
     root = made(tmp_path / "ours", "ours")
     shutil.rmtree(root / "consumequeue" / "a")

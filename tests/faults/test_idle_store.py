@@ -53,7 +53,7 @@ def test_an_idle_store_wakes_up_less_than_20_times_a_second(
         assert wakes_up_rarely(store)
 
 
-def test_somebody_who_waits_for_a_message_keeps_nobody_awake(tmp_path: Path) -> None:
+def test_a_thread_that_waits_for_a_message_keeps_no_other_awake(tmp_path: Path) -> None:
     with open_small(tmp_path, threads=True) as store:
         arrived: list[bool] = []
         waiter = threading.Thread(

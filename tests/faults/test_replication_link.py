@@ -242,7 +242,7 @@ def test_two_sides_that_have_nothing_to_say_keep_each_other(master_of_4_9):
     assert simulation.refusals == []
 
 
-def test_a_slave_that_is_ahead_of_a_master_of_4_9_hears_only_signs_of_life_and_says_so():
+def test_a_slave_that_is_ahead_of_a_master_of_4_9_gets_only_heartbeats_and_says_so():
     log = log_of(real_log()[0])
     slave = SlaveSession(log, LIMITS, identity=7, from_last_file=False, now_ms=0)
     sign = FRAME.pack(known_start(log.read, log.file_size, log.end), 0)

@@ -321,7 +321,7 @@ def test_a_master_takes_slaves_again_whatever_the_system_refused(
             assert len(master.replication.followers) == 1
 
 
-def test_a_slave_follows_on_after_an_error_of_whoever_listens_for_troubles(root, monkeypatch):
+def test_a_slave_goes_on_following_after_an_error_of_a_listener_for_troubles(root, monkeypatch):
     monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

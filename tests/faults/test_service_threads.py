@@ -152,7 +152,7 @@ def test_a_thread_whose_work_fails_works_again(
     assert not deaths
 
 
-def test_only_threads_whose_end_is_told_end_by_errors(tmp_path: Path) -> None:
+def test_only_threads_whose_end_is_reported_end_by_errors(tmp_path: Path) -> None:
     """The flush thread tells all puts; a slave's connection is closed, and the slave comes back."""
     from support.replicas import address_of, open_master, open_slave  # noqa: PLC0415
 

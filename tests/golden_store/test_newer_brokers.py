@@ -305,7 +305,7 @@ def test_broken_files_of_these_parts_end_in_no_other_error(name: str, tmp_path: 
             kept.rename(path)
 
 
-def test_a_precision_that_no_file_records_is_told_from_the_wheel(tmp_path: Path) -> None:
+def test_a_precision_that_no_file_records_is_found_from_the_wheel(tmp_path: Path) -> None:
     root = copied("timers", tmp_path)
     wheel = bytearray((root / "timerwheel").read_bytes())
     for at in range(0, len(wheel), 32):
@@ -342,7 +342,7 @@ def test_queues_in_rocksdb_are_not_taken_for_an_empty_store(tmp_path: Path, caps
     assert content(root) | {"lock": 0} == before | {"lock": 0}
 
 
-def test_the_log_beside_queues_in_rocksdb_is_read_and_makes_them_anew(
+def test_the_log_beside_queues_in_rocksdb_is_read_and_builds_them_again(
     tmp_path: Path, capsys: Any
 ) -> None:
     root = copied("rocksdb", tmp_path)

@@ -240,7 +240,7 @@ def test_k_t_every_other_answer_of_java_is_a_known_one() -> None:
     assert {"K-T2", "K-T3", "nearest"} <= set(kinds)
 
 
-def test_k_t2_a_moment_behind_the_last_message_gives_the_end_and_not_the_last_message() -> None:
+def test_k_t2_a_moment_after_the_last_message_gives_the_end_and_not_the_last_message() -> None:
     java = answers("basic")
     queue = java["consumeQueues"]["TopicA"]["0"]
     behind = [q for q in java["offsetInQueueByTime"] if q[:2] == ["TopicA", 0]][-1]
@@ -406,7 +406,7 @@ def test_k_c2_a_queue_that_java_rebuilt_begins_at_its_first_message_not_at_a_fil
     assert page.messages[0].physical_offset == entries[183].physical_offset
 
 
-def test_intact_records_behind_a_damaged_one_are_read_although_java_cut_there() -> None:
+def test_intact_records_after_a_damaged_one_are_read_although_java_cut_there() -> None:
     java = manifest(golden_case("crash") / "bitflip_middle_last_file")
     store = ReadOnlyStore(golden_case("crash") / "bitflip_middle_last_file" / "out")
     flipped = java["extra"]["flippedRecord"]

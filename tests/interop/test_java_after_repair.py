@@ -69,7 +69,7 @@ def test_java_drops_what_repair_says_that_it_drops(tmp_path: Path) -> None:
     assert served(tmp_path) == (lost.start, set(range(broken)))
 
 
-def test_java_serves_what_stands_behind_damage_in_old_files(tmp_path: Path) -> None:
+def test_java_serves_what_stands_after_damage_in_old_files(tmp_path: Path) -> None:
     offsets = build_store(tmp_path, COUNT, Clock())
     overwrite(tmp_path, offsets[7] + 120, b"\xff" * 8)
     report = repair_store(tmp_path, config=CONFIG, now_ms=NOW_MS)

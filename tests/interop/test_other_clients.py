@@ -55,7 +55,7 @@ def test_client_sends_and_consumes_and_tries_again(
     assert bodies(broker) == [b"fail", b"one", b"two"]
 
 
-def test_group_shares_its_queues_with_who_joins_and_takes_those_of_who_leaves(
+def test_group_shares_its_queues_with_members_that_join_and_takes_those_of_members_that_leave(
     client: OtherClient,
 ) -> None:
     rounds = Rounds(client)

@@ -244,7 +244,7 @@ def test_more_hits_than_one_call_returns_come_newest_first(span: int, most: int)
     assert offsets_of(found) == [at for at, _ in reversed(log.records)][:most]
 
 
-def test_a_hit_behind_more_items_than_are_looked_at_with_the_lock_held() -> None:
+def test_a_hit_after_more_items_than_are_looked_at_with_the_lock_held() -> None:
     log = SyntheticLog().add(topic=b"T", properties=b"KEYS\x01k1")
     log.add(topic=b"T", properties=b"KEYS\x01k1")
     file = IndexPart()

@@ -85,7 +85,7 @@ def run_starts(batches):
 
 
 @given(damaged_logs())
-def test_runs_start_exactly_behind_damage(log):
+def test_runs_start_exactly_after_damage(log):
     batches = list(scan_window(bytes(log.data), base=log.base))
     whole = extents(batches)
     behind_damage = [

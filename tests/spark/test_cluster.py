@@ -109,7 +109,7 @@ def test_two_workers_share_a_query_and_a_job(place: Path) -> None:
     assert answer["workers"] == ["worker-0", "worker-1"]
 
 
-def test_what_dies_amid_a_job_changes_no_byte_of_its_outcome(place: Path) -> None:
+def test_what_dies_during_a_job_changes_no_byte_of_its_outcome(place: Path) -> None:
     log = (place / "driver.log").read_text(errors="replace")
     assert "Lost executor" in log  # not of each: the last job may end before the driver notices
     assert "Lost task" in log

@@ -33,7 +33,7 @@ def on_disk():
     return read_table(golden_store("basic")[0])
 
 
-def test_a_store_on_s3_is_read_and_neither_plan_nor_error_tells_a_credential(spark, s3, on_disk):
+def test_a_store_on_s3_is_read_and_neither_plan_nor_error_shows_a_credential(spark, s3, on_disk):
     reader = spark.read.format("rocketstore").option("maxSplitBytes", SPLIT_BYTES)
     rows = reader.load(s3.uri("store"))
     told = io.StringIO()

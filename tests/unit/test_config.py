@@ -434,7 +434,7 @@ def test_broker_address_that_nobody_knows_is_refused_by_its_key():
         from_properties({"brokerIP1": "nobody.invalid"})
 
 
-def test_broker_address_with_a_port_that_is_none_is_refused():
+def test_broker_address_with_an_invalid_port_is_refused():
     with pytest.raises(ConfigError, match=r"storeHost=10\.0\.0\.1:x: .*listenPort .* give it"):
         from_properties({"brokerIP1": "10.0.0.1", "listenPort": "x"})
 
@@ -533,7 +533,7 @@ def test_hours_of_deletion_without_an_hour_are_refused(text):
 @pytest.mark.parametrize(
     "text", ["1", "s", "1S", "-1s", "1.5h", "1s,5s", "\u0663s", "1" * 13 + "s"]
 )
-def test_delay_that_is_none_is_refused(text):
+def test_invalid_delay_is_refused(text):
     with pytest.raises(ConfigError, match="is not a delay"):
         parse_delay_levels(text)
 

@@ -280,7 +280,7 @@ def test_a_live_writer_is_no_fault(store: tuple[Path, list[int]]) -> None:
         assert [f for f in verify(root).findings if f.severity is not Severity.NOTE] == []
 
 
-def test_a_record_that_claims_the_place_of_another_is_told(
+def test_a_record_that_claims_the_place_of_another_is_reported(
     store: tuple[Path, list[int]],
 ) -> None:
     root, offsets = store

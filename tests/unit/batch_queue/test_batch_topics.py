@@ -135,7 +135,7 @@ def test_a_slave_takes_no_batch(root):
         assert put(store, "a").status is PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
-def test_consumers_and_those_who_wait_see_each_message(root):
+def test_consumers_and_callers_that_wait_see_each_message(root):
     with open_batches(root, threads=True) as store:
         put(store, *"abc")
         put(store, *"de")

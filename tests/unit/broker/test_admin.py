@@ -106,7 +106,7 @@ def test_rate_of_a_group_is_that_of_its_last_minute(desk: Desk) -> None:
     assert rate() == 0
 
 
-def test_totals_of_the_day_begin_anew_at_midnight(desk: Desk) -> None:
+def test_totals_of_the_day_begin_again_at_midnight(desk: Desk) -> None:
     totals = DayTotals(desk.store)
 
     def told() -> list[str]:
@@ -153,7 +153,7 @@ def test_locks_of_groups_that_are_made_up_take_no_memory_in_the_end(desk: Desk) 
     assert locks("I", 1) == 1
 
 
-def test_settings_are_told_as_a_file_has_them(desk: Desk) -> None:
+def test_settings_are_answered_as_a_file_has_them(desk: Desk) -> None:
     lines = desk.answer(26).body.decode().splitlines()
     assert {"brokerName=broker-a", "autoCreateTopicEnable=true", "retention=false"} <= set(lines)
 

@@ -107,7 +107,7 @@ def test_group_may_want_no_notices(desk: Desk) -> None:
     assert codes(peer) == [0]
 
 
-def test_client_that_leaves_is_told_to_the_others(desk: Desk) -> None:
+def test_others_are_told_of_a_client_that_leaves(desk: Desk) -> None:
     stays, leaves = Peer(1), Peer(2)
     for peer in (stays, leaves):
         beat(desk, peer)
@@ -118,7 +118,7 @@ def test_client_that_leaves_is_told_to_the_others(desk: Desk) -> None:
     assert members(desk) == ["c@127.0.0.1:1"]
 
 
-def test_client_whose_connection_ends_is_told_to_the_others(desk: Desk) -> None:
+def test_others_are_told_of_a_client_whose_connection_ends(desk: Desk) -> None:
     stays, breaks = Peer(1), Peer(2)
     for peer in (stays, breaks):
         beat(desk, peer)
@@ -166,7 +166,7 @@ def test_heartbeat_that_is_no_json_is_an_error_of_that_request_alone(desk: Desk)
     assert desk.totals.failed[34] == 4
 
 
-def test_administrators_hear_who_is_online_and_what_was_said_of_the_group(desk: Desk) -> None:
+def test_administrators_are_told_who_is_online_and_what_was_said_of_the_group(desk: Desk) -> None:
     peer = Peer(1)
     said = {"topic": "orders", "subString": "a", "subVersion": 5, "tagsSet": ["a"], "codeSet": [97]}
     group = {"groupName": "G", "consumeType": 1, "messageModel": 1, "consumeFromWhere": 0,

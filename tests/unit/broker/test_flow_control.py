@@ -51,7 +51,7 @@ def test_request_that_waited_too_long_is_refused(desk: Desk, code: int) -> None:
     assert in_time.code != 2
 
 
-def test_wait_behind_others_of_a_turn_counts_and_the_others_are_told_how_many_wait(
+def test_time_spent_waiting_for_others_of_a_turn_counts_and_the_others_are_told_how_many_wait(
     desk: Desk,
 ) -> None:
     desk.send("orders")

@@ -178,7 +178,7 @@ def test_21_and_23_checksums_lack_their_top_bit_and_a_body_may_be_empty(desk: De
     assert all(0 <= one.body_crc < 2**31 for one in found)
 
 
-def test_24_a_group_that_nobody_is_in_has_a_code_for_each_who_asks(desk: Desk) -> None:
+def test_24_a_group_without_members_has_a_code_for_each_request(desk: Desk) -> None:
     group = {"consumerGroup": "none"}
     answers = [desk.answer(code, group) for code in (38, 203)]
     assert [(one.code, one.remark) for one in answers] == [

@@ -55,7 +55,7 @@ def made(
     return Registration(settings, topics, servers, addresses), topics  # type: ignore[arg-type]
 
 
-def test_those_who_wait_go_on_when_every_name_server_answered_or_was_given_up(
+def test_callers_that_wait_go_on_when_every_name_server_answered_or_was_given_up(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -87,7 +87,7 @@ def test_those_who_wait_go_on_when_every_name_server_answered_or_was_given_up(
     asyncio.run(main())
 
 
-def test_change_while_it_registers_is_told_in_the_next_round(tmp_path: Path) -> None:
+def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path: Path) -> None:
     async def main() -> None:
         servers = NameServers()
         registration, _ = made(tmp_path, servers, "there")

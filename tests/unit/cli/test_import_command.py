@@ -45,7 +45,9 @@ def test_every_line_becomes_a_message_in_order(
     assert stored(tmp_path / "store") == lines
 
 
-def test_one_of_a_thing_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_of_a_thing_is_printed_in_the_singular(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, store = tmp_path / "lines.txt", tmp_path / "store"
     source.write_bytes(b"only\n")
     assert import_file(store, source) == 0
@@ -63,7 +65,7 @@ def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path: 
 
 
 @pytest.mark.parametrize("order", ["before", "behind", "around"])
-def test_files_may_stand_before_and_behind_the_options(order: str, tmp_path: Path) -> None:
+def test_files_may_stand_before_and_after_the_options(order: str, tmp_path: Path) -> None:
     store, first, second = str(tmp_path / "store"), tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"a\n")
     second.write_bytes(b"b\n")
@@ -157,7 +159,7 @@ def test_standard_input_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert stored(tmp_path / "store") == [b"a", b"b"]
 
 
-def test_a_second_import_goes_on_behind_the_first(tmp_path: Path) -> None:
+def test_a_second_import_goes_on_after_the_first(tmp_path: Path) -> None:
     source = tmp_path / "lines.txt"
     source.write_bytes(b"a\nb\n")
     assert import_file(tmp_path / "store", source) == 0

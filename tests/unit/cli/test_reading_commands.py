@@ -222,7 +222,7 @@ def test_message_id_prints_the_message(basic: Path, capsys: pytest.CaptureFixtur
     assert (row["physicalOffset"], row["msgId"]) == (1179648, message_id)
 
 
-def test_message_id_that_is_none_is_a_usage_error(
+def test_invalid_message_id_is_a_usage_error(
     basic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["message", "id", str(basic), "7F0"]) == 2

@@ -68,7 +68,7 @@ def test_the_rate_is_kept(store: tuple[Path, list[int]]) -> None:
 
 
 @pytest.mark.parametrize("rate", ["fast", "1.5M", "-1", "12T", ""])
-def test_a_rate_that_is_none_is_wrong_usage(
+def test_an_invalid_rate_is_wrong_usage(
     store: tuple[Path, list[int]], capsys: pytest.CaptureFixture[str], rate: str
 ) -> None:
     assert run(["store", "scrub", str(store[0]), f"--rate={rate}"]) == 2

@@ -92,7 +92,7 @@ def test_a_log_is_set_aside_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["serve", "slave"], ["replica", "status"]])
-def test_without_a_master_there_is_none_to_follow(
+def test_without_a_master_there_is_nothing_to_follow(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = filled(tmp_path / "store")

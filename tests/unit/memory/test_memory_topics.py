@@ -394,7 +394,7 @@ def test_a_delayed_message_and_what_no_topic_takes_are_refused(root: Path) -> No
         assert store.put(message(CACHE, properties={"DELAY": "0"})).status is OK
 
 
-def test_a_closed_store_and_flags_are_heeded(root: Path) -> None:
+def test_a_closed_store_and_flags_are_respected(root: Path) -> None:
     with open_memory(root) as store:
         store.put(message(CACHE))
         store.running_flags.set(RunningFlag.NOT_READABLE, "a test")
@@ -481,7 +481,7 @@ def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(
         assert messages.used_bytes == messages.counted()
 
 
-def test_who_waits_is_woken_by_a_put(root: Path) -> None:
+def test_a_reader_that_waits_is_woken_by_a_put(root: Path) -> None:
     with open_memory(root, threads=True) as store:
         came: list[bool] = []
         waiter = threading.Thread(target=lambda: came.append(store.wait_for(CACHE, 0, 0, 60)))

@@ -320,7 +320,7 @@ def test_a_value_that_cannot_be_kept_is_not_set(caplog):
     assert server.values.namespace("ns") is None
 
 
-def test_order_topics_are_told_with_their_route_where_that_is_on(server):
+def test_order_topics_are_sent_with_their_route_if_that_is_on(server):
     values = KeyValueHeader(ORDER_TOPICS, "TBW102", "broker-a:8")
     asked(server, request(RequestCode.PUT_KV_CONFIG, values))
     ask = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader("TBW102"))

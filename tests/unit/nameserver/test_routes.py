@@ -146,7 +146,7 @@ def test_permissions_change_for_all_topics_of_a_broker():
     assert routes.change_permission("none", lambda _: 0) == 0
 
 
-def test_topics_are_told_by_cluster_and_by_flags():
+def test_topics_are_listed_by_cluster_and_by_flags():
     routes = registered("plain")
     for number, flags in enumerate((UNIT, SUB, UNIT | SUB)):
         more = body(f"flags {flags}", topic_sys_flag=flags)
@@ -158,7 +158,7 @@ def test_topics_are_told_by_cluster_and_by_flags():
     assert routes.topics(SUB, UNIT) == ["flags 2"]
 
 
-def test_filter_servers_are_told_with_the_route():
+def test_filter_servers_are_sent_with_the_route():
     routes = RouteTable()
     registration = body("T")
     registration.filter_server_list = ["10.0.0.9:1"]

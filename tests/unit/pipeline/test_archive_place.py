@@ -150,7 +150,7 @@ def test_tables_of_two_archives_are_not_one(tmp_path, store):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_table_whose_neighbour_has_rows_is_not_made_anew(tmp_path, store, name):
+def test_a_table_whose_neighbour_has_rows_is_not_created_again(tmp_path, store, name):
     archived(store, tmp_path / "a")
     shutil.rmtree(tmp_path / "a" / name)
     before = everything(tmp_path / "a")

@@ -553,7 +553,7 @@ def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):
     assert audited(root, max_split_bytes=20_000) == expected
 
 
-def test_a_store_behind_pyarrow_is_judged_alike(store, monkeypatch):
+def test_a_store_read_through_pyarrow_is_judged_alike(store, monkeypatch):
     """Of such files nothing is known of where their data ends."""
     root, offsets = store
     for damage in (flip_body, wrong_entry, wrong_hash, lose_first_file):

@@ -42,7 +42,7 @@ def test_queues_begin_and_end_where_java_says(name):
         assert seen == expected
 
 
-def test_bytes_are_counted_only_for_who_asks(monkeypatch):
+def test_bytes_are_counted_only_for_callers_that_ask(monkeypatch):
     store, _ = golden_store("broker")
     monkeypatch.delattr("rocketstore.scan.queue_search.QueueSearch.chunks")
     rows = read_table(store, table="queues", columns="topic,queueId,minOffset,maxOffset")

@@ -56,7 +56,7 @@ def test_offsets_are_found_on_both_sides_of_fillers(filled, options, wanted):
     assert [row["physicalOffset"] for row in rows] == places[wanted]
 
 
-def test_a_queue_begins_at_its_first_message_and_not_behind_fillers(filled):
+def test_a_queue_begins_at_its_first_message_and_not_after_fillers(filled):
     root, _ = filled
     queue = QueueFiles(str(root), QueueKey("Topic0", 0))
     assert queue.first_left(0) == 0

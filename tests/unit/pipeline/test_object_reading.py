@@ -68,7 +68,7 @@ def test_a_prefix_with_several_stores_is_all_of_them(s3):
         read_table(s3.uri("stores"))
 
 
-def test_damage_is_told_as_on_a_disk(tmp_path, s3):
+def test_damage_is_reported_as_on_a_disk(tmp_path, s3):
     store = tmp_path / "store"
     offsets = build_store(store, 300, Clock())
     overwrite(store, offsets[150] + 100, b"\xff" * 10)

@@ -233,7 +233,7 @@ def test_a_choice_of_nothing_is_refused(name, text):
     assert f"option {name} names no" in str(refused(**{name: text}))
 
 
-def test_a_pattern_of_java_s_is_told_to_be_python_s():
+def test_an_error_about_a_pattern_of_java_says_that_patterns_are_python_s():
     error = refused(subscribePattern="topic\\p{Digit}")
     assert "is not a regular expression: bad escape" in str(error)
     assert "write it as Python has it" in str(error)

@@ -98,7 +98,7 @@ def test_damage_is_counted_and_stops_nothing(store, tmp_path):
 
 
 @pytest.mark.parametrize("choice", [{}, {"subscribe": "Topic4"}])
-def test_what_a_batch_of_a_stream_read_is_told_by_its_end(store, monkeypatch, choice):
+def test_what_a_batch_of_a_stream_read_is_reported_by_its_end(store, monkeypatch, choice):
     monkeypatch.setattr(live_queues, "LONG_BYTES", 0)
     run = StreamRun(store, startingOffsets="earliest", maxOffsetsPerTrigger=150, **choice)
     for _ in range(2):

@@ -229,7 +229,7 @@ def test_a_queue_without_a_record_in_the_log_is_named(tmp_path):
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("places", [(5000,), (200, 17000, 40100), tuple(range(100, 160000, 9000))])
-def test_behind_damage_it_goes_on_as_dispatch_does(tmp_path, split, places):
+def test_after_damage_it_goes_on_as_dispatch_does(tmp_path, split, places):
     store = tmp_path / "store"
     build_store(store, 500, Clock())
     for place in places:
@@ -259,7 +259,7 @@ def test_a_missing_file_of_the_log_is_counted_as_lost(tmp_path, split):
 
 
 @pytest.mark.parametrize("name", [file_name(7), file_name(3 * LOG_FILE_BYTES + 1)])
-def test_a_file_that_is_none_of_the_logs_is_refused_by_name(tmp_path, name):
+def test_a_file_that_does_not_belong_to_the_log_is_refused_by_name(tmp_path, name):
     store = tmp_path / "store"
     build_store(store, 500, Clock())
     before = tree(store / "consumequeue")

@@ -99,7 +99,7 @@ def map_paths(config):
     return [Path(one) for one in config.store_path_commit_log.split(",")]
 
 
-def test_behind_damage_the_whole_log_is_judged(parts):
+def test_after_damage_the_whole_log_is_judged(parts):
     root, config = parts
     file = sorted((root / "commitlog").iterdir())[1]
     with file.open("r+b") as opened:
@@ -185,7 +185,7 @@ def test_lost_files_are_read_when_the_one_directory_is_named(parts):
     assert "log-hole" in {one.kind for one in audited(root, config).findings}
 
 
-def test_an_audit_tells_of_what_lies_behind_a_directory_with_one_file(parts, tmp_path):
+def test_an_audit_reports_what_lies_after_a_directory_with_one_file(parts, tmp_path):
     root, _ = parts
     for path in sorted((root / "commitlog").iterdir())[1:]:
         path.rename(tmp_path / "other" / path.name)

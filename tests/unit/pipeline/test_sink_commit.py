@@ -467,7 +467,7 @@ def test_a_sink_that_staged_long_ago_commits_whatever_others_commit_and_abort_me
     check_whole(tmp_path)
 
 
-def test_what_a_settled_commit_staged_goes_whoever_settles_it(tmp_path):
+def test_what_a_settled_commit_staged_is_deleted_by_whichever_process_settles_it(tmp_path):
     with pytest.raises(StoreFullError):
         commit(tmp_path, [rows(200)], None, streaming=False, disk=FullDisk(1))
     check_target(sink_options(tmp_path))

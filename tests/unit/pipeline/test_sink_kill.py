@@ -138,7 +138,7 @@ def test_a_settling_that_is_killed_too_is_settled_by_the_next(kills, tmp_path):
         shutil.rmtree(target)
 
 
-def test_messages_that_others_put_meanwhile_stay_and_the_batch_is_finished_behind_them(
+def test_messages_that_others_put_meanwhile_stay_and_the_batch_is_finished_after_them(
     kills, tmp_path
 ):
     finished = 0

@@ -151,7 +151,7 @@ def test_a_time_is_found_by_looks_at_few_files(sparse, monkeypatch):
         assert len({part.segment.base for task in planned for part in task}) <= 24
 
 
-def test_more_bytes_than_spark_bears_tasks_for_are_read_by_larger_tasks(sparse, monkeypatch):
+def test_more_bytes_than_spark_can_have_tasks_for_are_read_by_larger_tasks(sparse, monkeypatch):
     root, _ = sparse
     monkeypatch.setattr(planning, "MOST_TASKS", 1000)
     tasks = plan_table(root)
@@ -179,7 +179,7 @@ def test_tiny_splits_are_raised_where_they_would_be_many_tasks(sparse, caplog):
     assert planning.split_bytes(2000, 1) == 1
 
 
-def test_more_tasks_than_spark_bears_share_partitions_in_their_order(monkeypatch):
+def test_more_tasks_than_spark_can_have_share_partitions_in_their_order(monkeypatch):
     monkeypatch.setattr(execution, "MOST_TASKS", 4)
     found = []
 

@@ -64,7 +64,7 @@ def test_bodies_and_offsets_are_what_was_put(root, store, clock, mode):
     assert [row["queueOffset"] for row in rows if row["topic"] == "Topic1"] == list(range(20))
 
 
-def test_a_new_stream_begins_behind_what_is_there(root, store, clock, mode):
+def test_a_new_stream_begins_after_what_is_there(root, store, clock, mode):
     put_all(store, messages(30), clock)
     run = StreamRun(root, **mode)
     assert run.batch() == []

@@ -83,7 +83,7 @@ def cut_log(root, mode):
     return log, run, old
 
 
-def test_a_log_that_was_written_anew_is_an_error_with_offset_expected_and_found(
+def test_a_log_that_was_written_again_is_an_error_with_offset_expected_and_found(
     root, mode, cut_log
 ):
     log, run, old = cut_log
@@ -102,7 +102,7 @@ def test_a_log_that_was_written_anew_is_an_error_with_offset_expected_and_found(
     assert run.checkpoint.committed == len(run.checkpoint.offsets)
 
 
-def test_an_accepted_loss_goes_on_behind_the_saved_offset_and_is_counted(
+def test_an_accepted_loss_goes_on_after_the_saved_offset_and_is_counted(
     root, mode, cut_log, caplog
 ):
     log, run, old = cut_log
@@ -206,7 +206,7 @@ def test_a_crash_that_recovery_cut_is_noticed_through_our_own_store(root, mode):
 # --- files that are gone ------------------------------------------------------------------------
 
 
-def test_retention_behind_the_stream_is_no_loss(root, mode):
+def test_retention_of_what_the_stream_has_read_is_no_loss(root, mode):
     clock = Clock()
     with open_store(root, clock) as store:
         put = put_all(store, messages(200), clock)
@@ -514,7 +514,7 @@ def test_damage_is_an_error_or_left_out_as_asked(root, mode, row, caplog):
         assert f"(physical offset {put[row]})" in caplog.text
 
 
-def test_records_behind_a_record_whose_length_is_gone_are_the_log_s(root, mode):
+def test_records_after_a_record_whose_length_is_gone_are_the_log_s(root, mode):
     put = build_store(root, 80, Clock(), body_size=500)
     overwrite(root, put[-10], b"\xff" * 40)
     rest = [at for at in put if at != put[-10]]
@@ -627,7 +627,7 @@ def test_a_surplus_record_does_not_make_up_for_one_that_is_gone(root):
     assert sorted_places(tolerant(root, run, **ALL, subscribe="TopicA").drain()) == put
 
 
-def test_an_entry_that_points_elsewhere_is_told(root):
+def test_an_entry_that_points_elsewhere_is_reported(root):
     log = CutLog(root)
     put = log.put(40, b"x")
     key = QueueKey("TopicA", 0)

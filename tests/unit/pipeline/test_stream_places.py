@@ -212,7 +212,7 @@ def test_a_queue_whose_own_file_went_with_the_log_counts_as_a_loss(store, monkey
 
 
 @pytest.mark.parametrize("count", [3, 90])
-def test_a_header_that_no_checksum_covers_is_told_among_many_queues(store, count):
+def test_a_damaged_header_that_no_checksum_covers_is_found_among_many_queues(store, count):
     places = [at for _ in range(3) for n in range(count) for at in put(store, 1, f"Topic{n}")]
     store.write_log(places[-count - 1] + 20, (999).to_bytes(8, "big"))
     run = StreamRun(store.root, **ALL, subscribePattern="Topic.*", maxSplitBytes="1g")

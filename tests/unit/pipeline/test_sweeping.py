@@ -122,7 +122,7 @@ def test_a_number_that_another_process_has_by_now_is_nobody(tmp_path):
 
 
 @pytest.mark.parametrize("owner", [None, "", "{", '["another boot and namespace", 1, "5"]', "[]"])
-def test_where_nothing_tells_whose_it_is_a_day_without_a_change_does(tmp_path, owner):
+def test_where_nothing_says_whose_it_is_a_day_without_a_change_decides(tmp_path, owner):
     partial = tmp_path / ".back.0123456789ab.partial"
     (partial / "inner").mkdir(parents=True)
     (partial / "inner/file").write_text("x")

@@ -80,7 +80,7 @@ def test_the_numbers_of_requests_stay_in_java_s_int():
     assert [connection.ask(Command(11), token=n) for n in (1, 2)] == [2**31 - 1, 0]
 
 
-def test_what_is_told_waits_for_nothing():
+def test_what_is_told_to_a_client_waits_for_nothing():
     connection = opened()
     connection.ask(Command(40), None)
     [command] = sent(connection)

@@ -121,7 +121,7 @@ def test_a_reply_longer_than_a_frame_is_an_error_and_no_silence():
 
 
 @pytest.mark.parametrize("unknown", [None, reply(3, "no")])
-def test_who_owns_the_table_says_what_an_unknown_code_gets(unknown):
+def test_the_owner_of_the_table_says_what_an_unknown_code_gets(unknown):
     totals = Totals()
     table = RequestTable([], unknown=lambda _call: unknown)
     assert answers(table, Command(9999), Command(9999), totals=totals) == [unknown, unknown]
@@ -141,7 +141,7 @@ def test_two_rows_for_one_code_are_a_mistake():
         RequestTable([row, row])
 
 
-def test_who_keeps_something_of_a_client_hears_of_its_end():
+def test_what_keeps_something_of_a_client_is_told_of_its_end():
     gone = []
     table = RequestTable([], disconnected=[gone.append])
     table.disconnected("peer")

@@ -356,7 +356,7 @@ def test_a_server_that_ends_answers_what_it_owes(run):
     run(main)
 
 
-def test_a_server_does_not_wait_for_ever_for_those_who_keep_it(run):
+def test_a_server_does_not_wait_for_ever_for_clients_that_keep_it(run):
     async def main():
         server = await opened(Echo())
         client = connected(server, framed(Command(HOLD)), framed(Command(ECHO)))
@@ -369,7 +369,7 @@ def test_a_server_does_not_wait_for_ever_for_those_who_keep_it(run):
     run(main)
 
 
-def test_who_comes_as_a_server_ends_is_let_go_like_all_others(run):
+def test_a_client_that_connects_as_a_server_ends_is_let_go_like_all_others(run):
     async def main():
         for turns in range(8):  # asyncio takes one in within three or four turns of its loop
             async with await opened(Echo()) as server:
@@ -390,7 +390,7 @@ def test_an_address_that_is_taken_is_an_error_with_a_hint(run):
     run(main)
 
 
-def test_a_client_that_gets_no_answer_says_so_and_connects_anew(run):
+def test_a_client_that_gets_no_answer_says_so_and_connects_again(run):
     async def main():
         echo = Echo()
         async with await opened(echo) as server, RemotingClient() as client:
@@ -406,7 +406,7 @@ def test_a_client_that_gets_no_answer_says_so_and_connects_anew(run):
     run(main)
 
 
-def test_who_waits_hears_that_the_connection_ended(run):
+def test_a_caller_that_waits_is_told_that_the_connection_ended(run):
     async def main():
         server = await opened(Echo())
         address = "{}:{}".format(*server.address)

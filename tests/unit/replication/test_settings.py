@@ -114,7 +114,7 @@ def test_without_a_port_nobody_listens_and_without_a_master_nobody_follows(tmp_p
 
 
 @pytest.mark.parametrize("ha_master_address", ["host", ":1", "host:x", "host:0", "host:65536"])
-def test_an_address_that_is_none_is_refused(tmp_path, ha_master_address):
+def test_an_invalid_address_is_refused(tmp_path, ha_master_address):
     with pytest.raises(ConfigError, match="haMasterAddress"):
         open_slave(tmp_path, ha_master_address)
 
@@ -200,7 +200,7 @@ def test_a_put_that_waits_for_a_slave_holds_no_close_up(tmp_path):
         assert waiting.result(timeout=PATIENCE_S).status is TOO_LATE
 
 
-def test_who_comes_after_the_last_connection_that_is_served_is_sent_away(tmp_path, monkeypatch):
+def test_a_slave_that_connects_after_the_last_that_is_served_is_sent_away(tmp_path, monkeypatch):
     monkeypatch.setattr("rocketstore.replication.master.MOST_CONNECTIONS", 2)
     with open_master(tmp_path) as master, RawSlave(master) as one, RawSlave(master):
         # Much less than the time after which a silent slave is given up.
@@ -321,7 +321,7 @@ def certificate(directory, name):
     return path
 
 
-def test_with_certificates_only_those_who_are_believed_come_in(tmp_path):
+def test_with_certificates_only_slaves_with_a_trusted_one_may_connect(tmp_path):
     mine, stranger = certificate(tmp_path, "mine"), certificate(tmp_path, "stranger")
     tls = {"ha_tls_certificate": str(mine), "ha_tls_authorities": str(mine)}
     other = {"ha_tls_certificate": str(stranger), "ha_tls_authorities": str(mine)}

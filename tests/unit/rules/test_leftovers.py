@@ -38,7 +38,7 @@ def judge_behind(trusted: KeyColumns) -> LeftoverJudge:
     return judge
 
 
-def test_records_behind_a_damaged_record_are_log() -> None:
+def test_records_after_a_damaged_record_are_log() -> None:
     judge = judge_behind(run(0, 0, 50, 1000))
     assert judge.decide(**stretch(run(0, 51, 50, 1060))).verdict is Verdict.LOG
 
@@ -73,12 +73,12 @@ def test_repeats_alone_are_leftovers_when_the_clock_stood_still() -> None:
     assert judge.decide(**stretch(old)).verdict is Verdict.LEFTOVER
 
 
-def test_older_times_alone_are_leftovers_behind_an_unbridged_break() -> None:
+def test_older_times_alone_are_leftovers_after_an_unbridged_break() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
     assert judge.decide(**stretch(run(0, 70, 20, 2000))).verdict is Verdict.LEFTOVER
 
 
-def test_older_times_behind_a_bridged_break_are_kept_and_doubtful() -> None:
+def test_older_times_after_a_bridged_break_are_kept_and_doubtful() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
     judgement = judge.decide(**stretch(run(0, 61, 20, 2000), bridged=True))
     assert judgement.verdict is Verdict.DOUBTFUL
@@ -95,7 +95,7 @@ def test_an_unbroken_chain_is_never_tested() -> None:
     assert judge.decide(**stretch(run(0, 0, 60, 1000), linked=True)).verdict is Verdict.LOG
 
 
-def test_a_topic_made_anew_before_the_break_goes_on_behind_it() -> None:
+def test_a_topic_created_again_before_the_break_goes_on_after_it() -> None:
     trusted = KeyColumns.joined([run(0, 0, 60, 5000), run(0, 0, 10, 6000)])
     judge = judge_behind(trusted)
     assert judge.decide(**stretch(run(0, 11, 30, 6100))).verdict is Verdict.LOG
@@ -109,7 +109,7 @@ def test_a_flipped_queue_offset_in_a_trusted_record_convicts_nobody(flipped: int
     assert judge.decide(**stretch(run(0, 121, 200, 6000))).verdict is Verdict.LOG
 
 
-def test_a_flipped_queue_offset_behind_the_break_convicts_nobody() -> None:
+def test_a_flipped_queue_offset_after_the_break_convicts_no_record() -> None:
     judge = judge_behind(run(0, 0, 120, 5000))
     later = run(0, 121, 200, 6000)
     flip(later, 0, 17)
@@ -150,14 +150,14 @@ def test_a_leftover_that_goes_on_in_the_next_file_is_a_leftover_without_any_cloc
     assert judge.decide(**stretch(second, linked=True)).verdict is Verdict.LEFTOVER
 
 
-def test_newer_records_behind_a_leftover_are_log() -> None:
+def test_newer_records_after_a_leftover_are_log() -> None:
     # A power cut kept later pages and lost earlier ones, where old records still stand.
     judge = judge_behind(run(0, 0, 60, 5000))
     assert judge.decide(**stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
     assert judge.decide(**stretch(run(0, 90, 40, 5100))).verdict is Verdict.LOG
 
 
-def test_many_files_behind_damage_in_the_middle_are_log() -> None:
+def test_many_files_after_damage_in_the_middle_are_log() -> None:
     judge = judge_behind(run(0, 0, 60, 5000))
     for number in range(5):
         records = run(0, 100 + 50 * number, 50, 5100 + 50 * number)

@@ -102,7 +102,7 @@ def offsets_of(data, count):
 
 @pytest.mark.parametrize("flavour", [compiled_index, reference_index])
 class TestEmptySectorsOfTheIndex:
-    def test_an_item_whose_offset_was_cut_off_is_dropped_with_those_behind_it(self, flavour):
+    def test_an_item_whose_offset_was_cut_off_is_dropped_with_those_after_it(self, flavour):
         # Item 20 begins 8 bytes before a sector's edge: half of its offset is behind it.
         assert (ITEMS_AT + 20 * 20) % SECTOR_SIZE_BYTES == SECTOR_SIZE_BYTES - 8
         data = index_of(30)

@@ -114,7 +114,7 @@ def test_garbage_with_the_right_magic_is_passed_over():
     assert queue_offsets(scan(log.data)) == [0, 5]
 
 
-def test_a_torn_record_at_the_end_is_damage_and_the_zeros_behind_it_are_unwritten():
+def test_a_torn_record_at_the_end_is_damage_and_the_zeros_after_it_are_unwritten():
     log = healthy(2)
     end = len(log.data)
     torn = record_bytes(BASE + end, body=b"z" * 40)[:70]
@@ -173,7 +173,7 @@ def test_a_blank_that_does_not_say_what_remains_is_damage(says):
     assert only_damage(batch)[1] is DamageReason.BAD_LENGTH
 
 
-def test_a_blank_is_found_behind_damage():
+def test_a_blank_is_found_after_damage():
     log = healthy(1).garbage(b"\x01" * 50).blank(300)
     batch = scan(log.data)
     assert len(batch.blanks) == 1

@@ -35,7 +35,7 @@ def test_a_split_inside_a_body_does_not_believe_the_record_that_the_body_carries
     assert found(log, middle, len(log.data), lookback_bytes=1) == [3]
 
 
-def test_a_split_behind_a_blank_is_empty():
+def test_a_split_after_a_blank_is_empty():
     log = SyntheticLog(0).add().blank(1000)
     for lookback_bytes in (1, 5000):
         (batch,) = scan_window(

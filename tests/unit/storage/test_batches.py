@@ -150,7 +150,7 @@ def test_a_client_s_batch_becomes_records_with_their_own_checksum(store):
     }
 
 
-def test_properties_of_the_batch_are_added_behind_one_separator(store):
+def test_properties_of_the_batch_are_added_after_one_separator(store):
     store.put_client_batch(
         TOPIC,
         0,

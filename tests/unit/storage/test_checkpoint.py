@@ -48,7 +48,7 @@ def test_unchanged_times_cost_no_sync(tmp_path):
     assert disk.calls == calls
 
 
-def test_what_5_x_keeps_behind_the_times_stays(tmp_path):
+def test_what_5_x_keeps_after_the_times_stays(tmp_path):
     path = tmp_path / "checkpoint"
     path.write_bytes(bytes(24) + b"later versions" + bytes(CHECKPOINT_SIZE_BYTES - 38))
     checkpoint = StoreCheckpoint(path, disk=FailingDisk())

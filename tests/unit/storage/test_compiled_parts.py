@@ -56,7 +56,7 @@ def test_a_part_that_was_switched_off_names_the_switch():
 
 
 @pytest.mark.skipif(not kernels.is_compiled(), reason="takes one compiled part away")
-def test_a_part_that_was_not_built_is_told_once(tmp_path, monkeypatch):
+def test_a_part_that_was_not_built_is_reported_once(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rocketstore.native.group", None)
     with capture_logs() as logs:
         for name in ("a", "b"):

@@ -208,7 +208,7 @@ def test_a_record_that_leaves_8_bytes_still_fits(store):
     assert result.physical_offset + result.size == LOG_FILE_BYTES - 8
 
 
-def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_behind_a_blank(store):
+def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_after_a_blank(store):
     free = plain_size(b"x") + 7
     fill_to(store, free)
     result = store.put(Message(topic=TOPIC, body=b"x"))

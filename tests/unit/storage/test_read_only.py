@@ -306,7 +306,9 @@ def test_when_every_message_has_expired_the_minimum_is_the_maximum(files: StoreF
     assert store.earliest_timestamp(*QUEUE) is None
 
 
-def test_a_queue_that_is_deleted_and_made_anew_starts_again(files: StoreFiles) -> None:
+def test_a_queue_that_is_deleted_and_created_again_starts_from_the_beginning(
+    files: StoreFiles,
+) -> None:
     for _ in range(5):
         files.put(body=b"old")
     store = ReadOnlyStore(files.root)
@@ -350,7 +352,7 @@ def test_a_half_written_entry_is_not_seen(
     assert len(store.get(*QUEUE, 0, tags="t").messages) == 2
 
 
-def test_entries_behind_the_end_of_the_log_do_not_count(files: StoreFiles) -> None:
+def test_entries_beyond_the_end_of_the_log_do_not_count(files: StoreFiles) -> None:
     files.put(body=b"0")
     files.put(body=b"1")
     torn = files.put(body=b"2")

@@ -267,7 +267,7 @@ def test_a_store_says_what_it_is(tmp_path):
     assert repr(store) == f"MessageStore({tmp_path}, closed)"
 
 
-def test_one_thread_dispatches_whoever_puts(tmp_path, monkeypatch):
+def test_one_thread_dispatches_whichever_threads_put(tmp_path, monkeypatch):
     seen = set()
     run_once = Dispatcher.run_once
 

@@ -186,7 +186,9 @@ def test_after_a_copy_that_failed_the_turn_goes_on_with_what_is_there(
 
 
 @pytest.mark.parametrize("number", [None, 0, 1])
-def test_who_never_answers_is_discarded_once(stores: TransactionStores, number: int | None) -> None:
+def test_a_transaction_without_an_answer_is_discarded_once(
+    stores: TransactionStores, number: int | None
+) -> None:
     half = stores.store.begin(MESSAGE, 3)
     producer = Producer()
     for _ in range(15):

@@ -122,7 +122,7 @@ def test_dispatch_begins_where_it_is_told_to(parts):
     assert counts_of(parts.dispatcher).records == 2
 
 
-def test_nothing_behind_the_readable_limit_is_dispatched(parts):
+def test_nothing_beyond_the_readable_limit_is_dispatched(parts):
     [first, second] = parts.append(2)
     limit = second
     dispatcher = Dispatcher(
@@ -376,7 +376,7 @@ def test_a_forced_pass_after_a_cut_of_the_index_gives_the_same_bytes(parts):
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def test_dispatch_goes_on_behind_damage(parts):
+def test_dispatch_goes_on_after_damage(parts):
     """K-R3: Java skips all that follows in the file."""
     [first, second, third] = parts.append(3)
     file = parts.log.files[0]
@@ -485,7 +485,7 @@ def test_listeners_hear_of_every_message_in_order(parts):
     assert len(heard) == 1500
 
 
-def test_listener_of_some_queues_hears_of_those_that_are_in_its_set_then(parts):
+def test_listener_of_some_queues_is_called_for_those_that_are_in_its_set_then(parts):
     heard, heard_all, queues = [], [], set()
     board = parts.dispatcher.board
     board.add_listener(heard.append, queues)

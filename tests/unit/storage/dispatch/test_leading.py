@@ -132,7 +132,7 @@ def test_turn_leaves_a_round_that_is_under_way_alone(parts, service):
     assert left_to_thread(service)
 
 
-def test_thread_that_is_led_sleeps_at_once_and_has_appends_call_who_leads(parts, service):
+def test_thread_that_is_led_sleeps_at_once_and_has_appends_call_its_leader(parts, service):
     assert service.pause_after(service.run_once()) > 0
     service.lead(due)
     parts.append()

@@ -132,7 +132,7 @@ def test_a_stretch_ends_where_it_was_asked_to(tmp_path):
 
 
 @pytest.mark.usefixtures("ahead")
-def test_no_thread_is_started_again_right_behind_a_break(tmp_path, monkeypatch):
+def test_no_thread_is_started_again_right_after_a_break(tmp_path, monkeypatch):
     parts = DispatchParts(tmp_path, log_file_bytes=65_536)
     placed = parts.append(300)
     for broken in placed[20:260:4]:

@@ -43,7 +43,7 @@ def test_the_file_holds_the_text_lock_and_stays(tmp_path: Path) -> None:
     assert path.read_bytes() == b"lock"
 
 
-def test_what_stands_behind_the_text_is_not_cut(tmp_path: Path) -> None:
+def test_what_stands_after_the_text_is_not_cut(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_bytes(b"lock and more")
     StoreLock(path).acquire().release()

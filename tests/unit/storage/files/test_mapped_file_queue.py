@@ -128,14 +128,14 @@ def test_a_byte_is_found_in_the_file_that_covers_it(tmp_path, disk):
         assert files.find(offset) is None
 
 
-def test_a_new_file_comes_behind_all_others(tmp_path, disk):
+def test_a_new_file_comes_after_all_others(tmp_path, disk):
     files = queue(tmp_path / "q", disk)
     files.create(SIZE)
     with pytest.raises(ValueError, match="does not come after"):
         files.create(0)
 
 
-def test_truncating_sets_the_end_and_deletes_what_begins_behind_it(tmp_path, disk):
+def test_truncating_sets_the_end_and_deletes_what_begins_after_it(tmp_path, disk):
     make(tmp_path, 0, SIZE, 2 * SIZE, 3 * SIZE)
     files = queue(tmp_path, disk)
     files.load()

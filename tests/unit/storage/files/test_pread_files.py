@@ -124,7 +124,7 @@ def test_a_file_cut_short_under_the_reader_gives_what_is_left_and_no_signal(tmp_
     assert files.read(50, 50) == b"\0" * 10
 
 
-def test_a_file_made_anew_is_not_read_through_the_old_descriptor(tmp_path: Path) -> None:
+def test_a_file_created_again_is_not_read_through_the_old_descriptor(tmp_path: Path) -> None:
     make(tmp_path, 0)
     files = PreadFiles([tmp_path])
     assert files.read(0, 1) == b"\0"

@@ -123,7 +123,7 @@ def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
     assert 0 in names(tmp_path)
 
 
-def test_no_file_is_made_behind_one_that_a_put_makes_itself(tmp_path):
+def test_no_file_is_made_after_one_that_a_put_makes_itself(tmp_path):
     """A reader would take the order of names for a hole in the log."""
 
     class SlowFirst(BlockingDisk):

@@ -72,7 +72,7 @@ def test_nothing_is_appended_once_the_last_append_is_settled(tmp_path):
     assert parts.written() == before
 
 
-def test_somebody_who_sleeps_until_the_next_append_is_woken_by_that_one_only(tmp_path):
+def test_a_thread_that_sleeps_until_the_next_append_is_woken_by_that_one_only(tmp_path):
     master, slave = LogParts(tmp_path / "master"), LogParts(tmp_path / "slave")
     append(master)
     rung = []

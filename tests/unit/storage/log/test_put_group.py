@@ -107,7 +107,7 @@ def test_one_that_stays_away_holds_up_nobody(group, log):
     assert waits == [True, True]
 
 
-def test_who_ends_while_others_wait_for_their_turn_leaves_none_behind(group, log):
+def test_a_put_that_ends_while_others_wait_for_their_turn_leaves_none_behind(group, log):
     putters = [Putter(group, log, 1 + number) for number in range(16)]
     served = serve(group, log, putters)
     assert 16 <= len(served) <= sum(range(1, 17)) + 32
@@ -137,7 +137,7 @@ def test_the_thread_goes_on_when_asked_although_nobody_waits(group):
     assert time.monotonic() - began < 30
 
 
-def test_a_slow_sync_waits_for_those_who_were_served_last(group, log):
+def test_a_slow_sync_waits_for_those_that_were_served_last(group, log):
     group.waiting_goal = 2
     first, second = Putter(group, log, 1), Putter(group, log, 1)
     threading.Timer(0.05, second.start).start()
@@ -190,7 +190,7 @@ def test_a_rest_ends_with_its_time_or_the_first_put(group, log):
     assert putter.results == [False]
 
 
-def test_nobody_waits_in_a_group_that_is_closed_and_who_did_is_let_go(group, log):
+def test_nothing_waits_in_a_group_that_is_closed_and_what_did_is_let_go(group, log):
     putter = Putter(group, log, 2)
     putter.start()
     while not group:
@@ -204,7 +204,7 @@ def test_nobody_waits_in_a_group_that_is_closed_and_who_did_is_let_go(group, log
     assert time.monotonic() - began < 10
 
 
-def test_who_was_taken_by_a_sync_that_did_not_reach_its_end_waits_for_the_next(group, log):
+def test_a_put_taken_by_a_sync_that_did_not_reach_its_end_waits_for_the_next(group, log):
     putter = Putter(group, log, 1)
     putter.start()
     while not group:
@@ -227,7 +227,7 @@ def test_what_is_on_the_disk_is_not_waited_for(group):
     assert group.wait(101, 0) is False
 
 
-def test_a_put_that_waits_too_long_is_forgotten_by_those_who_wait_after_it(group, log):
+def test_a_put_that_waits_too_long_is_forgotten_by_those_that_wait_after_it(group, log):
     first = Putter(group, log, 1)
     assert group.wait(log.append(), 0.001) is False
     first.start()

@@ -391,7 +391,7 @@ def test_odd_calls_are_errors_of_python(store):
 
 
 @needs_compiled
-def test_objects_of_the_log_refuse_what_is_none_of_theirs(store):
+def test_objects_of_the_log_refuse_what_does_not_belong_to_them(store):
     log = parts_of(store).log
     end, counter = log.end, log.counter(QueueKey("orders", 0))
     file = log.files.last()

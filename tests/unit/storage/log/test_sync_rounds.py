@@ -68,7 +68,7 @@ def descriptor(tmp_path):
     os.close(made)
 
 
-def test_all_who_wait_are_served_up_to_where_they_want(group, descriptor):
+def test_all_that_wait_are_served_up_to_where_they_want(group, descriptor):
     waiters = [Waiter(group, offset) for offset in (30, 10, 20)]
     took_s = group.sync_rounds(descriptor, FAR, 0.0)
     assert 0 < took_s < 10
@@ -77,7 +77,7 @@ def test_all_who_wait_are_served_up_to_where_they_want(group, descriptor):
     assert [waiter.ended() for waiter in waiters] == [True] * 3
 
 
-def test_who_comes_during_a_round_is_served_by_the_next(group):
+def test_a_put_that_comes_during_a_round_is_served_by_the_next(group):
     late = []
     sync = SyncCalls(lambda: late or late.append(Waiter(group, 20)))
     first = Waiter(group, 10)
@@ -111,7 +111,7 @@ def test_nothing_is_done_where_nobody_waits_or_somebody_wants_another_file(group
     assert far.ended()
 
 
-def test_who_asks_ends_the_rounds_and_is_heard_by_who_gathers_next(group):
+def test_a_put_that_asks_ends_the_rounds_and_is_heard_by_the_next_that_gathers(group):
     first = Waiter(group, 10)
     asker = threading.Timer(0.05, group.ask)
     asker.start()

@@ -334,7 +334,7 @@ def test_what_is_cut_off_is_zero_and_stays_gone(queue, table, tmp_path, log_min)
     assert not queue.truncate(queue.end_within(10**9), no_copy, now_ms=0), "nothing to cut"
 
 
-def test_bytes_behind_the_last_entry_are_cleaned(queue, tmp_path):
+def test_bytes_after_the_last_entry_are_cleaned(queue, tmp_path):
     file = queue.files.files[-1]
     file.write_bytes(60, encode_entry(*entry(99)))
     assert queue.truncate(queue.end_within(10**9), no_copy, now_ms=0)

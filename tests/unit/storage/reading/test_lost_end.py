@@ -55,7 +55,7 @@ def test_a_lost_end_of_the_log_is_looked_at_once(
     assert len(looked_at) < 300 + 6 * 60
 
 
-def test_a_writer_that_goes_on_behind_a_lost_end_is_followed(files: StoreFiles) -> None:
+def test_a_writer_that_goes_on_after_a_lost_end_is_followed(files: StoreFiles) -> None:
     for number in range(8):
         files.put(body=b"%d" % number)
     entries = files.next_offsets[QUEUE]

@@ -66,7 +66,7 @@ def test_a_number_that_cannot_be_gets_no_entry(store: Path, number: int, mode: s
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, MESSAGES - 1])
-def test_queues_that_are_made_anew_do_not_begin_or_go_on_at_such_a_number(
+def test_queues_that_are_built_again_do_not_begin_or_go_on_at_such_a_number(
     store: Path, row: int
 ) -> None:
     forge(store, row, 1 << 41)
@@ -131,7 +131,7 @@ def test_verify_believes_the_beginnings_that_dispatch_believes(
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, MESSAGES - 1])
-def test_an_opening_that_dispatches_anew_serves_every_other_message(store: Path, row: int) -> None:
+def test_an_opening_that_dispatches_again_serves_every_other_message(store: Path, row: int) -> None:
     forge(store, row, 1 << 41)
     shutil.rmtree(store / "consumequeue")
     following = MESSAGES  # also after the last one: ``known-ends`` knows that its number was given

@@ -49,7 +49,7 @@ def test_a_healthy_log_is_one_chain_per_file(tmp_path: Path) -> None:
     assert survey.bounds().lost == []
 
 
-def test_the_end_is_behind_the_last_record_whatever_stands_in_front(tmp_path: Path) -> None:
+def test_the_end_is_after_the_last_record_whatever_stands_before_it(tmp_path: Path) -> None:
     offsets = build_store(tmp_path, COUNT, Clock())
     end = whole(tmp_path).end
     overwrite(tmp_path, offsets[3], b"\xff" * 400)

@@ -153,7 +153,7 @@ def test_a_missing_log_file_is_reported_and_passed_over(tmp_path: Path) -> None:
         assert offset == store.recovery.end
 
 
-def test_deleted_queues_are_made_anew_from_the_first_file_on(tmp_path: Path) -> None:
+def test_deleted_queues_are_built_again_from_the_first_file_on(tmp_path: Path) -> None:
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     clock.now_ms += 10_000

@@ -76,7 +76,7 @@ def test_a_file_without_a_readable_first_record_is_passed_over(files):
     assert start(files, at(100), at(100), at(100)) == 2
 
 
-def test_records_with_keys_and_no_index_at_all_begin_anew(files):
+def test_records_with_keys_and_no_index_at_all_are_all_indexed_again(files):
     assert start(files[:2], at(100), at(100), at(100)) == 1
     assert start(files[:2], at(100), at(100), at(100), has_index=False) == 0
 

@@ -117,7 +117,7 @@ def test_damage_in_the_middle_stays_and_is_reported_range_by_range(
     assert_repaired(root, remaining={"log-damage", "queue-hole"})
 
 
-def test_what_a_broker_would_drop_is_told(store: tuple[Path, list[int]]) -> None:
+def test_what_a_broker_would_drop_is_reported(store: tuple[Path, list[int]]) -> None:
     root, offsets = store
     last_files = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
     broken = next(n for n, offset in enumerate(offsets) if offset > last_files)
@@ -159,7 +159,7 @@ def test_compatible_repair_ends_the_log_and_keeps_all_copies(
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index"])
-def test_a_deleted_part_is_made_anew(part: str, store: tuple[Path, list[int]]) -> None:
+def test_a_deleted_part_is_created_again(part: str, store: tuple[Path, list[int]]) -> None:
     root, _ = store
     before = content(root)
     shutil.rmtree(root / part)
@@ -351,7 +351,7 @@ def test_random_damage_never_costs_an_intact_record(
     assert repair(root, now_ms=NOW_MS + 1).actions == []
 
 
-def test_a_blank_behind_the_last_record_is_no_record_that_a_broker_drops(
+def test_a_blank_after_the_last_record_is_no_record_that_a_broker_drops(
     store: tuple[Path, list[int]],
 ) -> None:
     root, offsets = store
@@ -406,7 +406,7 @@ def test_an_empty_file_in_front_of_the_log_is_moved_away(store: tuple[Path, list
     "content",
     [b"", bytes(10), (2**62).to_bytes(8, "big") * 3 + bytes(4072), b"\xff" * 4096, bytes(5000)],
 )
-def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_anew(
+def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_again(
     store: tuple[Path, list[int]], content: bytes
 ) -> None:
     root, _ = store

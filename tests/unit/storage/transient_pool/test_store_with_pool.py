@@ -142,7 +142,7 @@ def test_a_commit_has_whole_records_only(tmp_path):
         assert not any(in_files(store)[end:])
 
 
-def test_who_asks_for_a_message_by_its_offset_gets_it_from_the_pool(tmp_path):
+def test_a_message_is_read_from_the_pool_by_its_offset(tmp_path):
     with open_pooled(tmp_path) as store:
         put(store, b"first")
         second = put(store, b"second")
