@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 
-from rocketstore.errors import FlushFailedError
+from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
@@ -330,15 +330,15 @@ class MappedFile:
 
     @contextlib.contextmanager
     def _flush_errors(self) -> Iterator[None]:
-        """Turn an error of the system into a `FlushFailedError`.
+        """Turn an error of the system, that of a full disk too, into a `FlushFailedError`.
 
         A file that retention deletes at that moment has nothing to keep.
         """
         try:
             yield
-        except OSError as error:
-            if error.errno is None:  # of a signal handler, not of the system
-                raise
+        except (OSError, StoreFullError) as error:
+            if isinstance(error, OSError) and error.errno is None:
+                raise  # of a signal handler, not of the system
             if not isinstance(error, FileNotFoundError) or self.is_available:
                 raise FlushFailedError(
                     f"fdatasync of {self.path} failed: {error}",

@@ -1,5 +1,6 @@
 """One mapped file: room before bytes, positions that follow the truth, readers that keep it."""
 
+import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -192,6 +193,27 @@ def test_a_failed_flush_raises_and_moves_nothing(tmp_path, disk):
     disk.fails_sync = {"*"}
     with pytest.raises(FlushFailedError, match="fdatasync"):
         file.flush()
+    assert file.flushed_position == 0
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("sync", [MappedFile.flush, lambda file: file.sync_by(lambda by: by)])
+def test_a_flush_that_cannot_open_its_file_fails_as_one_whose_sync_does(tmp_path, code, sync):
+    class Refusing(FailingDisk):
+        refuses = False
+
+        def open_file(self, path, *, writable):
+            if self.refuses:
+                raise OSError(code, os.strerror(code))
+            return super().open_file(path, writable=writable)
+
+    disk = Refusing()
+    file = create(tmp_path, disk)
+    append_bytes(file, b"abc")
+    file.close_descriptor()
+    disk.refuses = True
+    with pytest.raises(FlushFailedError, match=os.strerror(code)):
+        sync(file)
     assert file.flushed_position == 0
 
 
