@@ -1,5 +1,5 @@
 """``python -m rocketstore``: the command line."""
 
-from rocketstore.cli.application import main
+from rocketstore.cli import main
 
 main()

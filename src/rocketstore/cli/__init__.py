@@ -5,6 +5,19 @@ codes: 0 fine, 1 something found or changed, 2 usage, 3 unreachable, 4 damage is
 5 in use by another writer.
 """
 
-from rocketstore.cli.application import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import sys
+from typing import NoReturn
+
+from rocketstore.cli import exit_codes
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and end the process with its exit code."""
+    try:
+        from rocketstore.cli import application
+    except KeyboardInterrupt:  # the import takes the time in which a user thinks again
+        sys.stderr.write("rocketstore: interrupted\n")
+        sys.exit(exit_codes.INTERRUPTED)
+    application.main(arguments)

@@ -1,5 +1,5 @@
 """``python -m rocketstore.cli``."""
 
-from rocketstore.cli.application import main
+from rocketstore.cli import main
 
 main()

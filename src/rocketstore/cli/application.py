@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import gc
 import io
 import logging
@@ -11,7 +12,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import cyclopts
 from cyclopts import App
@@ -21,8 +22,11 @@ from rocketstore.cli import exit_codes
 from rocketstore.cli.wording import STANDARD_INPUT, complain, program_name, system_error
 from rocketstore.errors import RocketStoreError, SparkJobError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 NARROWEST: Final = 20
-"""Columns that help is written in where `COLUMNS` says fewer: the parser's never ends in two."""
+"""Columns that help is written in where there are fewer: the parser's never ends in two."""
 
 INTERRUPT_AGAIN_S: Final = 0.01
 """Pause after which a swallowed Ctrl-C is repeated: longer than a destructor takes."""
@@ -130,8 +134,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _outcome(arguments: list[str]) -> object:
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) < NARROWEST:
+    if any(columns < NARROWEST for columns in _widths()):
         os.environ["COLUMNS"] = str(NARROWEST)
     if sorted(arguments) == ["--verbose", "--version"]:
         return _show_parts()
@@ -144,6 +147,17 @@ def _outcome(arguments: list[str]) -> object:
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         raise
+
+
+def _widths() -> Iterator[int]:
+    """Yield the columns that the parser may take for the terminal's."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal():
+        yield int(columns)
+        return
+    for stream in range(3):
+        with contextlib.suppress(OSError):  # no terminal, or one that does not know its width
+            yield os.get_terminal_size(stream).columns or NARROWEST
 
 
 def _show_parts() -> int:

@@ -16,6 +16,7 @@ from rocketstore import Message
 from rocketstore.cli.application import main, run
 from rocketstore.events import get_logger
 from rocketstore.message_store import MessageStore
+from support.patience import PATIENCE_S
 
 
 class InterruptedInput:
@@ -46,6 +47,27 @@ def test_an_interrupted_import_says_so_and_exits_130(
     assert code == 130
     assert captured.err == "rocketstore: interrupted; 0 lines are stored in t/0\n"
     assert not (tmp_path / "store" / "abort").exists()
+
+
+@pytest.mark.parametrize("door", ["rocketstore", "rocketstore.cli"])
+@pytest.mark.parametrize("imported", ["cyclopts", "rocketstore.cli.wording"])
+def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_traceback(
+    door: str, imported: str
+) -> None:
+    code = f"""
+import runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {imported!r}:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module({door!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True,
+                          text=True, check=False, timeout=PATIENCE_S)  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rocketstore: interrupted\n")
 
 
 class InterruptedEnd:

@@ -1,6 +1,7 @@
 """What ``--help`` shows of each command."""
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -47,6 +48,12 @@ def test_help_ends_in_whatever_width(
     """What the parser uses loops for ever where fewer columns are left than it indents by."""
     for words, _ in [(["serve", "broker"], ""), (["store", "verify"], ""), ([], "")]:
         monkeypatch.setenv("COLUMNS", columns)
+        assert run([*words, "--help"]) == 0
+        assert "Usage:" in capsys.readouterr().out
+        monkeypatch.setenv("COLUMNS", "")
+        monkeypatch.setattr(
+            os, "get_terminal_size", lambda _=1: os.terminal_size((int(columns), 9))
+        )
         assert run([*words, "--help"]) == 0
         assert "Usage:" in capsys.readouterr().out
 
