@@ -17,6 +17,9 @@ ROOT.addHandler(logging.NullHandler())
 
 _OF_LOGGING: Final = ("exc_info", "stack_info", "stacklevel")
 
+_UNFORESEEN: Final = "the traceback says why; report it where the cause is not on this machine"
+"""What to do about a line with a traceback, unless the line says it."""
+
 
 class EventLogger(logging.LoggerAdapter[logging.Logger]):
     """Logs an event and its fields: ``_log.warning("put.slow", took_ms=700)``.
@@ -34,6 +37,8 @@ class EventLogger(logging.LoggerAdapter[logging.Logger]):
     ) -> tuple[str, MutableMapping[str, Any]]:
         """Put the fields into the line, and beside it."""
         passed = {name: kwargs.pop(name) for name in _OF_LOGGING if name in kwargs}
+        if passed.get("exc_info"):
+            kwargs.setdefault("hint", _UNFORESEEN)
         fields = dict(kwargs)
         text = " ".join([msg, *(f"{name}={_shown(value)}" for name, value in fields.items())])
         return text, {**passed, "extra": {"event": msg, "fields": fields}}

@@ -44,7 +44,7 @@ def make_sparse_log(
     entries: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
     for file_number in range(file_count):
         base = at = file_number * file_size
-        data = b""
+        data = bytearray()
         for place in range(records_per_file):
             topic = topics[len(offsets) % len(topics)]
             number = number_of(len(entries[topic]))

@@ -1,4 +1,4 @@
-"""Every error class is there for a reason: something raises it, and somebody is told."""
+"""Every error class is there for a reason, and what is logged as an error says what to do next."""
 
 import ast
 import builtins
@@ -73,3 +73,17 @@ def test_what_a_docstring_promises_to_raise_exists():
         if name.endswith("Error") and name not in ERRORS and not hasattr(builtins, name)
     }
     assert not invented
+
+
+def test_what_is_logged_as_an_error_says_what_happens_next_or_what_to_do():
+    """Lines with a traceback do by themselves (`rocketstore.events`)."""
+    silent, seen = [], 0
+    for path in SOURCES:
+        for node in module_nodes(path):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "_log.error":
+                continue
+            seen += 1
+            if not {"next", "hint", "exc_info"} & {keyword.arg for keyword in node.keywords}:
+                silent.append(f"{path}:{node.lineno}")
+    assert not silent
+    assert seen > 10

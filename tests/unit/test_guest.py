@@ -125,9 +125,12 @@ def test_an_exception_comes_with_its_traceback_and_the_caller_s_place(lines) -> 
     first, *rest = lines.getvalue().splitlines()
     assert first == (
         "test_guest.py test_an_exception_comes_with_its_traceback_and_the_caller_s_place "
-        "service.failed service=flush"
+        "service.failed service=flush "
+        "hint='the traceback says why; report it where the cause is not on this machine'"
     )
     assert rest[-1].startswith("ValueError: invalid literal")
+    log.error("service.failed", exc_info=ValueError("no number"), hint="mend the number")
+    assert "service.failed hint='mend the number'\n" in lines.getvalue()
 
 
 def test_a_host_switches_the_package_off_by_its_one_logger(lines) -> None:

@@ -119,12 +119,10 @@ class DelayedDelivery:
         if (lost := first - level.offset) > 0:
             self.undeliverable += lost
             _log.error(
-                "delay.undeliverable",
-                delay_level=level.number,
-                queue_offset=level.offset,
-                count=lost,
-                reason="retention deleted the log files that had their records",
-            )
+                "delay.undeliverable", delay_level=level.number, queue_offset=level.offset,
+                count=lost, reason="retention deleted the log files that had their records",
+                hint="make fileReservedTime longer than messages wait",
+            )  # fmt: skip
             level.begin_at(first)
 
     def _deal_with(self, level: Level, entry: Due) -> bool:
@@ -168,10 +166,8 @@ class DelayedDelivery:
     def _give_up(self, level: Level, entry: Due, why: str) -> bool:
         self.undeliverable += 1
         _log.error(
-            "delay.undeliverable",
-            delay_level=level.number,
-            queue_offset=entry.offset,
-            physical_offset=entry.physical_offset,
-            reason=why,
-        )
+            "delay.undeliverable", delay_level=level.number, queue_offset=entry.offset,
+            physical_offset=entry.physical_offset, reason=why,
+            next=f"it is skipped; {DELAY_TOPIC} keeps it as long as the log does",
+        )  # fmt: skip
         return True

@@ -16,7 +16,11 @@ from rocketstore.errors import NotReadableError
 
 
 class RunningFlag(enum.IntFlag):
-    """Causes, with the bits that 4.9 and 5.x give them, if they have one."""
+    """Causes, with the bits that 4.9 and 5.x give them, if they have one.
+
+    NOT_WRITEABLE: a thread of the store died. NOT_READABLE and INDEX_ERROR are for programs to set:
+    an index that cannot be written holds up dispatch, which is QUEUE_WRITE_ERROR here.
+    """
 
     NOT_READABLE = 1
     NOT_WRITEABLE = 2

@@ -458,8 +458,9 @@ class BaseStore(Reader):
         super().close()
         try:
             self._parts.drop()
-        except OSError as error:  # a file made ahead stays, and the next open deletes it
-            _log.warning("store.files_left", root=str(self.layout.root), error=str(error))
+        except OSError as error:
+            then = "the next open deletes what was made ahead"
+            _log.warning("store.files_left", root=self.layout.root, error=str(error), next=then)
         self._is_let_go = True
 
     def check_open(self) -> None:

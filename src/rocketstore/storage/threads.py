@@ -180,7 +180,9 @@ class ServiceThread:
                 else:
                     return
         except BaseException as error:  # noqa: BLE001 - otherwise it would go unnoticed
-            _log.exception("service.died", service=self.name)
+            _log.exception(
+                "service.died", service=self.name, hint="close the store and open it again"
+            )
             if self._on_death is not None:
                 self._on_death(self.name, error)
 

@@ -51,7 +51,10 @@ class DelayOffsetTable:
         try:
             table = read_with_backup(self.path, _decoded)
         except FormatError as error:
-            _log.error("delay.offsets_lost", path=str(self.path), error=str(error))
+            _log.error(
+                "delay.offsets_lost", path=str(self.path), error=str(error),
+                next="the log itself says what was delivered",
+            )  # fmt: skip
             table = None
         if table is None:
             return DelayOffsets()

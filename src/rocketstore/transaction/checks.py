@@ -184,8 +184,9 @@ class TransactionChecks(Service):
         shown = msgspec.structs.replace(half, topic=queue.topic, queue_id=queue.queue_id)
         try:
             answer = self._on_check(shown)
-        except Exception:  # noqa: BLE001 - it is asked about again
-            _log.exception("transaction.check_failed", half=half.message_id)
+        except Exception:  # noqa: BLE001 - whatever a program's check does, others go on
+            hint = "it is asked about again; the traceback says where the program's check raised"
+            _log.exception("transaction.check_failed", half=half.message_id, hint=hint)
             return
         if answer in (CheckAnswer.COMMIT, CheckAnswer.ROLLBACK):
             self._transactions.end(

@@ -368,7 +368,10 @@ class Transactions(Service):
             _ = self.ledger
             self._pay()
         except RocketStoreError as error:  # the caller that ends a transaction gets it
-            _log.error("transaction.not_read", root=str(self._store.layout.root), error=str(error))
+            _log.error(
+                "transaction.not_read", root=str(self._store.layout.root), error=str(error),
+                next="tried again when a transaction is begun or ended",
+            )  # fmt: skip
 
     def stop(self) -> None:
         """Put the op messages that are owed, and set the offsets."""
@@ -376,8 +379,11 @@ class Transactions(Service):
             return
         try:
             self.save_offsets()
-        except (RocketStoreError, OSError) as error:  # the next open finds it out by reading
-            _log.error("transaction.not_settled", owed=len(self._owed), error=str(error))
+        except (RocketStoreError, OSError) as error:
+            _log.error(
+                "transaction.not_settled", owed=len(self._owed), error=str(error),
+                next="the next open settles it, by reading the log",
+            )  # fmt: skip
 
     # --- parts ----------------------------------------------------------------------------------
 

@@ -138,7 +138,10 @@ def put(place: str, name: str, content: bytes) -> None:
 
 
 def refuse_inside_store(location: str, key: str) -> None:
-    """Raise where a place lies inside a store on a disk, whose directories all mean something."""
+    """Raise where a place lies inside a store on a disk, be it beside the store's own directories.
+
+    Stricter than an opening, which has to go on with a store that exists below another's root.
+    """
     for root in () if is_remote(location) else Path(local_path(location)).resolve().parents:
         signs = (root / name for name in SIGNS_OF_A_STORE)
         if (root / COMMIT_LOG_DIRECTORY).is_dir() and any(one.exists() for one in signs):

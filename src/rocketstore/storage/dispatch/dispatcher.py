@@ -202,7 +202,8 @@ class ArrivalBoard:
             try:
                 listener(arrival)
             except Exception:  # noqa: BLE001 - whatever a listener does, dispatch goes on
-                _log.exception("arrival.listener_failed", topic=arrival.topic)
+                hint = "the traceback says where the program's listener raised"
+                _log.exception("arrival.listener_failed", topic=arrival.topic, hint=hint)
 
     def wake(self) -> None:
         """Let waiters look again."""

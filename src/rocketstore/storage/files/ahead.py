@@ -177,7 +177,7 @@ class Preallocator:
             # The put that needs the file makes it, or fails with this very error.
             _log.warning("file.not_preallocated", base=base, error=str(error))
         except Exception:  # noqa: BLE001 - likewise, and the thread goes on
-            _log.exception("file.not_preallocated", base=base)
+            _log.exception("file.not_preallocated", base=base, next="a put makes it")
         finally:
             with self._lock:
                 if file is not None:
@@ -258,7 +258,7 @@ class TouchAhead:
             self._pages.want(start, min(stop, file.backed_position))
             self._bell.ring()
         except Exception:  # noqa: BLE001 - the put is stored, and its writer touches pages itself
-            _log.exception("file.not_touched", path=str(file.path))
+            _log.exception("file.not_touched", path=str(file.path), next="puts touch their pages")
 
     def end_file(self) -> None:
         """Let go of the file: it is full, or the store is closed."""

@@ -113,6 +113,10 @@ def refuse_part(layout: StoreLayout) -> None:
 
 
 def _refuse_inside(path: Path, parts: tuple[str, ...]) -> None:
+    """Raise where a path lies in one of these directories of another store.
+
+    Elsewhere below its root a store may be (jobs write their output nowhere below one).
+    """
     place = path.resolve()
     for above in place.parents:
         is_part = place.relative_to(above).parts[0] in parts

@@ -234,7 +234,10 @@ class StoreWriter:
             for queue, copy in self.extra_queues.apart(record, own, is_own_in_memory=in_memory):
                 found = self.put_record(*queue, copy)
                 if not found.is_stored:
-                    _log.error("put.further_queue_lost", queue=str(queue), reason=str(found.detail))
+                    _log.error(
+                        "put.further_queue_lost", queue=str(queue), reason=str(found.detail),
+                        hint="once that is mended, put the message there again",
+                    )  # fmt: skip
         return result
 
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
@@ -471,11 +474,12 @@ class StoreWriter:
         elif self._syncs and not self.flusher.wait_flushed(end, timeout_s):
             status = PutMessageStatus.FLUSH_DISK_TIMEOUT
             _log.error(
-                "put.flush_timeout",
-                end_physical_offset=end,
+                "put.flush_timeout", end_physical_offset=end,
                 flushed_physical_offset=self._log.flushed_offset,
                 timeout_ms=self.config.sync_flush_timeout,
-            )
+                hint="see the system's log (dmesg) for a disk that hangs; for a slow one raise "
+                "syncFlushTimeout",
+            )  # fmt: skip
         if self._needs_replica and waits:
             # Compatible: the status of the replica wins over that of the flush #
             # (CommitLog.submitReplicaRequest, and asyncPutMessage, which combines both).
