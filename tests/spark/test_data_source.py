@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.pipeline import inner_messages, session
 from support.batch_stores import BATCHES, open_batches, put
 from support.golden_stores import golden_store
@@ -202,6 +203,39 @@ def test_a_table_of_the_catalog_is_read_with_the_options_it_was_made_with(spark,
     finally:
         for name in ("headers", "typed", "unnamed"):
             spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_a_table_of_the_catalog_may_have_properties_that_are_no_options(spark, basic):
+    spark.sql(
+        f"CREATE TABLE noted USING rocketstore OPTIONS (path '{basic}', subscribe 'TopicA') "
+        "COMMENT 'orders' TBLPROPERTIES ('team' = 'payments', 'topic' = 'theirs')"
+    )
+    try:
+        rows = spark.table("noted").select("topic").distinct().collect()
+        assert [row.topic for row in rows] == ["TopicA"]
+        with pytest.raises(Exception, match="option team is unknown"):
+            spark.sql(f"CREATE TABLE no USING rocketstore OPTIONS (path '{basic}', team 'a')")
+    finally:
+        spark.sql("DROP TABLE IF EXISTS noted")
+
+
+def test_a_schema_of_a_table_of_the_catalog_brings_none_of_its_options_along(
+    spark, basic, tmp_path
+):
+    with MessageStore.open(tmp_path / "other", StoreConfig.small()) as store:
+        assert store.put(Message(topic="other", body=b"its"), 0).is_stored
+    options = f"path '{basic}', subscribe 'TopicA', columns 'topic,queueId'"
+    spark.sql(f"CREATE TABLE kept USING rocketstore OPTIONS ({options})")
+    try:
+        schema = spark.table("kept").schema
+        for give in (
+            lambda read: read.load(str(tmp_path / "other")),
+            lambda read: read.load([str(tmp_path / "other")]),
+        ):
+            found = give(spark.read.format("rocketstore").schema(schema)).collect()
+            assert [(row.topic, row.queueId) for row in found] == [("other", 0)]
+    finally:
+        spark.sql("DROP TABLE IF EXISTS kept")
 
 
 FILTERS = (

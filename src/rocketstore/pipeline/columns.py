@@ -136,10 +136,8 @@ def column_type(table: str, name: str) -> str:
     """Return the type of a column, which the table must have."""
     columns = COLUMNS_OF[table]
     if name not in columns:
-        what, hint = (
-            f"table {table} has no column {name!r}",
-            f"its columns are {', '.join(columns)}",
-        )
+        what = f"table {table.replace(KAFKA, 'messages')} has no column {name!r}"
+        hint = f"its columns are {', '.join(columns)}"
         raise ConfigError(what, key="columns", value=name, hint=hint)
     return columns[name]
 
@@ -162,5 +160,5 @@ def check_schema(table: str, columns: Collection[str], schema: StructType) -> No
             hint = "choose columns either by a schema or by columns, includeBody, includeProperties"
         else:
             continue
-        what = f"column {name} of table {table} {problem}"
+        what = f"column {name} of table {table.replace(KAFKA, 'messages')} {problem}"
         raise ConfigError(what, key="schema", value=name, hint=hint)

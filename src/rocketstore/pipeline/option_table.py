@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from rocketstore.pipeline.columns import RECORD_TABLES, TABLES
 
 SERVERS: Final = "kafka.bootstrap.servers"
+PLACES: Final = ("path", "paths", SERVERS)
 OF_KAFKA: Final = (
     "kafka.", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "maxRecordsPerPartition",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
@@ -22,12 +23,8 @@ TIME_STARTS: Final = ("startingTimestamp", BY_TIME)
 STREAM, SINK = "stream", "sink"
 """Uses of an option in ``readStream`` and in writes; in ``read`` a table's name is its use."""
 
-SPARKS_OWN: Final = frozenset({
-    "checkpointlocation", "queryname", "serialization.format",
-    "location", "owner", "provider", "external", "comment", "is_managed_location",
-})  # fmt: skip
-"""What Spark itself adds to the options, the second line for a table of its catalog; so are names
-that begin with ``option.``, each again without that."""
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "serialization.format"})
+"""What Spark itself adds to the options."""
 
 READS: Final = frozenset(TABLES)
 _ANY: Final = READS | {STREAM}

@@ -78,7 +78,7 @@ class GivenOptions(dict[str, str]):
         super().__init__()
         known = {one.name.lower(): one.name for one in OPTIONS if one.uses & uses}
         for key, value in given.items():
-            if key.lower() in SPARKS_OWN or key.lower().startswith("option."):
+            if key.lower() in SPARKS_OWN:
                 continue
             if key.lower() not in known:
                 raise _not_known(key, value, uses, known)
@@ -465,8 +465,6 @@ def _tags(values: GivenOptions) -> frozenset[str] | None:
 
 def _layout(values: GivenOptions) -> tuple[int, int] | None:
     slots, items = values.number("maxHashSlotNum", 1), values.number("maxIndexNum", 1)
-    if (slots is None) != (items is None):
-        raise ConfigError(
-            "maxHashSlotNum and maxIndexNum: set both or neither", key="maxHashSlotNum"
-        )
+    values.check_company("maxHashSlotNum", ["maxIndexNum"])
+    values.check_company("maxIndexNum", ["maxHashSlotNum"])
     return None if slots is None or items is None else (slots, items)

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import check_schema, column_type
 from rocketstore.pipeline.environment import check_versions, let_warnings_out, plain_errors
+from rocketstore.pipeline.option_table import PLACES
 from rocketstore.pipeline.options import ReadOptions, parse_options
 
 if TYPE_CHECKING:
@@ -52,13 +53,16 @@ class StoreDataSource(datasource.DataSource):
             read_options_of_either,
         )
 
+        given = dict(self.options)
+        if is_of_catalog := "provider" in given:
+            # Beside options, which stand there twice, are what Spark knows and TBLPROPERTIES.
+            given = {k: one for k, one in given.items() if k == "path" or f"option.{k}" in given}
         with plain_errors():
-            options = read_options_of_either(dict(self.options))
+            options = read_options_of_either(given)
             named_stores(options)
         # Spark 4.3 keeps the options of a table of its catalog and hands none of them to the reader
         # (decision 0005); it does hand on the columns, with what was noted of them.
-        is_of_catalog = "provider" in self.options
-        return row_type(options, json.dumps(dict(self.options)) if is_of_catalog else None)
+        return row_type(options, json.dumps(given) if is_of_catalog else None)
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return a reader of the columns in `schema`, which the user may have given."""
@@ -75,9 +79,14 @@ class StoreDataSource(datasource.DataSource):
             return StoreStreamReader(self._given(schema), schema)
 
     def _given(self, schema: StructType) -> dict[str, str]:
-        """Return the options of a read, which for a table of Spark's catalog are in its schema."""
+        """Return the options of a read, which for a table of Spark's catalog are in its schema.
+
+        Where a place is given, the schema may be that of such a table, whose options do not count.
+        """
         kept = schema.fields[0].metadata.get(NAME) if schema.fields else None
-        given = dict(self.options) if kept is None else json.loads(kept) | dict(self.options)
+        given = dict(self.options)
+        if kept is not None and given.keys().isdisjoint(PLACES):
+            given = json.loads(kept) | given
         if not given:
             raise ConfigError(
                 "Spark passes this table's options to no Python data source",
