@@ -58,31 +58,32 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fail_reads_of(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def fail_reads_of(room: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     genuine = os.pread
 
     def pread(descriptor: int, size: int, position: int) -> bytes:
         if room in Path(f"/proc/self/fd/{descriptor}").readlink().parts:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise OSError(code, os.strerror(code))
         return genuine(descriptor, size, position)
 
     monkeypatch.setattr(os, "pread", pread)
 
 
+@pytest.mark.parametrize(("code", "hint"), [(errno.EIO, "dmesg"), (errno.ESTALE, "mount its")])
 @pytest.mark.parametrize(("room", "name"), WAYS)
 def test_bytes_that_the_disk_cannot_read_are_an_error(
-    root: Path, room: str, name: str, monkeypatch: pytest.MonkeyPatch
+    root: Path, room: str, name: str, code: int, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with MessageStore.open(root, CONFIG, read_only=True) as store:
         assert ASKED[name](store)
     with MessageStore.open(root, CONFIG, read_only=True) as store:
-        fail_reads_of(room, monkeypatch)
+        fail_reads_of(room, code, monkeypatch)
         with pytest.raises(
             SystemRefusedError, match=rf"cannot read .*{room}.* at offset \d+"
         ) as it:
             ASKED[name](store)
-        assert it.value.errno == errno.EIO
-        assert "dmesg" in str(it.value)
+        assert it.value.errno == code
+        assert hint in str(it.value)
         monkeypatch.undo()
         assert ASKED[name](store)  # nothing wrong is remembered
 

@@ -39,9 +39,12 @@ from rocketstore.storage.checkpoint import (
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import claim, refuse_foreign
+from rocketstore.storage.files.pread_files import file_lengths
 from rocketstore.storage.files.whole_file import grow_file, small_files
+from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.kinds.batch_topics import BatchQueues
 from rocketstore.storage.kinds.resolution import kinds_of
+from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import LoadedStore, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
@@ -66,6 +69,7 @@ _REPAIRED_AS_JAVA: Final = (*_REPAIRED, "queue-stale", "queue-beyond-log", "queu
 """Under ``compatible``, which does not keep the places of records lost with the log's end."""
 
 
+@system_errors("cannot repair the store")
 def rebuild_store(
     path: Path,
     config: StoreConfig,
@@ -95,6 +99,7 @@ def rebuild_store(
         return repair.report()
 
 
+@system_errors("cannot repair the store")
 def repair_store(
     path: str | Path, config: StoreConfig | None = None, *,
     policy: Literal["salvage", "compatible"] = "salvage", dry_run: bool = False,
@@ -165,7 +170,6 @@ class _Repair:
         checkpoint.reset(times)
         checkpoint.flush()
 
-    @system_errors("cannot repair the store")
     def report(self, *, dry_run: bool = False) -> RepairReport:
         """Plan, act, and report what was found, done and left."""
         audit = self.audit()
@@ -344,15 +348,15 @@ class _Repair:
         # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
         forget_known_ends(layout.root, keep_queues=self.is_salvage, disk=self.disk)
         # A dead writer may have left bytes in the page cache only, where audits read them.
-        queues = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
-        tops = (*layout.commit_log_directories, *queues, layout.index)
-        paths = [path for top in tops if top.is_dir() for path in (top, *top.rglob("*"))]
-        for path in [layout.root, *paths]:
-            if path.is_dir():
-                self.disk.fsync_directory(path)
-                continue
+        tops = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
+        queues = [top / key.topic / str(key.queue_id) for top in tops for key in listed_queues(top)]
+        flat = (*layout.commit_log_directories, *queues)
+        for path in (*dict(file_lengths(flat)), *listed_index_files(layout.index, [])):
             with self.disk.opened(path, writable=True) as descriptor:
                 self.disk.fdatasync(descriptor, path)
+        above = dict.fromkeys(queue.parent for queue in queues)
+        for directory in filter(Path.is_dir, (layout.root, *tops, *above, *flat, layout.index)):
+            self.disk.fsync_directory(directory)
         self._write_checkpoint(Checkpoint(newest, newest, newest))
         if layout.abort.exists():
             self.disk.unlink(layout.abort)

@@ -17,6 +17,7 @@ from rocketstore.audit.store_audit import audit_store, find_kinds, find_layout
 from rocketstore.config import StoreConfig
 from rocketstore.rules.batch_entries import queue_bounds
 from rocketstore.rules.findings import Finding, Severity, VerifyReport, finding
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
 
 
+@system_errors("cannot verify the store")
 def verify_store(
     path: str | Path,
     config: StoreConfig | None = None,

@@ -21,6 +21,15 @@ from rocketstore.message import TRANSACTION_MASK, Message
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
+def has_topic_characters(name: str) -> bool:
+    """Whether a name has only characters that a topic may have.
+
+    >>> has_topic_characters("%RETRY%group"), has_topic_characters("lost+found")
+    (True, False)
+    """
+    return _TOPIC.fullmatch(name) is not None
+
+
 def check_topic_characters(topic: object) -> str:
     """Return `topic` if every character is allowed in a name; its length is not checked.
 
@@ -31,7 +40,7 @@ def check_topic_characters(topic: object) -> str:
         raise InvalidNameError(f"a topic is a str, not {type(topic).__name__}")
     if not topic:
         raise InvalidNameError("a topic may not be empty", hint="name the topic")
-    if _TOPIC.fullmatch(topic) is None:
+    if not has_topic_characters(topic):
         raise InvalidNameError(
             f"topic {topic!r:.150} has characters outside %|a-zA-Z0-9_-",
             hint="use letters, digits, %, |, _ and - only",

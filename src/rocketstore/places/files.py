@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from rocketstore.errors import StoreError
+from rocketstore.format.refusals import has_topic_characters
 from rocketstore.places.location import S3_NAMES, is_remote, local_path, refuse_secrets, uri_parts
 from rocketstore.units import KiB
 
@@ -76,6 +77,17 @@ def entries_of(location: str, *names: str) -> list[FileEntry]:
     """Return what a directory below a location holds; nothing when there is no directory."""
     files, root = files_at(location)
     return files.list("/".join((root, *names)))
+
+
+def subdirectories(files: Files, path: str) -> list[FileEntry]:
+    """Return the directories in one of queues or topics, as `listed_queues` of a store does."""
+    try:
+        return [one for one in files.list(path) if one.is_directory]
+    except StoreError as error:
+        is_topic = has_topic_characters(path.rpartition("/")[2])
+        if is_topic or not isinstance(error.__cause__, PermissionError):
+            raise
+        return []  # ``lost+found`` of a disk that is mounted there
 
 
 @functools.lru_cache(maxsize=64)

@@ -29,7 +29,13 @@ from rocketstore.format.queue_entry import (
     equal_mask,
     written_mask,
 )
-from rocketstore.places.files import entries_of, files_at, read_part, stored_stop
+from rocketstore.places.files import (
+    entries_of,
+    files_at,
+    read_part,
+    stored_stop,
+    subdirectories,
+)
 from rocketstore.places.location import is_remote
 from rocketstore.places.offset_files import StoreFile, offset_files
 from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
@@ -236,6 +242,6 @@ def list_queues(
         QueueKey(topic.name, queue_id)
         for topic in topics
         if topic.is_directory and wants_topic(topic.name)
-        for entry in files.list(topic.path)
-        if entry.is_directory and (queue_id := parse_queue_id(entry.name)) is not None
+        for entry in subdirectories(files, topic.path)
+        if (queue_id := parse_queue_id(entry.name)) is not None
     )

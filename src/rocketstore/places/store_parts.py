@@ -29,7 +29,7 @@ from rocketstore.format.file_name import (
 )
 from rocketstore.format.index_file import is_index_file_name
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
-from rocketstore.places.files import files_at, side_by_side
+from rocketstore.places.files import files_at, side_by_side, subdirectories
 from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import list_segments
 from rocketstore.places.offset_files import StoreFile, offset_files
@@ -201,11 +201,11 @@ def _usual(entries: Iterable[FileEntry]) -> int:
 def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEntry]]:
     """Return the entries two directories below one of a location, by the names of both."""
     files, _ = files_at(location)
-
-    def below(path: str) -> list[FileEntry]:
-        return [one for one in files.list(path) if one.is_directory]
-
-    found = [(topic.name, one) for topic in below(directory) for one in below(topic.path)]
+    found = [
+        (topic.name, one)
+        for topic in subdirectories(files, directory)
+        for one in subdirectories(files, topic.path)
+    ]
     with side_by_side(location, len(found)) as mapped:
         listings = mapped(files.list, [one.path for _, one in found])
         return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))

@@ -33,7 +33,8 @@ def log_file_findings(
     for one in problems:
         if one.problem is FileProblem.MISSING:
             continue  # reported with its range as a hole of the log
-        severity, action = Severity.WARNING, "repair moves it away; 4.9 may not start with it"
+        severity = Severity.WARNING
+        action = "repair moves a file away, not a directory; 4.9 may not start with it"
         if one.problem is FileProblem.NOT_A_FILE:
             action = "move it away; 4.9 may not start with it"
         elif one.problem in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}:
@@ -59,7 +60,7 @@ def queue_file_findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the files of a queue; `shown` as `log_file_findings` has it."""
     for one in problems:
-        action = "repair moves it away and makes its entries again"
+        action = "repair moves a file away, not a directory, and makes its entries again"
         if one.problem is FileProblem.NOT_A_FILE:
             action = "move it away, then repair makes its entries again"
         yield _file_finding("queue", one, shown, Severity.WARNING, action, **key._asdict())

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers for a lack of space: a full file system, or a used-up quota."""
 
+_ACCESS: Final = (
+    "let the user of this process read and write it (chown, chmod); with read_only=True reading "
+    "is enough"
+)
+
 _HINTS: Final = {
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
     errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
@@ -39,8 +44,10 @@ _HINTS: Final = {
     errno.EIO: "the disk fails: see the log of the system (dmesg), and copy the store elsewhere",
     errno.ENOSPC: "free space on the partition or let retention delete old files",
     errno.EDQUOT: "free space within the quota or raise it",
-    errno.EACCES: "fix the permissions, or open the store with read_only=True",
-    errno.EPERM: "fix the permissions, or open the store with read_only=True",
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.ENOLCK: "the file system has no locks: mount it with them, or move the store elsewhere",
+    errno.ESTALE: "the machine that has the files lost this one: mount its file system again",
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "check the path",

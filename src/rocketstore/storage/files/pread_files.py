@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import is_judged, parse_file_name
 from rocketstore.rules.files import FileFinding, FileProblem, usable_files
 from rocketstore.storage.files.disk import Disk, fill, read_at, system_error, system_errors
@@ -131,17 +132,22 @@ class OpenFiles:
     def read(self, path: Path, position: int, size: int) -> bytes | None:
         """Return `size` bytes at `position`, fewer where the file ends; None if it is gone."""
         try:
+            return self._read(path, position, size)
+        except SystemRefusedError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        # Deleted, or put back from a copy, on a file system of another machine: its name tells.
+        self.close()
+        return self._read(path, position, size)
+
+    def _read(self, path: Path, position: int, size: int) -> bytes | None:
+        try:
             file = self._open(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise system_error(f"cannot open {path} for reading", error) from error
-        try:
-            return read_at(file.fd, path, position, size)
-        except OSError as error:
-            if error.errno == errno.ESTALE:  # deleted, on a file system of another machine
-                return None
-            raise
+        return read_at(file.fd, path, position, size)
 
     def close(self) -> None:
         """Let go of all files; reads that are under way finish."""

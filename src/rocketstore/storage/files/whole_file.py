@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from rocketstore.errors import FormatError, StoreError
+from rocketstore.errors import FormatError, StoreError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.rules.table_files import NO_FILE, Content, read_table
 from rocketstore.storage.files.disk import Disk, read_at, read_whole, system_errors
@@ -108,14 +108,19 @@ def replace_whole(
     disk.unlink(temporary)
     descriptor = disk.create_file(temporary)
     try:
-        position = 0
-        for piece in (content,) if isinstance(content, bytes) else content:
-            disk.write_at(descriptor, temporary, position, piece)
-            position += len(piece)
-        disk.fdatasync(descriptor, temporary)
-    finally:
-        os.close(descriptor)
-    disk.replace(temporary, path)
+        try:
+            position = 0
+            for piece in (content,) if isinstance(content, bytes) else content:
+                disk.write_at(descriptor, temporary, position, piece)
+                position += len(piece)
+            disk.fdatasync(descriptor, temporary)
+        finally:
+            os.close(descriptor)
+        disk.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # on a full disk it would take what room there was
+            disk.unlink(temporary)
+        raise
     if sync_name:
         disk.fsync_directory(path.parent)
 
@@ -168,9 +173,12 @@ def small_files(layout: StoreLayout) -> Callable[[str], Content]:
             return read_whole(layout.root / name)
         except FileNotFoundError:
             return None
-        except StoreError as error:
-            cause = error.__cause__
-            return str(cause.strerror) if isinstance(cause, OSError) else NO_FILE
+        except SystemRefusedError as error:
+            if error.errno != errno.EIO:  # nothing is known of it: no permission, a lost mount
+                raise
+            return os.strerror(errno.EIO)
+        except StoreError:
+            return NO_FILE
 
     return read
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -160,9 +161,9 @@ def test_an_open_that_the_system_refuses_is_an_error_that_names_the_file(
         files.read(0, 1)
 
 
-@pytest.mark.parametrize(("code", "is_gone"), [(errno.EIO, False), (errno.ESTALE, True)])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_bytes_that_the_disk_cannot_read_are_an_error_with_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, *, is_gone: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     make(tmp_path, 0)
     files = PreadFiles([tmp_path])
@@ -171,11 +172,33 @@ def test_bytes_that_the_disk_cannot_read_are_an_error_with_their_place(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "pread", fail)
-    if is_gone:
-        assert files.read(7, 1) is None
-        return
-    with pytest.raises(SystemRefusedError, match=f"{file_name(0)} at offset 7: Input/output"):
+    why = f"{file_name(0)} at offset 7: {os.strerror(code)}"
+    with pytest.raises(SystemRefusedError, match=why):
         files.read(7, 1)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_descriptor_that_another_machine_lost_is_asked_for_again_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    """A file system of another machine: the file was deleted there, or put back from a copy."""
+    make(tmp_path, 0)
+    path = tmp_path / file_name(0)
+    files = PreadFiles([tmp_path])
+    first = files.read(7, 1)
+    path.rename(tmp_path / "elsewhere")
+    if is_there:
+        shutil.copy(tmp_path / "elsewhere", path)
+    lost, genuine = (tmp_path / "elsewhere").stat().st_ino, os.pread
+
+    def pread(descriptor: int, size: int, position: int) -> bytes:
+        if os.fstat(descriptor).st_ino == lost:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return genuine(descriptor, size, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert first is not None
+    assert files.read(7, 1) == (first if is_there else None)
 
 
 def test_a_file_that_one_listing_missed_is_no_hole(

@@ -1,0 +1,181 @@
+"""What lies among a store's files and is none of them stops no door, a repair least of all."""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocketstore import MessageStore, StoreError, repair_store, verify_store
+from rocketstore.audit.repair import rebuild_store
+from rocketstore.places.queue_files import list_queues
+from rocketstore.places.store_parts import find_places
+from rocketstore.storage.files.disk import Disk, no_space_error
+from support.clock import Clock
+from support.small_store import CONFIG, build_store, crashed, open_store
+
+COUNT = 40
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        here = Path.cwd()
+        os.chdir(path.parent)  # an address has 108 bytes
+        server.bind(path.name)
+        os.chdir(here)
+
+
+def link_to(target: str) -> Callable[[Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+STRANGERS = {
+    "pipe": os.mkfifo,
+    "socket": bind,
+    "link to nothing": link_to("/nowhere/at/all"),
+    "link to itself": link_to(".nfs000000000001"),
+    "link to a device": link_to("/dev/null"),
+    "directory": Path.mkdir,
+    "file": Path.touch,
+}
+"""What a system, a backup or an operator leaves in a directory, by what it is."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    build_store(tmp_path / "store", COUNT, Clock())
+    return tmp_path / "store"
+
+
+def keys_found(root: Path) -> int:
+    with open_store(root, Clock()) as opened:
+        return sum(bool(opened.find(f"Topic{n % 2}", f"key-{n}")) for n in range(COUNT))
+
+
+@pytest.mark.parametrize("place", ["commitlog", "consumequeue/Topic0/0", "index"])
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_repair_goes_to_its_end_whatever_else_lies_among_the_files(
+    store: Path, stranger: str, place: str
+) -> None:
+    shutil.rmtree(store / "index")
+    (store / "index").mkdir()
+    STRANGERS[stranger](store / place / ".nfs000000000001")
+    repaired = repair_store(store, CONFIG)
+    assert "index: build it again" in repaired.actions[-1]
+    assert not (store / "abort").exists()
+    assert keys_found(store) == COUNT
+
+
+def test_a_repair_syncs_every_file_and_directory_of_the_store_through_links_too(
+    store: Path, tmp_path: Path
+) -> None:
+    topic = store / "consumequeue" / "Topic0"
+    topic.rename(tmp_path / "elsewhere")
+    topic.symlink_to(tmp_path / "elsewhere")
+    crashed(store)
+    synced = set[Path]()
+
+    class Noting(Disk):
+        def fdatasync(self, descriptor: int, path: Path) -> None:
+            synced.add(path)
+            super().fdatasync(descriptor, path)
+
+        def fsync_directory(self, directory: Path) -> None:
+            synced.add(directory)
+            super().fsync_directory(directory)
+
+    repair_store(store, CONFIG, disk=Noting())
+    parts = [store / name for name in ("commitlog", "consumequeue", "index")]
+    queues = [store / "consumequeue" / f"Topic{number}" / "0" for number in (0, 1)]
+    files = [path for place in (*parts, *queues) for path in place.iterdir() if path.is_file()]
+    assert {store, *parts, *queues, *(queue.parent for queue in queues), *files} <= synced
+    assert len(files) == 4
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return what lets nobody list a directory, as a user other than root finds it."""
+    real, closed = os.scandir, set[str]()
+
+    def scandir(path: str | Path = ".") -> object:
+        if str(path) in closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return lambda path: closed.add(str(path))
+
+
+def test_what_a_mounted_disk_has_in_its_root_is_no_topic(
+    store: Path, refusing: Callable[[Path], None]
+) -> None:
+    """``consumequeue`` is a disk of its own: mkfs made ``lost+found``, for root only."""
+    lost = store / "consumequeue" / "lost+found"
+    lost.mkdir()
+    refusing(lost)
+    assert not verify_store(store, CONFIG).findings
+    assert {key.topic for key in list_queues(str(store))} == {"Topic0", "Topic1"}  # Spark's
+    assert {key.topic for key in find_places(str(store), CONFIG).queues} == {"Topic0", "Topic1"}
+    assert not repair_store(store, CONFIG).is_changed
+    assert not rebuild_store(store, CONFIG, what="queues").is_damaged
+    with MessageStore.open(store, CONFIG, read_only=True) as reader:
+        assert {key.topic for key in reader.queues()} == {"Topic0", "Topic1"}
+    assert keys_found(store) == COUNT
+
+
+def test_a_topic_that_may_not_be_listed_is_an_error_and_not_an_absent_one(
+    store: Path, refusing: Callable[[Path], None]
+) -> None:
+    refusing(store / "consumequeue" / "Topic0")
+    with pytest.raises(StoreError, match="Topic0 cannot be read: Permission denied"):
+        list_queues(str(store))
+    doors: list[Callable[[], object]] = [
+        lambda: MessageStore.open(store, CONFIG, threads=False),
+        lambda: MessageStore.open(store, CONFIG, read_only=True),
+        lambda: verify_store(store, CONFIG),
+        lambda: repair_store(store, CONFIG),
+    ]
+    for door in doors:
+        with pytest.raises(StoreError, match=r"Topic0\): Permission denied; let the user of this"):
+            door()
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "known-ends"])
+def test_a_small_file_that_may_not_be_read_is_not_called_damage(
+    store: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    for door in (verify_store, repair_store):
+        with pytest.raises(StoreError, match=f"cannot read .*{name} .*: Permission denied; let"):
+            door(store, CONFIG)
+    assert not (store / "repair").exists()
+
+
+def test_a_copy_for_which_the_disk_has_no_room_leaves_nothing(store: Path) -> None:
+    """A repair that is tried again and again on a full disk would take what room there is."""
+    queue = store / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
+    with queue.open("r+b") as file:
+        file.seek(200)
+        file.write(b"\x55" * 200)
+
+    class Full(Disk):
+        def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
+            super().write_at(descriptor, path, position, data[:100])
+            if path.is_relative_to(store / "repair"):
+                raise no_space_error(path, len(data))
+
+    for _ in range(3):
+        with pytest.raises(StoreError, match="no room for"):
+            repair_store(store, CONFIG, disk=Full())
+    assert not [path for path in (store / "repair").rglob("*") if path.is_file()]
+    repair_store(store, CONFIG)
+    assert keys_found(store) == COUNT
