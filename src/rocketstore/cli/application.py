@@ -20,7 +20,7 @@ from cyclopts import App
 from rocketstore import events
 from rocketstore.cli import exit_codes
 from rocketstore.cli.wording import STANDARD_INPUT, complain, program_name, system_error
-from rocketstore.errors import RocketStoreError, SparkJobError
+from rocketstore.errors import RocketStoreError, SparkJobError, UnsupportedEnvironmentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,6 +142,11 @@ def _outcome(arguments: list[str]) -> object:
     gc.enable()
     try:
         return command(*bound.args, **bound.kwargs)
+    except ModuleNotFoundError as error:  # of the one extra that commands need
+        from rocketstore.pipeline.environment import INSTALL
+
+        package, _, _ = str(error.name).partition(".")
+        raise UnsupportedEnvironmentError(f"{package} is not installed", hint=INSTALL) from error
     except SystemExit as end:
         # The printer of help makes this of a reader that has left.
         if isinstance(end.__context__, BrokenPipeError):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import Message
+from rocketstore import Message, StoreConfig
 from rocketstore.cli.application import main, run
 from rocketstore.events import get_logger
 from rocketstore.message_store import MessageStore
@@ -68,6 +68,36 @@ runpy.run_module({door!r}, run_name="__main__")
     done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True,
                           text=True, check=False, timeout=PATIENCE_S)  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rocketstore: interrupted\n")
+
+
+@pytest.mark.parametrize("missing", ["pyarrow", "pyspark", "duckdb"])
+@pytest.mark.parametrize(
+    "command", ["audit {store}", "archive {store} {out}", "rebuild {store}", "report {store}",
+                "restore {archive} {out}"],
+)  # fmt: skip
+def test_a_command_without_its_extra_says_what_to_install(
+    command: str, missing: str, tmp_path: Path
+) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    with MessageStore.open(store, StoreConfig.small()) as opened:
+        opened.put(Message(topic="orders", body=b"1"))
+    for table in ("messages", "extents"):
+        (archive / table / "_delta_log").mkdir(parents=True)
+    words = command.format(store=store, archive=archive, out=tmp_path / "out").split()
+    code = f"""
+import sys
+from rocketstore.cli import main
+
+sys.modules.update({{{missing!r}: None, "pyspark": None}})  # Spark is not started
+main(["pipeline", *{words}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=False, timeout=PATIENCE_S)  # fmt: skip
+    names = (missing, "pyspark")
+    said = [f"rocketstore: {one} is not installed; pip install 'rocketstore[pipeline]'\n"
+            for one in names]  # fmt: skip
+    assert done.returncode == 3
+    assert done.stderr in said
 
 
 class InterruptedEnd:
