@@ -496,6 +496,15 @@ def test_a_target_that_holds_something_is_refused_and_left_alone(tmp_path, archi
     assert log_bytes(tmp_path / "back") == before
 
 
+@pytest.mark.parametrize("table", ["messages", "extents"])
+def test_a_target_inside_a_table_is_refused_and_makes_nothing(tmp_path, archive_of, table):
+    archive = archive_of()
+    before = sorted(archive.rglob("*"))
+    with pytest.raises(ConfigError, match=f"lies inside the table {archive}/{table};"):
+        restored(archive, archive / table / "day=2026-11-28" / "back")
+    assert sorted(archive.rglob("*")) == before
+
+
 def test_a_directory_that_is_no_archive_is_refused(tmp_path, store):
     for place in (tmp_path / "nowhere", store):
         with pytest.raises(ArchiveError, match="is not an archive"):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 PARTIAL: Final = ".partial"
 """What the name of a directory that is not published yet ends with; it begins with a dot."""
 
+DELTA_LOG: Final = "_delta_log"
 SUCCESS: Final = "_SUCCESS"
 """An empty object, written last."""
 
@@ -138,14 +139,15 @@ def put(place: str, name: str, content: bytes) -> None:
 
 
 def refuse_inside_store(location: str, key: str) -> None:
-    """Raise where a place lies inside a store on a disk, be it beside the store's own directories.
+    """Raise where a place lies inside a store on a disk, or a Delta table, which a VACUUM empties.
 
     Stricter than an opening, which has to go on with a store that exists below another's root.
     """
     for root in () if is_remote(location) else Path(local_path(location)).resolve().parents:
         signs = (root / name for name in SIGNS_OF_A_STORE)
-        if (root / COMMIT_LOG_DIRECTORY).is_dir() and any(one.exists() for one in signs):
-            what = f"{location} lies inside the store {root}, which stays as it is"
+        is_store = (root / COMMIT_LOG_DIRECTORY).is_dir() and any(one.exists() for one in signs)
+        if is_store or (root / DELTA_LOG).is_dir():
+            what = f"{location} lies inside the {'store' if is_store else 'table'} {root}"
             raise ConfigError(what, key=key, value=location, hint="name a directory elsewhere")
 
 

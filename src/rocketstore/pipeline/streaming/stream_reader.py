@@ -54,7 +54,7 @@ from rocketstore.places.files import opened
 from rocketstore.places.queue_files import QueueFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -154,7 +154,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         is_initial = "initial" in start
         found = self._found(begun, self.ends if is_cut else {})
         for name in begun.keys() - found.keys():
-            self._report_absent("the checkpoint has", name, begun[name])
+            self._report_absent("the checkpoint has", name, begun[name], found)
         places, moves = dict(begun), []
         self.reached = places
         for name, log in found.items():
@@ -216,7 +216,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             if begin.offset >= place.offset:
                 continue
             if name not in found:
-                self._report_absent("the batch ends with", name, place)
+                self._report_absent("the batch ends with", name, place, found)
                 continue
             begin, goal = self._checked_batch(found[name], begin, place)
             if begin.offset < goal.offset:
@@ -277,9 +277,10 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
                     hint='stream all topics, that is the log, and filter: .where("topic = …")',
                 )
 
-    def _report_absent(self, whose: str, name: str, place: Place) -> None:
+    def _report_absent(self, whose: str, name: str, place: Place, found: Iterable[str]) -> None:
         what = f"{whose} a store {name!r} at physical offset {place.offset}, expected its files "
-        what += f"below {', '.join(self.stream_options.read.locations)}, found none"
+        what += f"below {', '.join(self.stream_options.read.locations)}, found "
+        what += ", ".join(f"store {one!r}" for one in sorted(found)) or "none"
         self.losses.report(what, "it is left out as long as it is not there")
 
     def _first_place(self, log: LiveLog) -> Place:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from rocketstore.errors import ArchiveError
-from rocketstore.pipeline.jobs.publishing import missing_directories, remove_empty
+from rocketstore.pipeline.jobs.publishing import DELTA_LOG, missing_directories, remove_empty
 from rocketstore.places.files import entries_of
 from rocketstore.places.location import is_remote, joined, local_path, refuse_secrets, uri_parts
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 IDENTITY: Final = "rocketstore.archive"
 _LAYOUT: Final = "1"
-_LOG: Final = "_delta_log"
 _ELSEWHERE: Final = "name an archive that this command made, or a place where there is nothing yet"
 
 
@@ -74,7 +73,7 @@ def _opened(
         except TableNotFoundError:
             if not or_create:
                 raise
-            if any(one.name != _LOG for one in entries_of(joined(location, name))):
+            if any(one.name != DELTA_LOG for one in entries_of(joined(location, name))):
                 what = f"{joined(location, name)} is not empty, and no Delta table"
                 raise ArchiveError(what, hint=_ELSEWHERE) from None
     if as_of is not None:
@@ -83,7 +82,7 @@ def _opened(
     for name in [one for one in kinds if one not in tables]:
         columns, days, statistics = kinds[name]
         if not is_remote(location):
-            Path(local_path(location), name, _LOG).mkdir(parents=True, exist_ok=True)
+            Path(local_path(location), name, DELTA_LOG).mkdir(parents=True, exist_ok=True)
         uri, options = table_uri(place, name)
         identity = identity or f"{_LAYOUT} {uuid.uuid4().hex}"
         about = {"delta.dataSkippingStatsColumns": ",".join(statistics), IDENTITY: identity}
@@ -149,7 +148,7 @@ def _place_for_delta(location: str, names: Mapping[str, TableKind]) -> str:
     place = tempfile.mkdtemp(prefix="rocketstore-archive-")
     for name in names:
         Path(place, name).mkdir()
-        Path(place, name, _LOG).symlink_to(Path(path, name, _LOG))
+        Path(place, name, DELTA_LOG).symlink_to(Path(path, name, DELTA_LOG))
     return place
 
 
