@@ -13,20 +13,15 @@ import os
 import shutil
 import threading
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 
 from bench.pipeline._child import spent_cpu_s, tree_times
 from rocketstore.config import StoreConfig
-from rocketstore.pipeline import archive, audit, report
-from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
-from rocketstore.pipeline.jobs.rebuild.log_blocks import ScanTask
-from rocketstore.pipeline.jobs.rebuild.rebuild_job import LogRows
+from rocketstore.pipeline import archive, audit, rebuild, report
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.planning import MOST_TASKS, plan_log
-from rocketstore.places.store_parts import batch_topics_of, find_places
 from rocketstore.units import GiB, MiB
 
 if TYPE_CHECKING:
@@ -57,11 +52,15 @@ MOST_HEAP_MIB: Final = 1024
 MOST_PLANNING_S: Final = 60
 
 CORES: Final = 100
-CPU_S_PER_GB: Final = {"count": 0.8, "audit": 1.1, "report": 0.9, "archive": 2.0}
+CPU_S_PER_GB: Final = {
+    "count": 0.8, "audit": 1.1, "report": 0.9, "archive": 2.0, "rebuild": 1.2, "stream": 4.0,
+}  # fmt: skip
 """What a job costs for each GB of a log that is full (docs/guide/benchmarks.md). The estimate of a
 real log assumes that this cost is divided among so many cores, that its storage keeps up with them,
-and that what was measured here stays with the driver, whatever the cores, and comes on top. A
-rebuild has no estimate: it only reads here, and would reserve the disk of each queue's file."""
+and that what was measured here stays with the driver, whatever the cores, and comes on top."""
+
+QUEUE_FILE_BYTES: Final = 20_000
+"""Of a queue that is rebuilt: the usual 6 MB, which are reserved, would be 600 GB of 100,000."""
 
 FROM_PYTHON: Final = "data returned from Python workers"
 """A step of Spark that counts this has its rows from Python."""
@@ -183,7 +182,19 @@ def _jobs(
             lambda: archive(spark, str(log), scratch / "archive"),
             lambda found: (found.records, found.end) == (records, size.file_count * GiB),
         ),
-        "rebuild": (lambda: _scanned(spark, str(log)), lambda found: found == records),
+        "rebuild": (
+            lambda: rebuild(
+                spark,
+                str(log),
+                target=scratch / "rebuild",
+                config=StoreConfig(mapped_file_size_consume_queue=QUEUE_FILE_BYTES),
+            ),
+            lambda found: found.entry_count == records,
+        ),
+        "stream": (
+            lambda: _streamed(spark, log, scratch / "stream"),
+            lambda found: found == records,
+        ),
     }
 
 
@@ -225,7 +236,7 @@ def measure(spark: Any, size: Size, log: Path, scratch: Path) -> dict[str, Any]:
             assert is_right(found), (name, found)
     finally:
         memory = watch.stop()
-    for directory in ("report", "archive"):
+    for directory in ("report", "archive", "rebuild", "stream"):
         shutil.rmtree(scratch / directory, ignore_errors=True)
     heap = spark._jvm.java.lang.Runtime.getRuntime().maxMemory() // MiB  # noqa: SLF001 - as above
     assert heap <= MOST_HEAP_MIB, "a driver with a larger heap shows nothing"
@@ -233,14 +244,14 @@ def measure(spark: Any, size: Size, log: Path, scratch: Path) -> dict[str, Any]:
     return figures | memory | {"JVM heap at most, MiB": heap}
 
 
-def _scanned(spark: Any, log: str) -> int:
-    """Return the entries that a rebuild has found when it knows all that it would write."""
-    config = StoreConfig()
-    places = find_places(log, config)
-    common = config, batch_topics_of(places), 2**63 - 1
-    tasks = [ScanTask(*common, cuts) for cuts in log_cuts(places, 256 * MiB)]
-    with closing(LogRows(spark, tasks)) as rows:
-        return sum(piece.entry_count for _, pieces in rows.facts() for piece in pieces)
+def _streamed(spark: Any, log: Path, checkpoint: Path) -> int:
+    """Return the rows of a stream that follows all queues from their begin, in one batch."""
+    given = {"subscribePattern": ".*", "startingOffsets": "earliest"}
+    frame = spark.readStream.format("rocketstore").options(**given).load(str(log))
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return sum(one["numInputRows"] for one in query.recentProgress)
 
 
 def _triggers(scratch: Path) -> dict[str, Any]:

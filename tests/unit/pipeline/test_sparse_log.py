@@ -17,6 +17,7 @@ from rocketstore.places.store_parts import find_places
 from support.archiving import archived
 from support.pipeline_tables import plan_table, read_table
 from support.sparse_log import BEGIN_MS, FILE_MS, GIB, far_apart, make_sparse_log
+from support.stream_run import StreamRun, sorted_places
 
 FILES = 2000
 
@@ -128,6 +129,13 @@ def test_holes_are_not_read(sparse, reads):
     # Of each file a window as long as its data, and the piece in which they end.
     assert sum(size for _, size in reads) <= 20 * 4 * 65_536
     assert {position // (256 << 20) for position, _ in reads} == {0}
+
+
+def test_a_batch_of_a_stream_reads_no_holes(tmp_path, reads):
+    offsets = make_sparse_log(tmp_path / "store", 20)
+    options = {"subscribePattern": "Topic.*", "startingOffsets": "earliest"}
+    assert sorted_places(StreamRun(tmp_path / "store", **options).drain()) == offsets
+    assert sum(size for _, size in reads) <= 64 << 20
 
 
 def test_a_time_is_found_by_looks_at_few_files(sparse, monkeypatch):

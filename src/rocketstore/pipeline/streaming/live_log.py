@@ -25,7 +25,7 @@ from rocketstore.native.decode import decode
 from rocketstore.pipeline.log_read import scanned
 from rocketstore.pipeline.planning import SplitTask, in_time
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
-from rocketstore.places.files import opened, read_part
+from rocketstore.places.files import opened, read_part, stored_stop
 from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import directories_of_log, list_segments, log_bytes, segment_at
 from rocketstore.units import ByteRange, MiB
@@ -308,5 +308,6 @@ class LiveLog:
         for start, stop in self.ranges(begin, goal):
             for one in (one for one in self.over(start, stop) if not one.is_missing):
                 first, last = max(0, start - one.base), min(one.size, stop - one.base)
-                data_stop = min(one.size, last + LOOK_BYTES)
+                stored = stored_stop(self.store.location, one.path, one.size)
+                data_stop = min(stored, last + LOOK_BYTES)
                 yield SplitTask(self.store, one, first, last, ranges_of(goal), data_stop)
