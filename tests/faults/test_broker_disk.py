@@ -8,6 +8,7 @@ import pytest
 
 from rocketstore import FlushDiskType, FlushFailedError
 from rocketstore.broker.loop import Loop
+from rocketstore.format.file_name import file_name
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import Command
 from rocketstore.storage.running_flags import RunningFlag
@@ -120,4 +121,4 @@ def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(
     assert first.code == 0
     for answer in refused:
         assert (answer.code, answer.fields) == (14, ALWAYS)
-        assert "commitlog" in str(answer.remark)
+        assert str(tmp_path / "commitlog" / file_name(0)) in str(answer.remark)

@@ -218,6 +218,22 @@ def test_a_part_that_our_writing_would_contradict_is_refused_and_nothing_written
     assert content(root) | {"lock": 0} == before | {"lock": 0}
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "brokerIdentity", "epochFileCheckpoint", "config/rdb/CURRENT",
+        "config/consumerOffsets/CURRENT", "kvStore/CURRENT",
+    ],
+)  # fmt: skip
+def test_one_file_of_such_a_part_is_enough(file: str, tmp_path: Path) -> None:
+    root = copied("files", tmp_path)
+    (root / file).parent.mkdir(exist_ok=True)
+    (root / file).write_bytes(b"MANIFEST-000005\n")
+    with pytest.raises(StoreError) as refused:
+        MessageStore.open(root, OURS)
+    assert refused.value.message.startswith(f"{root}/{file}: ")
+
+
 def test_offsets_in_rocksdb_are_not_taken_for_none(tmp_path: Path, capsys: Any) -> None:
     root = copied("rocksdb_tables", tmp_path)
     said = f"{root}/config: topics, groups and offsets are in a RocksDB of 5.x"

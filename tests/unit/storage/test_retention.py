@@ -352,6 +352,10 @@ def test_a_manual_request_lasts_for_its_rounds(bench):
     bench.fill(*[OLD] * 14)
     bench.parts.clock.now_ms = NOON
     bench.retention.delete_manually()
+    view = memoryview(bench.parts.log.files[0].mapping)[:100]
+    assert bench.log_rules() == []
+    assert bench.retention.manual_rounds_left == 20, "a reader has the first file"
+    del view
     assert bench.log_rules() == [RetentionRule.EXPIRED_MANUALLY] * 10
     assert bench.retention.manual_rounds_left == 20 - 1
     assert bench.log_rules() == [RetentionRule.EXPIRED_MANUALLY] * 3

@@ -149,13 +149,17 @@ def test_files_have_the_sizes_of_the_settings(tmp_path):
         assert [path.stat().st_size for path in (log, queue, index)] == [5000, 100, 40 + 28 + 220]
 
 
-@pytest.mark.parametrize(("scrub_bytes_per_second", "is_running"), [(0, False), (1000, True)])
+@pytest.mark.parametrize(
+    ("given", "is_running"),
+    [
+        ({}, False), ({"scrub_bytes_per_second": 0}, False),
+        ({"scrub_bytes_per_second": 1000}, True),
+    ],
+)  # fmt: skip
 def test_old_files_are_checked_in_the_background_when_the_setting_says_so(
-    tmp_path, scrub_bytes_per_second, is_running
+    tmp_path, given, is_running
 ):
-    with open_small(
-        tmp_path / "store", scrub_bytes_per_second=scrub_bytes_per_second, threads=True
-    ):
+    with open_small(tmp_path / "store", threads=True, **given):
         names = {thread.name for thread in threading.enumerate()}
     assert ("rocketstore-scrub" in names) is is_running
 

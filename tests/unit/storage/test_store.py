@@ -1,5 +1,6 @@
 """A store as a whole: opened, used, closed, opened again; and what stays when something fails."""
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -167,12 +168,16 @@ def test_consumers_of_a_sync_store_never_see_what_is_not_on_the_disk(tmp_path):
         gate.wait(PATIENCE_S)
         FailingDisk.fdatasync(disk, descriptor, path)
 
-    with MessageStore.open(tmp_path, SYNC, disk=disk) as store:
+    with contextlib.ExitStack() as ending:
+        store = ending.enter_context(MessageStore.open(tmp_path, SYNC, disk=disk))
+        ending.callback(gate.set)  # before the store closes, also where a line below fails
         first = store.put(MESSAGE)
+        assert store.wait_dispatched(timeout_s=PATIENCE_S)  # which makes files, and syncs them
         disk.fdatasync = fdatasync
         gate.clear()
         second = store.put(Message(topic="orders", wait_flush=False))
         assert second.status is PutMessageStatus.PUT_OK
+        workers_of(store).dispatch.run_once()  # not only when its thread gets to it
         assert not store.wait_dispatched(timeout_s=0.05)
         assert store.max_offset("orders", 0) == 1
         assert store.by_id(first.message_id) is not None

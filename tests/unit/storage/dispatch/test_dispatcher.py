@@ -29,6 +29,7 @@ from support.dispatch_parts import DispatchParts
 from support.golden_stores import golden_store
 from support.index_answers import find
 from support.oracle.codecs import decode_item
+from support.said import capture_logs
 
 
 @pytest.fixture
@@ -458,9 +459,12 @@ def test_whatever_a_round_raises_is_tried_again(parts, monkeypatch, error):
 
     monkeypatch.setattr(Dispatcher, "_dispatch_stretch", failing)
     service = DispatchService(parts.dispatcher, monotonic=parts.clock)
-    pauses = [service.pause_after(service.run_once()) for _ in range(2)]
+    with capture_logs() as lines:
+        pauses = [service.pause_after(service.run_once()) for _ in range(2)]
     assert service.health.error is error
     assert pauses == [0.01, 0.02]
+    said = [(line["event"], line["log_level"], line["error"]) for line in lines]
+    assert said == [("dispatch.failed", "error", f"{type(error).__name__}: {error}")] * 2
     assert parts.dispatcher.dispatched_offset == placed
     assert service.run_once()
     assert [entry[0] for entry in parts.entries()] == [placed]

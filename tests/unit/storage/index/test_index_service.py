@@ -332,13 +332,17 @@ def test_strange_files_are_passed_over_and_a_half_made_one_is_finished(tmp_path)
 
 def test_files_that_know_only_expired_records_go_and_the_newest_stays(tmp_path):
     """K-I10 is kept: the newest file takes the next item."""
-    index, _ = open_index(tmp_path)
+    disk = FailingDisk()
+    index, _ = open_index(tmp_path, disk=disk)
     for number in range(20):
         put(index, "k", number, 1000)
     assert len(index.files) == 3
+    disk.calls.clear()
     assert index.delete_expired(6, now_ms=0) == []
+    assert not disk.count("fsync_directory")
     [gone] = index.delete_expired(7, now_ms=0)
     assert not gone.exists()
+    assert disk.calls[-1] == ("fsync_directory", "index")
     assert find(index, "k") == list(range(19, 6, -1))
     assert len(index.delete_expired(10**9, now_ms=0)) == 1
     assert len(index.files) == 1

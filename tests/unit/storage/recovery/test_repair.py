@@ -220,15 +220,18 @@ def test_files_of_a_wrong_length_or_name_are_named_and_put_right(
     (log / f"{LOG_FILE_BYTES // 2:020d}").write_bytes(b"x" * LOG_FILE_BYTES)
     queue = root / "consumequeue" / "Topic1" / "0" / "00000000000000000000"
     queue.write_bytes(queue.read_bytes()[:777])
+    longer = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
+    longer.write_bytes(longer.read_bytes() + b"more")
     report = repair(root)
     kinds = {finding.kind: finding.file for finding in report.findings}
     assert kinds["log-file-wrong-size"] == f"commitlog/{second.name}"
     assert kinds["log-file-wrong-name"] == "commitlog/notes.txt"
     assert kinds["log-file-misplaced"] == f"commitlog/{LOG_FILE_BYTES // 2:020d}"
-    assert kinds["queue-file-wrong-size"] == "consumequeue/Topic1/0/00000000000000000000"
+    named = {one.file for one in report.findings if one.kind == "queue-file-wrong-size"}
+    assert named == {f"consumequeue/Topic{number}/0/{queue.name}" for number in range(2)}
     assert not (log / "notes.txt").exists()
     assert (root / str(report.evidence) / "commitlog" / "notes.txt").exists()
-    assert queue.stat().st_size == QUEUE_FILE_BYTES
+    assert queue.stat().st_size == longer.stat().st_size == QUEUE_FILE_BYTES
     assert_repaired(root)
     with open_store(root, Clock(NOW_MS)) as opened:
         assert len(bodies(opened, "Topic1")) == COUNT // 2
