@@ -207,18 +207,6 @@ def test_more_tasks_than_spark_can_have_share_partitions_in_their_order(monkeypa
     assert (found[1], found[3]) == ((4, "number"), (1, "number"))
 
 
-def test_a_hole_is_a_question_to_the_disk(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 65_536)
-    with path.open("r+b") as file:
-        file.truncate(GIB)
-    with files.opened(str(path), str(path)) as file:
-        assert file.last_hole(GIB) == 65_536
-        assert file.data_stop(GIB) == 65_536
-    assert files.stored_stop(str(tmp_path), str(path), GIB) == 65_536
-    assert files.stored_stop(str(tmp_path), str(tmp_path / "gone"), GIB) == GIB
-
-
 def test_zeros_that_no_blank_covers_are_damage_however_the_file_is_cut(tmp_path):
     root = tmp_path / "store"
     make_sparse_log(root, 3, file_size=1 << 20)

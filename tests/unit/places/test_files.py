@@ -1,0 +1,16 @@
+"""Files of a place are read by position, and the disk knows where they end."""
+
+from rocketstore.places import files
+from rocketstore.units import GiB
+
+
+def test_a_hole_is_a_question_to_the_disk(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 65_536)
+    with path.open("r+b") as file:
+        file.truncate(GiB)
+    with files.opened(str(path), str(path)) as file:
+        assert file.last_hole(GiB) == 65_536
+        assert file.data_stop(GiB) == 65_536
+    assert files.stored_stop(str(tmp_path), str(path), GiB) == 65_536
+    assert files.stored_stop(str(tmp_path), str(tmp_path / "gone"), GiB) == GiB
