@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from rocketstore.events import ROOT
-from support.golden import unpacked_directories
+from support.made_once import made_directories
 
 # Of numpy, in every process that tests start: its idle threads turn for a tenth of a second.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -30,6 +30,10 @@ gc.disable()
 # A shell's background job ignores Ctrl-C and hands that on; tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# So does nohup with SIGHUP, which ends programs in tests; one that is handled here ends them again.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 OWN_PROCESSES = ("test_cluster.py", "test_machines.py", "test_tour.py")
@@ -138,9 +142,9 @@ def _rank(item: pytest.Item) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _remove_unpacked_goldens() -> Iterator[None]:
+def _remove_what_was_made_once() -> Iterator[None]:
     yield
-    for directory in unpacked_directories():
+    for directory in made_directories():
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -16,6 +16,7 @@ from rocketstore import Message, MessageStore, repair_store, verify_store
 from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.recovery import recover
 from support.clock import START_MS, Clock
+from support.made_once import made_once
 from support.small_store import CONFIG, bodies, crashed
 
 NOW_MS = START_MS + 3_600_000
@@ -49,14 +50,14 @@ def _long_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 1_500)
 
 
-def made(root: Path, name: str, more: int = 0) -> Path:
+@made_once
+def made(root: Path, name: str, more: int = 0) -> None:
     """Make a store, with backups of three times beside it."""
     for number, step in enumerate([[("a", 10), ("b", 10), ("c", 10)], LATER, [("c", 20 + more)]]):
         with opened(root, NOW_MS - 1_000_000 + number) as store:
             for topic, count in step:
                 put(store, topic, count, name)
         shutil.copytree(root, root.with_name(f"{root.name}-{number}"))
-    return root
 
 
 COUNTS = {"a": 40, "b": 40, "c": 60}

@@ -8,9 +8,10 @@ import io
 import json
 import lzma
 import tarfile
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from support.made_once import new_directory
 
 GOLDEN_ROOT = Path(__file__).resolve().parents[1] / "golden" / "stores"
 
@@ -41,8 +42,7 @@ CRASH_CASES = (
 
 @functools.cache
 def _unpacked(name: str) -> Path:
-    target = Path(tempfile.mkdtemp(prefix="rocketstore-golden-"))
-    _CLEANUP.append(target)
+    target = new_directory()
     with lzma.open(GOLDEN_ROOT / f"{name}.tar.xz") as stream:
         data = stream.read()
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -62,14 +62,6 @@ def _make_plain_if_not_sparse(member: tarfile.TarInfo, data: bytes) -> None:
         member.size = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape").size
         member.type = tarfile.REGTYPE
         member.sparse = None  # type: ignore[assignment]
-
-
-_CLEANUP: list[Path] = []
-
-
-def unpacked_directories() -> list[Path]:
-    """Return the temporary directories made so far; conftest removes them at the end."""
-    return _CLEANUP
 
 
 def golden_case(name: str) -> Path:

@@ -24,7 +24,6 @@ from support.record_encoder import encode_record
 
 BORN = encode_host("10.0.0.1:1234")
 ORDERS = QueueKey("orders", 2)
-FIXED = 91 + len(ORDERS.topic)
 
 
 def append(parts: LogParts, body: bytes = b"body", *, sys_flag: int = 0, key: QueueKey = ORDERS):

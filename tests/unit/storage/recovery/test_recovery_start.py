@@ -12,7 +12,6 @@ from support.synthetic_log import record_bytes
 SIZE = 4096
 START_MS = 1_600_000_000_000
 NOW_MS = START_MS + 1_000_000
-MARGIN_MS = 3000
 
 
 @pytest.fixture
