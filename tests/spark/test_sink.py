@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
+from rocketstore.pipeline import register
 from support import sink_driver
 from support.golden_stores import golden_store
 from support.patience import PATIENCE_S, START_S
@@ -52,6 +54,19 @@ def test_what_is_written_is_read_back_in_the_order_of_its_tasks(spark, orders, t
     assert [len(row["body"]) for row in back] == list(range(600))
     assert back[7]["properties"] == {"number": "7", "TAGS": "7"}
     assert [row["queueOffset"] for row in back if row["topic"] == "Odd"] == list(range(300))
+
+
+def test_threads_of_a_program_write_after_each_has_registered_the_session(spark, tmp_path):
+    def work(number):
+        register(spark)
+        frame = spark.range(number * 10, number * 10 + 10).selectExpr("cast(id AS STRING) AS body")
+        write(frame, tmp_path / "new", topic=f"t{number}")
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(work, range(3)))
+    rows = read(spark, tmp_path / "new").collect()
+    assert sorted(int(row["body"]) for row in rows) == list(range(30))
+    assert all(row["topic"] == f"t{int(row['body']) // 10}" for row in rows)
 
 
 def test_a_copy_of_a_java_store_has_the_same_messages(spark, tmp_path):

@@ -56,7 +56,8 @@ _LATER: Final = {  # by the module, loaded when first asked for: a session, jobs
 def register(spark: SparkSession) -> None:
     """Make ``format("rocketstore")`` known to a session, unless Spark found it by itself.
 
-    From then on queries of the session read only the columns that they use.
+    From then on queries of the session read only the columns that they use. A thread of your own
+    that writes calls it, too: Spark finds no Python source to write to in one without a session.
 
     Raises
     ------
@@ -71,11 +72,14 @@ def register(spark: SparkSession) -> None:
     from rocketstore.pipeline.source import NAME, StoreDataSource  # noqa: PLC0415 - needs PySpark
 
     # Spark warns of a source that replaces one that it found, once more for each stream.
-    session_of_jvm = getattr(spark, "_jsparkSession", None)  # there is none on Spark Connect
-    found = session_of_jvm and session_of_jvm.sessionState().dataSourceManager()
+    jvm: Any = getattr(spark, "_jvm", None)  # there is none on Spark Connect
+    found = jvm and spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - Python has no name for it
     if not (found and found.dataSourceExists(NAME)):
         spark.dataSource.register(StoreDataSource)
-    prune_columns(spark)
+    if jvm:
+        prune_columns(spark)
+        # A write looks for its source in the session of its thread, where a thread has none yet.
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - above
 
 
 def __getattr__(name: str) -> Any:

@@ -24,10 +24,8 @@ def prune_columns(spark: SparkSession) -> None:
     """Add the rule to a session on this machine's JVM, once; of another Spark it may not fit."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark
 
-    jvm: Any = getattr(spark, "_jvm", None)  # there is none on Spark Connect
-    if jvm is None:
-        return
-    methods = spark._jsparkSession.experimental()  # noqa: SLF001 - Python has no name for it
+    jvm: Any = spark._jvm  # noqa: SLF001 - Python has no name for it, and for what follows
+    methods = spark._jsparkSession.experimental()  # noqa: SLF001 - as above
     rules = methods.extraOptimizations()
     if any(rules.apply(at).ruleName() == RULE for at in range(rules.size())):
         return

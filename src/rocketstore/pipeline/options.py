@@ -422,6 +422,8 @@ def _topic_choice(values: GivenOptions) -> dict[str, Any]:
     if len(chosen) > 1:
         raise values.refused(chosen[1], f"excludes {chosen[0]}", "give one of them")
     for name in chosen:
+        if not values.names(name):
+            raise values.refused(name, "names no topic")
         if name == "assign":
             return {"queues": _parse_assignment(name, values[name])}
         if name == "subscribePattern":
@@ -430,9 +432,6 @@ def _topic_choice(values: GivenOptions) -> dict[str, Any]:
             except re.error as error:
                 what, hint = f"is not a regular expression: {error}", "write it as Python has it"
                 raise values.refused(name, what, hint) from error
-        if not values.names(name):
-            raise values.refused(name, "names no topic")
-        if name == "subscribePattern":
             return {"topic_pattern": values[name]}
         return {"topics": frozenset(values.names(name))}
     return {}
