@@ -88,12 +88,9 @@ class StoreDataSource(datasource.DataSource):
         if kept is not None and given.keys().isdisjoint(PLACES):
             given = json.loads(kept) | given
         if not given:
-            raise ConfigError(
-                "Spark passes this table's options to no Python data source",
-                key="path",
-                hint="make the table without columns, CREATE TABLE … USING rocketstore OPTIONS "
-                "(path '…'), or read the store with format(\"rocketstore\").load(…)",
-            )
+            what = "Spark passes this table's options to no Python data source"
+            hint = "make the table without columns: CREATE TABLE … USING rocketstore OPTIONS …"
+            raise ConfigError(what, key="path", hint=hint)
         return given
 
     def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:  # noqa: FBT001 - Spark's

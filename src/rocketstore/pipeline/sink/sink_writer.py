@@ -146,10 +146,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
 def _root(values: GivenOptions) -> str:
     path = values.get(values.path_name(), "")
     if not path.strip():
-        hint = (
-            "give its directory to save(); for INSERT INTO use a temporary view, since Spark hands "
-            "the options of a table of its catalog to no Python sink"
-        )
+        hint = "give its directory to save(); INSERT INTO works with a temporary view, not a table"
         raise ConfigError("no store is named", key="path", hint=hint)
     refuse_secrets(path)
     if is_remote(path):
