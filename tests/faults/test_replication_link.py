@@ -165,9 +165,17 @@ def test_a_number_that_cannot_be_true_ends_the_connection(numbers, trouble):
 def test_a_slave_of_4_9_that_is_too_old_is_refused():
     simulation = session_pair(log_of(real_log()[0], begin=8192), MemoryLog())
     master, _ = simulation._sessions
-    with pytest.raises(PeerError) as refused:
+    with pytest.raises(PeerError, match=r"asks for 4096, .* begins at 8192") as refused:
         master.receive((4096).to_bytes(8, "big"), 0)
     assert refused.value.trouble is Trouble.TOO_OLD
+
+
+def test_a_slave_of_4_9_that_is_ahead_is_refused():
+    data = real_log()[0]
+    master, _ = session_pair(log_of(data), MemoryLog())._sessions
+    with pytest.raises(PeerError, match=rf"asks for {1 << 40}, .* ends at {len(data)}") as refused:
+        master.receive((1 << 40).to_bytes(8, "big"), 0)
+    assert refused.value.trouble is Trouble.AHEAD
 
 
 def test_retention_that_overtakes_a_slow_slave_ends_its_connection():

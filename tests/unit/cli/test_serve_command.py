@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, StoreConfig, StoreError
 from rocketstore.cli.application import run
 from rocketstore.cli.serve import stop_on_signal
 from support.patience import PATIENCE_S, wait_until
@@ -45,6 +45,20 @@ def filled(root: Path, *, first: int = 0) -> Path:
     with open_master(root) as store:
         put_many(store, 150, first=first)
     return root
+
+
+def test_a_master_without_a_port_listens_at_the_loopback_and_that_of_4_9(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def opening(_root: Path, config: StoreConfig) -> None:
+        asked.append((config.ha_listen_address, config.ha_listen_port))
+        raise StoreError("enough")
+
+    monkeypatch.setattr(MessageStore, "open", opening)
+    assert run(["serve", "master", str(tmp_path / "store")]) == StoreError.exit_code
+    assert asked == [("127.0.0.1", 10912)]
 
 
 def test_a_slave_follows_begins_again_where_it_must_and_says_how_far_it_is(

@@ -382,6 +382,12 @@ def test_what_would_be_delivered_wrongly_is_refused_and_not_stored(store, fields
         store.put(message)
     with pytest.raises(RefusedMessageError, match="transaction bits"):
         store.put_prepared(store.prepare(message))
+    with pytest.raises(RefusedMessageError, match="transaction bits"):
+        store.put_batch([Message(topic=TOPIC, body=b"x"), message])
+    with pytest.raises(RefusedMessageError, match="transaction bits"):
+        store.put_encoded(TOPIC, 0, b"x", **fields)
+    with pytest.raises(RefusedMessageError, match="transaction bits"):
+        store.put_client_batch(TOPIC, 0, encode_client_batch([(0, b"x", b"")]), **fields)
     assert store.max_physical_offset == 0
 
 
