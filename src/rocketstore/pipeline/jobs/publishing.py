@@ -76,15 +76,12 @@ def published(location: str) -> Iterator[str]:
                 sync_path(directory)
             partial.rename(target)
             sync_path(target.parent)
-    except KeyboardInterrupt:
+    except BaseException as error:
         _remove(partial, made)
-        # Spark may begin late what it was asked for before, and makes the place again.
-        for _ in range(LOOKS_AFTER_INTERRUPT):
+        # Spark may begin late what it was asked for before Ctrl-C, and makes the place again.
+        for _ in range(LOOKS_AFTER_INTERRUPT if isinstance(error, KeyboardInterrupt) else 0):
             time.sleep(PAUSE_AFTER_INTERRUPT_S)
             _remove(partial, made)
-        raise
-    except BaseException:
-        _remove(partial, made)
         raise
 
 

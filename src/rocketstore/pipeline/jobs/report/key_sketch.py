@@ -15,10 +15,8 @@ from datasketches import frequent_items_error_type, frequent_strings_sketch
 
 LG_SLOTS: Final = 15
 """Logarithm of a sketch's room: it holds three quarters of 32,768 items, is exact as long as there
-are no more, and up to 1 MiB long."""
-
-ERROR: Final = 3.5 / 2**LG_SLOTS
-"""Of more, a count is too low by at most this share of all counts: 0.011 %."""
+are no more, and up to 1 MiB long. Of more, a count is too low by at most 3.5 / 2**LG_SLOTS of all
+counts: 0.011 %."""
 
 TOPIC_MARK: Final = "\x02"
 """Between a key and its topic: ends a property, so no key has it."""
