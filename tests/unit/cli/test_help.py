@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from cyclopts import App
+from rich.console import Console
 
 from rocketstore.cli.application import app, run
 from support.patience import PATIENCE_S
@@ -46,6 +47,7 @@ def test_help_ends_in_whatever_width(
     columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the parser uses loops for ever where fewer columns are left than it indents by."""
+    monkeypatch.setattr(App, "console", property(lambda _: Console()))  # it keeps its first one
     for words, _ in [(["serve", "broker"], ""), (["store", "verify"], ""), ([], "")]:
         monkeypatch.setenv("COLUMNS", columns)
         assert run([*words, "--help"]) == 0
