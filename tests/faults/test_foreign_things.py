@@ -11,7 +11,7 @@ import pytest
 from rocketstore import MessageStore, StoreError, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.places.queue_files import list_queues
-from rocketstore.places.store_parts import find_places
+from rocketstore.places.store_listing import list_store
 from rocketstore.storage.files.disk import Disk, no_space_error
 from support.clock import Clock
 from support.small_store import CONFIG, build_store, crashed, open_store
@@ -117,7 +117,7 @@ def test_what_a_mounted_disk_has_in_its_root_is_no_topic(
     refusing(lost)
     assert not verify_store(store, CONFIG).findings
     assert {key.topic for key in list_queues(str(store))} == {"Topic0", "Topic1"}  # Spark's
-    assert {key.topic for key in find_places(str(store), CONFIG).queues} == {"Topic0", "Topic1"}
+    assert {key.topic for key in list_store(str(store), CONFIG).queues} == {"Topic0", "Topic1"}
     assert not repair_store(store, CONFIG).is_changed
     assert not rebuild_store(store, CONFIG, what="queues").is_damaged
     with MessageStore.open(store, CONFIG, read_only=True) as reader:

@@ -1,7 +1,7 @@
 """What dispatch writes into empty queues and an empty index: the bytes a rebuild has to equal."""
 
 from rocketstore.config import StoreConfig, parse_delay_levels
-from rocketstore.places.store_parts import find_places
+from rocketstore.places.store_listing import list_store
 from rocketstore.rules.extra_queues import has_light_queues
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
@@ -27,7 +27,7 @@ def queues_and_index(store):
 def dispatched(store, target, *, config=None, stop=None, skipped=()):
     """Dispatch a store's log into empty directories below `target`; return queues and index."""
     config = config or StoreConfig()
-    places = find_places(str(store), config)
+    places = list_store(str(store), config)
     disk = Disk()
     sizes = [path.stat().st_size for path in (store / "commitlog").iterdir() if path.is_file()]
     log = MappedFileQueue(store / "commitlog", max(sizes, default=1024), disk=disk)

@@ -103,13 +103,13 @@ def audit(
     """
     from rocketstore.cli.findings import print_verification
     from rocketstore.pipeline.jobs.publishing import refuse_taken
-    from rocketstore.places.store_parts import find_places
+    from rocketstore.places.store_listing import list_store
 
     config = options.load(store)
     if out is not None:
         refuse_taken(str(out))
     # A wrong place is reported before Spark is started, which takes seconds.
-    find_places(store, config)
+    list_store(store, config)
     spark = pipeline.session(master, quiet=True)
     report: AuditReport = pipeline.audit(
         spark, store, out, config=config, max_split_bytes=split_mib * MiB

@@ -17,7 +17,7 @@ from rocketstore.format.batch_queue_entry import (
     encode_batch_entry,
 )
 from rocketstore.places import small_files
-from rocketstore.places.store_parts import batch_topics_of, find_places
+from rocketstore.places.store_listing import batch_topics_of, list_store
 from rocketstore.units import QueueKey
 from support.audit_runs import audited, proved
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
@@ -360,7 +360,7 @@ def test_a_rebuild_on_spark_asks_the_table_of_topics_and_its_backup_only(root, m
     shutil.copy(table, root / "config/topics.json.bak")
     table.write_bytes(b"{torn")
     (root / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": {}}))
-    places = find_places(str(root), CONFIG)
+    places = list_store(str(root), CONFIG)
     monkeypatch.setattr(small_files, "read_part", counting)
     assert batch_topics_of(places._replace(batch_queues={})) == {BATCHES}
     assert sorted(read) == ["topics.json", "topics.json.bak"]

@@ -22,7 +22,7 @@ from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work, l
 from rocketstore.places import files as place_files
 from rocketstore.places import queue_files
 from rocketstore.places.files import ArrowFiles
-from rocketstore.places.store_parts import find_places
+from rocketstore.places.store_listing import list_store
 from rocketstore.rules.log_rules import Stretch
 from rocketstore.storage.files import lock
 from rocketstore.units import MiB
@@ -375,7 +375,7 @@ def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkey
 
 
 def tasks_of(root, split_bytes):
-    places = find_places(str(root), StoreConfig())
+    places = list_store(str(root), StoreConfig())
     _, tasks, _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), split_bytes, 0)
     return tasks
 
@@ -424,7 +424,7 @@ class Chains(list):
 
 def test_a_task_of_many_files_goes_through_each_a_few_times(tmp_path, monkeypatch):
     make_sparse_log(tmp_path, 100, file_size=MiB, records_per_file=1)
-    places = find_places(str(tmp_path), StoreConfig())
+    places = list_store(str(tmp_path), StoreConfig())
     _, (task,), _ = audit_plan.plan_tasks(places, StoreConfig(), frozenset(), 256 * MiB, 0)
     monkeypatch.setattr(
         audit_work, "Stretch", lambda *where, is_gone: Stretch(*where, Chains(), is_gone=is_gone)

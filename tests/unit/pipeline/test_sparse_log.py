@@ -13,7 +13,7 @@ from rocketstore.pipeline.jobs import execution
 from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
 from rocketstore.pipeline.log_read import read_split
 from rocketstore.places import files, log_files
-from rocketstore.places.store_parts import find_places
+from rocketstore.places.store_listing import list_store
 from support.archiving import archived
 from support.pipeline_tables import plan_table, read_table
 from support.sparse_log import BEGIN_MS, FILE_MS, GIB, far_apart, make_sparse_log
@@ -180,7 +180,7 @@ def test_tiny_splits_are_raised_where_they_would_be_many_tasks(sparse, caplog):
     assert "splits of 4096 bytes are raised" in caplog.text
     # An audit and a rebuild cut what is stored of the same log by the same rule.
     caplog.clear()
-    cuts = log_cuts(find_places(str(root), StoreConfig()), 1)
+    cuts = log_cuts(list_store(str(root), StoreConfig()), 1)
     assert len(cuts) <= planning.FEW_TASKS + FILES
     assert planning.split_bytes(1 << 40, 1) == -(-(2 << 40) // planning.MOST_TASKS)
     assert planning.split_bytes(4 << 30, 1) == planning.LEAST_SPLIT_BYTES

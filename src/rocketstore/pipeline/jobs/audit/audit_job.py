@@ -45,7 +45,7 @@ from rocketstore.places.files import read_part, sync_path
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.log_files import store_timestamp_ms
 from rocketstore.places.queue_files import QueueFiles
-from rocketstore.places.store_parts import find_places, passing_over_deleted, small_contents
+from rocketstore.places.store_listing import list_store, passing_over_deleted, small_contents
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings
 from rocketstore.rules.newer import newer_findings
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
-    from rocketstore.places.store_parts import StorePlaces
+    from rocketstore.places.store_listing import StoreListing
     from rocketstore.rules.runs import Runs
     from rocketstore.rules.table_files import Content
 
@@ -136,7 +136,7 @@ def audit(
     if out is not None:
         refuse_taken(str(out))
     # A wrong place is reported before slow work begins.
-    places = find_places(str(store), config)
+    places = list_store(str(store), config)
     now_ms = system_clock_ms() if now_ms is None else now_ms
     # Read first: the queues, read later, then have every message that the offsets count.
     small, changed = small_contents(places)
@@ -189,7 +189,7 @@ class _Audit(NamedTuple):
     """One audit: with small files as they were first, and what is wrong with the files listed."""
 
     spark: SparkSession
-    places: StorePlaces
+    places: StoreListing
     now_ms: int
     small: dict[str, Content]
     changed: dict[str, int]
@@ -345,13 +345,13 @@ class _Audit(NamedTuple):
         yield from newer_findings(self.small.get, lambda: self.places.queues, codes_from)
 
 
-def _last_bytes(places: StorePlaces, path: str, count: int) -> bytes:
+def _last_bytes(places: StoreListing, path: str, count: int) -> bytes:
     directory, _, name = path.rpartition("/")
     size = next((one.size for one in places.files.list(directory) if one.name == name), 0)
     return read_part(places.location, path, max(0, size - count), count)
 
 
-def _store_time(places: StorePlaces, view: LogView, offset: int) -> int | None:
+def _store_time(places: StoreListing, view: LogView, offset: int) -> int | None:
     """Return when a record of the log was stored, None where none is at that place."""
     if any(chain.start <= offset < chain.stop for chain in view.kept):
         with passing_over_deleted():

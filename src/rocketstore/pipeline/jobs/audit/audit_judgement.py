@@ -16,7 +16,7 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.places.files import entries_of, opened
 from rocketstore.places.offset_files import StoreFile
 from rocketstore.places.queue_files import StoredFiles
-from rocketstore.places.store_parts import passing_over_deleted, row_of
+from rocketstore.places.store_listing import passing_over_deleted, row_of
 from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import queue_bounds
 from rocketstore.rules.findings import Finding, Severity

@@ -19,7 +19,7 @@ from rocketstore.pipeline import log_read
 from rocketstore.pipeline.planning import SplitTask, split_bytes, tasks_of
 from rocketstore.places.files import opened
 from rocketstore.places.log_files import Segment, SegmentState
-from rocketstore.places.store_parts import passing_over_deleted
+from rocketstore.places.store_listing import passing_over_deleted
 from rocketstore.places.stores import StorePlace
 from rocketstore.rules.expectation import delay_array
 from rocketstore.rules.files import FileProblem
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rocketstore.native.row import Int64Array
     from rocketstore.places.files import OpenFile
     from rocketstore.places.offset_files import StoreFile
-    from rocketstore.places.store_parts import StorePlaces
+    from rocketstore.places.store_listing import StoreListing
     from rocketstore.scan.scanner import ScanBatch
     from rocketstore.units import QueueKey
 
@@ -47,7 +47,7 @@ _ROWS: Final = 1_000_000
 # --- ranges of the log --------------------------------------------------------------------------
 
 
-def log_cuts(places: StorePlaces, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
+def log_cuts(places: StoreListing, max_split_bytes: int) -> list[tuple[SplitTask, ...]]:
     """Return the ranges of the log that each task reads, without empty ones.
 
     There is at least one, for the index; it has no path where the log is empty.
@@ -116,7 +116,7 @@ class AuditTask(NamedTuple):
 
 
 def plan_tasks(
-    places: StorePlaces,
+    places: StoreListing,
     config: StoreConfig,
     batch_topics: frozenset[str],
     max_split_bytes: int,
@@ -153,7 +153,7 @@ def plan_tasks(
     return common, tasks, wrong
 
 
-def _index_files(places: StorePlaces) -> tuple[list[Finding], list[AuditIndexFile]]:
+def _index_files(places: StoreListing) -> tuple[list[Finding], list[AuditIndexFile]]:
     """Return the faults of index files as they are listed, and the usable ones."""
     wrong, found = list[Finding](), list[AuditIndexFile]()
     layout = places.sizes.index_layout

@@ -27,7 +27,7 @@ from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.places.files import files_at, opened
 from rocketstore.places.offset_files import StoreFile
 from rocketstore.places.queue_files import QueueFiles, StoredFiles
-from rocketstore.places.store_parts import passing_over_deleted
+from rocketstore.places.store_listing import passing_over_deleted
 from rocketstore.rules import expectation
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rocketstore.places.store_parts import StorePlaces
+    from rocketstore.places.store_listing import StoreListing
     from rocketstore.rules.log_rules import Chain, LogView, Stretch
     from rocketstore.rules.runs import Runs
 
@@ -35,7 +35,7 @@ WINDOW_BYTES: Final = 2**34
 
 
 def judged_log(
-    places: StorePlaces,
+    places: StoreListing,
     stretches: Iterable[Stretch],
     ask: Callable[[int, int], pa.Table],
     now_ms: int,
@@ -64,7 +64,7 @@ def judged_log(
 class _Evidence:
     """Queue offsets of records, from the runs that tasks have found, and times of chains."""
 
-    def __init__(self, places: StorePlaces, ask: Callable[[int, int], pa.Table]) -> None:
+    def __init__(self, places: StoreListing, ask: Callable[[int, int], pa.Table]) -> None:
         self._places, self._ask, self._window = places, ask, range(0)
         self._numbers: dict[object, int] = {}
         self._runs = np.empty((0, 4), np.int64)

@@ -32,7 +32,7 @@ from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuild_commit, rebuil
 from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.places.location import is_remote
-from rocketstore.places.store_parts import batch_topics_of, find_places
+from rocketstore.places.store_listing import batch_topics_of, list_store
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileProblem
 from rocketstore.rules.findings import Reported
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.rebuild.log_blocks import Piece, ScanFacts, ScanTask
     from rocketstore.pipeline.jobs.rebuild.rebuilt_files import FileWriting
-    from rocketstore.places.store_parts import StorePlaces
+    from rocketstore.places.store_listing import StoreListing
     from rocketstore.rules.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
@@ -130,7 +130,7 @@ def rebuild(
     """
     began, now_ms = time.perf_counter(), system_clock_ms()
     config, kept = config or StoreConfig(), None
-    location = find_places(str(store), config).location  # only a store gets a lock
+    location = list_store(str(store), config).location  # only a store gets a lock
     if target is None and is_remote(location):
         raise ConfigError(
             f"{location} is on an object store, where nothing can be replaced in one step",
@@ -170,7 +170,7 @@ def _build(
     directory: str,
 ) -> RebuildReport:
     """Make new queues and index below a directory; nothing else is written."""
-    places = find_places(store, config)
+    places = list_store(store, config)
     old = sorted(f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files)
     _refuse_log(places, has_queues=bool(old))
     common = config, batch_topics_of(places), now_ms + CLOCK_TOLERANCE_MS
@@ -199,7 +199,7 @@ def _build(
     return _report(places.location, old, written, pieces, view)
 
 
-def _refuse_log(places: StorePlaces, *, has_queues: bool) -> None:
+def _refuse_log(places: StoreListing, *, has_queues: bool) -> None:
     """Raise where queues made from the files of the log would lose messages that are there."""
     if has_queues and not places.log.files:
         raise StoreDamagedError(

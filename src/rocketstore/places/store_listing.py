@@ -86,8 +86,8 @@ def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
     return FileRow(tuple(usable_files(sorted(found), file_size, problems)), tuple(problems))
 
 
-class StorePlaces(NamedTuple):
-    """A store's parts as they were found.
+class StoreListing(NamedTuple):
+    """All files of a store, as they were listed.
 
     Tasks open `location`, of which `root` is the path inside its file system. A live store has a
     working writer: records that it has not dispatched yet are no fault. An aborted one has none,
@@ -111,7 +111,7 @@ class StorePlaces(NamedTuple):
         """Return a path relative to the store where it lies there."""
         return path.removeprefix(self.root + "/")
 
-    def without(self, kinds: QueueKinds) -> StorePlaces:
+    def without(self, kinds: QueueKinds) -> StoreListing:
         """Return the parts without queues that are not of their topic's kind."""
         names, queues, batches = kinds.batch_topics, self.queues, self.batch_queues
         return self._replace(
@@ -134,7 +134,7 @@ class StorePlaces(NamedTuple):
         return files[at] if physical_offset < stop else None
 
 
-def find_places(location: str, config: StoreConfig) -> StorePlaces:
+def list_store(location: str, config: StoreConfig) -> StoreListing:
     """Find a store's parts and learn the sizes of its files: set, or the commonest.
 
     A `ConfigError` says that one cannot be learnt, or that the log's files look like those of one
@@ -176,7 +176,7 @@ def find_places(location: str, config: StoreConfig) -> StorePlaces:
     # No lock reaches an object store.
     has_abort, queue_bytes = ABORT_FILE_NAME in there, sizes.consume_queue_file_bytes
     is_live = has_abort if is_remote(location) else may_have_writer(Path(root, LOCK_FILE_NAME))
-    return StorePlaces(
+    return StoreListing(
         location if is_remote(location) else root,
         files,
         root,
@@ -212,7 +212,7 @@ def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEnt
 
 
 def small_contents(
-    places: StorePlaces, names: Collection[str] = (*SMALL_FILES, *NEWER_FILES)
+    places: StoreListing, names: Collection[str] = (*SMALL_FILES, *NEWER_FILES)
 ) -> tuple[dict[str, Content], dict[str, int]]:
     """Return small files by their names below the store; and when files were changed last."""
     found: dict[str, Content] = {}
@@ -228,7 +228,7 @@ def small_contents(
     return found, changed
 
 
-def batch_topics_of(places: StorePlaces) -> frozenset[str]:
+def batch_topics_of(places: StoreListing) -> frozenset[str]:
     """Return the topics whose records have no entry in a ConsumeQueue."""
     table = f"{CONFIG_DIRECTORY}/{TOPICS_FILE}"
     small, _ = small_contents(places, (table, table + BACKUP_SUFFIX))
