@@ -11,7 +11,7 @@ from support.patience import PATIENCE_S, wait_until
 
 LIVES = max(30, kill_count() // 4)
 STEPS_MAX = 30
-"""About as many as a life has that nobody ends."""
+"""About as many steps as a life has that no kill ends."""
 
 
 def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None:

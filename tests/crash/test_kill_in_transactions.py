@@ -20,7 +20,7 @@ from support.transaction_writer import (
 
 LIVES = max(30, kill_count() // 2)
 STEPS_MAX = 70
-"""About as many as a life has that nobody ends."""
+"""About as many steps as a life has that no kill ends."""
 
 
 def test_each_transaction_ends_once_over_kill_after_kill(root: Path) -> None:
