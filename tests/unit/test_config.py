@@ -320,6 +320,26 @@ def test_unknown_key_is_an_error_that_names_the_nearest(key, nearest):
         load_config(environment={}, overrides=[f"{key}=1"])
 
 
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("brokerNam", "brokerName"),
+        ("brokerIp1", "brokerIP1"),
+        ("autoCreateTopicEnabel", "autoCreateTopicEnable"),
+    ],
+)
+def test_a_key_that_is_nearly_one_of_the_caller_s_is_misspelt_too(tmp_path, key, nearest):
+    theirs = {"brokerName", "brokerIP1", "autoCreateTopicEnable", "waitTimeMillsInPullQueue"}
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{key}=x\n")
+    with pytest.raises(ConfigError, match=f"did you mean {nearest}"):
+        load_config(broker_conf=path, environment={}, others=theirs)
+    with pytest.raises(ConfigError, match=f"did you mean {nearest}"):
+        load_config(environment={}, overrides=[f"{key}=x"], others=theirs)
+    path.write_text("waitTimeMillsInLitePullQueue=5\n")  # of RocketMQ 5
+    assert load_config(broker_conf=path, environment={}, others=theirs).warnings
+
+
 def test_a_flag_like_no_option_points_at_the_list():
     with pytest.raises(ConfigError, match="rocketstore config show"):
         load_config(environment={}, overrides=["qqqqqqqqqqqqqqqqqq=1"])

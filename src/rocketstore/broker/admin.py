@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from rocketstore.broker.client_manage import GroupHeader
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.counts import DayTotals
 from rocketstore.broker.topics import LONGEST_GROUP, count_fault, name_fault
 from rocketstore.format.metadata_json import SubscriptionGroup, decode_body, dumps, encode_body
+from rocketstore.nameserver.headers import TopicHeader
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
@@ -40,16 +42,9 @@ _NO_QUEUES: Final = {
 """Of the queues in which requests wait in 4.9: here none does. mqadmin shows some of them."""
 
 
-class TopicNameHeader(Header):
-    """A topic."""
-
-    topic: str
-
-
-class ConsumeStatsHeader(Header):
+class ConsumeStatsHeader(GroupHeader):
     """A group, and one of its topics, or all."""
 
-    consumer_group: str
     topic: str | None = None
 
 
@@ -78,26 +73,16 @@ class Admin:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
+        code, aside = BrokerRequest, self._aside
         return [
-            Row(BrokerRequest.GET_ALL_TOPIC_CONFIG, Header, None, self._aside(self.all_topics)),
-            Row(BrokerRequest.GET_BROKER_CONFIG, Header, VersionReply, self._aside(self.config)),
-            Row(BrokerRequest.GET_BROKER_RUNTIME_INFO, Header, None, self._aside(self.runtime)),
-            Row(
-                BrokerRequest.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Header, None, self.settle_group
-            ),
-            Row(
-                BrokerRequest.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Header, None,
-                self._aside(self.all_groups),
-            ),
-            Row(
-                BrokerRequest.GET_TOPIC_STATS_INFO, TopicNameHeader, None,
-                self._aside(self.topic_stats),
-            ),
-            Row(
-                BrokerRequest.GET_CONSUME_STATS, ConsumeStatsHeader, None,
-                self._aside(self.consume_stats),
-            ),
-        ]  # fmt: skip
+            Row(code.GET_ALL_TOPIC_CONFIG, Header, None, aside(self.all_topics)),
+            Row(code.GET_BROKER_CONFIG, Header, VersionReply, aside(self.config)),
+            Row(code.GET_BROKER_RUNTIME_INFO, Header, None, aside(self.runtime)),
+            Row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Header, None, self.settle_group),
+            Row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Header, None, aside(self.all_groups)),
+            Row(code.GET_TOPIC_STATS_INFO, TopicHeader, None, aside(self.topic_stats)),
+            Row(code.GET_CONSUME_STATS, ConsumeStatsHeader, None, aside(self.consume_stats)),
+        ]
 
     def _aside(self, answer: Callable[[Any], Command]) -> Callable[[Any, Call], Later]:
         return lambda header, call: self._loop.aside(call, lambda: answer(header))
@@ -139,7 +124,7 @@ class Admin:
 
     # --- how far everything is ------------------------------------------------------------------
 
-    def topic_stats(self, header: TopicNameHeader) -> Command:
+    def topic_stats(self, header: TopicHeader) -> Command:
         """Return how long each queue of a topic is, and when it got its last message."""
         topic = self._topics.get(header.topic)
         if topic is None:

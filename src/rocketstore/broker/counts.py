@@ -6,7 +6,7 @@ How derived: BrokerStats, and BrokerStatsManager with StatsItem, of 4.9.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -24,13 +24,12 @@ class GivenCounts:
 
     def __init__(self, monotonic: Callable[[], int]) -> None:
         self._monotonic = monotonic
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
         self._samples: dict[tuple[str, str], deque[tuple[int, int]]] = {}
 
     def note(self, topic: str, group: str, count: int) -> None:
         """Count messages that a group was given."""
-        key = topic, group
-        self._counts[key] = self._counts.get(key, 0) + count
+        self._counts[topic, group] += count
 
     def sample(self) -> None:
         """Take the sample of these ten seconds; what is new had nothing before."""

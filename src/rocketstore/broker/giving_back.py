@@ -17,7 +17,7 @@ from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.remoting.requests import LATER, Call, Later, Row
-from rocketstore.rules.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.tables.topic_settings import PERM_WRITE
 
@@ -88,10 +88,7 @@ class GivingBack:
 
     def _put(self, message: StoredMessage, header: GiveBackHeader, limit: int) -> Command:
         copy = given_back(message, header.group, header.delay_level, limit)
-        if copy.topic.startswith(DEAD_LETTER_PREFIX):
-            topic = self._topics.dead_letters(header.group)
-        else:
-            topic = self._topics.for_group(copy.topic)
+        topic = self._topics.for_group(copy.topic)
         queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - any queue
         status = self._store.put(copy, queue_id).status
         if status is PutMessageStatus.PUT_OK:

@@ -65,15 +65,14 @@ class Offsets:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
+        code = BrokerRequest
         return [
-            Row(BrokerRequest.QUERY_CONSUMER_OFFSET, GroupQueueHeader, OffsetReply, self.query),
-            Row(BrokerRequest.UPDATE_CONSUMER_OFFSET, CommitHeader, None, self.commit),
-            Row(BrokerRequest.GET_MAX_OFFSET, QueueHeader, OffsetReply, self.maximum),
-            Row(BrokerRequest.GET_MIN_OFFSET, QueueHeader, OffsetReply, self.minimum),
-            Row(BrokerRequest.SEARCH_OFFSET_BY_TIMESTAMP, TimeHeader, OffsetReply, self.search),
-            Row(
-                BrokerRequest.GET_EARLIEST_MSG_STORETIME, QueueHeader, TimestampReply, self.earliest
-            ),
+            Row(code.QUERY_CONSUMER_OFFSET, GroupQueueHeader, OffsetReply, self.query),
+            Row(code.UPDATE_CONSUMER_OFFSET, CommitHeader, None, self.commit),
+            Row(code.GET_MAX_OFFSET, QueueHeader, OffsetReply, self.maximum),
+            Row(code.GET_MIN_OFFSET, QueueHeader, OffsetReply, self.minimum),
+            Row(code.SEARCH_OFFSET_BY_TIMESTAMP, TimeHeader, OffsetReply, self.search),
+            Row(code.GET_EARLIEST_MSG_STORETIME, QueueHeader, TimestampReply, self.earliest),
         ]
 
     def query(self, header: GroupQueueHeader, _call: Call) -> Command:

@@ -1,8 +1,8 @@
 """Pulls: a page of a queue, or a wait for one (code 11).
 
 A pull that finds nothing new and may wait is held (`held_pulls`); a message that dispatch has
-entered into its queue wakes it. While any is held the loop dispatches itself, at most once a
-millisecond: to wake a thread for it costs more. While nothing is held, nobody is to be told.
+entered into its queue wakes it. While any is held the loop dispatches itself, at most every two
+milliseconds: to wake a thread for it costs more. While nothing is held, nobody is to be told.
 
 Law: the checks stand in 4.9's order. A pull is held once: woken, it is answered with whatever there
 is.
@@ -20,6 +20,7 @@ from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
 from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls
 from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
+from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.topics import OFFSET_MOVED, not_there
 from rocketstore.config import BrokerRole
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.broker.topics import Topics
     from rocketstore.message_store import MessageStore
-    from rocketstore.remoting.requests import Peer
     from rocketstore.storage.dispatch.dispatcher import Arrival
     from rocketstore.storage.results import GetRawResult
 
@@ -148,10 +148,7 @@ class Pulling:
 
         Source: PullMessageProcessor.generateOffsetMovedEvent.
         """
-        queue = {
-            "brokerName": self._settings.broker_name, "queueId": header.queue_id,
-            "topic": header.topic,
-        }  # fmt: skip
+        queue = MessageQueue(self._settings.broker_name, header.queue_id, header.topic)
         event = {
             "consumerGroup": header.consumer_group, "messageQueue": queue, "offsetNew": offset,
             "offsetRequest": header.queue_offset,
@@ -279,10 +276,6 @@ class Pulling:
         self._is_listening = False
         self._store.dispatching.lead(None)
         self._store.remove_listener(self._note_arrival)
-
-    def disconnected(self, peer: Peer) -> None:
-        """Forget the pulls of a connection."""
-        self.held.disconnected(peer)
 
     def close(self) -> None:
         """Refuse all that are held, and those that still come, as the broker ends.

@@ -1,7 +1,7 @@
 """Name servers are told of this broker: at its start, now and then, and when a topic changes.
 
 Law: what waits for a topic to be known everywhere goes on when every name server has answered, or
-was given up: none of them holds the broker up for longer than one request.
+was given up. One that was given up holds nobody up again until it answers.
 
 How derived: BrokerController.registerBrokerAll and BrokerOuterAPI of 4.9.
 """
@@ -54,37 +54,45 @@ class Registration:
         self._settings = settings
         self._topics = topics
         self._client = client
-        self._addresses = tuple(addresses)
         self._unreachable: set[str] = set()
         self._waiting: list[tuple[int, Callable[[], object]]] = []
         self._changed = asyncio.Event()
-        self._told = 0
+        self._told = dict.fromkeys(addresses, 0)
         self.wanted = 1
 
     def note_change(self, _topic: str) -> None:
         """Tell of a topic that was made or changed."""
         self.wanted += 1
         self._changed.set()
+        self._changed = asyncio.Event()
 
     def then(self, go_on: Callable[[], object]) -> None:
         """Go on once the name servers know of all changes so far; at once where they do."""
-        if self._told >= self.wanted:
+        if self._known >= self.wanted:
             go_on()
         else:
             self._waiting.append((self.wanted, go_on))
 
+    @property
+    def _known(self) -> float:
+        """What all know that were not given up."""
+        told = (told for one, told in self._told.items() if one not in self._unreachable)
+        return min(told, default=inf)
+
     async def run(self) -> None:
         """Register, again at each change and after each period, until it is cancelled."""
+        await asyncio.gather(*map(self._inform, self._told))
+
+    async def _inform(self, address: str) -> None:
         period_s = max(min(self._settings.register_name_server_period, 60_000), 10_000) / 1000
         while True:
-            self._changed.clear()
-            version = self.wanted
-            await asyncio.gather(*map(self._register, self._addresses))
-            self._told = version
-            self.release(version)
+            version, changed = self.wanted, self._changed
+            await self._register(address)
+            self._told[address] = version
+            self.release(self._known)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(period_s):  # no task for it, as `wait_for` makes one
-                    await self._changed.wait()
+                    await changed.wait()
 
     def release(self, version: float = inf) -> None:
         """End all waits for this version or an earlier one; as the broker ends, every wait."""
@@ -130,7 +138,7 @@ class Registration:
             _log.warning("broker.not_registered", name_server=address, error=trouble)
 
     async def unregister(self) -> None:
-        """Let the name servers forget this broker."""
+        """Let the name servers forget this broker; those that were given up see it disconnect."""
         request = Command(RequestCode.UNREGISTER_BROKER, fields=self._own_fields())
 
         async def ask(address: str) -> None:
@@ -139,7 +147,7 @@ class Registration:
             except RocketStoreError as error:
                 _log.info("broker.not_unregistered", name_server=address, error=str(error))
 
-        await asyncio.gather(*map(ask, self._addresses))
+        await asyncio.gather(*map(ask, self._told.keys() - self._unreachable))
 
     def _own_fields(self) -> dict[str, str]:
         settings = self._settings

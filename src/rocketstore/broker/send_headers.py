@@ -28,24 +28,15 @@ class SendHeader(Header):
     batch: bool = False
 
 
-LETTERS: Final = {
-    "producer_group": "a",
-    "topic": "b",
-    "default_topic": "c",
-    "default_topic_queue_nums": "d",
-    "queue_id": "e",
-    "sys_flag": "f",
-    "born_timestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsume_times": "j",
-    "unit_mode": "k",
-    "max_reconsume_times": "l",
-    "batch": "m",
-}
+_BY_LETTER: Final = (
+    "producer_group", "topic", "default_topic", "default_topic_queue_nums", "queue_id", "sys_flag",
+    "born_timestamp", "flag", "properties", "reconsume_times", "unit_mode", "max_reconsume_times",
+    "batch",
+)  # fmt: skip
+"""The fields that are called a to m."""
 
 
-class SendHeaderV2(Header, rename=LETTERS):
+class SendHeaderV2(Header, rename=dict(zip(_BY_LETTER, "abcdefghijklm", strict=True))):
     """The same with a letter for each name, of which 4.9 needs the first eight."""
 
     producer_group: str

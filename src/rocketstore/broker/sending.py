@@ -26,7 +26,7 @@ from rocketstore.message import TRANSACTION_MASK, Message
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import LATER, Call, Later, Row
-from rocketstore.rules.topics import RETRY_PREFIX
+from rocketstore.rules.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.tables.topic_settings import PERM_WRITE
 from rocketstore.transaction.records import TRAN_MSG
@@ -58,7 +58,7 @@ MULTI_TAGS: Final = 0x2
 
 _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length "
-    "limit 128k, msg properties length limit 32k."
+    "limit {}B, msg properties length limit 32KB."
 )
 _UNAVAILABLE: Final = (
     "service not available now. It may be caused by one of the following reasons: the broker's "
@@ -83,7 +83,8 @@ FAILURES: Final = {
     ),
     PutMessageStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
 }  # fmt: skip
-"""Code and remark of what was not stored (SendMessageProcessor.handlePutMessageResult)."""
+"""Code and remark of what was not stored (SendMessageProcessor.handlePutMessageResult); the remark
+may name the longest body."""
 
 STORED: Final = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -116,6 +117,12 @@ def retry_limit(group: SubscriptionGroup, wanted: int | None, call: Call) -> int
     """Return after how many tries a message is a dead letter: the client says, or its group."""
     honours = call.command.version >= HONOURS_LIMIT_FROM
     return wanted if honours and wanted is not None else group.retry_max_times
+
+
+def not_stored(status: PutMessageStatus, store: MessageStore) -> Command:
+    """Return the reply to what a store did not take."""
+    code, remark = FAILURES[status]
+    return reply(code, remark.format(store.config.max_message_size))
 
 
 def _own_properties(text: bytes) -> tuple[bytes, bool]:
@@ -238,7 +245,7 @@ class Sending:
         limit = retry_limit(group, header.max_reconsume_times, call)
         if (header.reconsume_times or 0) < limit:
             return sent
-        dead = self._topics.dead_letters(name)
+        dead = self._topics.for_group(DEAD_LETTER_PREFIX + name)
         kept = decode_properties(sent.block)
         kept.pop(DELAY, None)  # it comes at once
         return sent._replace(topic=dead.topic_name, queue_id=0, block=encode_properties(kept))
@@ -272,7 +279,7 @@ class Sending:
         """Return the reply to a put."""
         code = _SUCCESS if result.status is _PUT_OK else STORED.get(result.status)
         if code is None:
-            return reply(*FAILURES[result.status])
+            return not_stored(result.status, self._store)
         # Compatible: of a delayed message the queue is its own, the offset that in its level's.
         return reply(
             code,

@@ -21,6 +21,7 @@ from rocketstore.broker.topic_admin import CreateTopicHeader
 from rocketstore.broker.topics import READ_WRITE, Topics, first_topics
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
+from rocketstore.format.host import address_text
 from rocketstore.nameserver.service import serving
 from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.client import RemotingClient
@@ -85,7 +86,12 @@ class BrokerService(Service):
     def start(self) -> None:
         """Listen, and register with the name servers.
 
-        Raises `RemotingError` where it cannot listen, `SystemRefusedError` for other refusals.
+        Raises
+        ------
+        RemotingError
+            A port is in use, or the address is not one of this machine.
+        SystemRefusedError
+            The system refuses something else: a thread, say.
         """
         self._thread.start()
         self._started.wait()
@@ -114,8 +120,12 @@ class BrokerService(Service):
         Clients that look for it from now on find it: one that consumes what nobody has sent yet
         would look again after half a minute.
 
-        Raises `ResponseError` where no topic may have this name, or so many queues; `RemotingError`
-        where the broker is not running.
+        Raises
+        ------
+        ResponseError
+            No topic may have this name, or so many queues.
+        RemotingError
+            The broker is not running.
         """
         if (running := self._running) is None:
             raise RemotingError(f"broker {self.settings.broker_name} is not running")
@@ -167,8 +177,7 @@ class BrokerService(Service):
             serving(host=settings.broker_ip1, port=settings.namesrv_port)
         )
         self._kept.append(server)
-        host, port = server.address
-        return f"{host}:{port}"
+        return address_text(*server.address)
 
     async def _open(
         self, stack: contextlib.AsyncExitStack, client: RemotingClient, name_servers: list[str]

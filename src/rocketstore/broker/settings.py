@@ -18,6 +18,7 @@ from rocketstore.config.grammars import parse_address
 from rocketstore.config.option import Option, broker_conf_key, check_value, field_specs
 from rocketstore.config.sources import parse_value, store_host
 from rocketstore.errors import ConfigError, InvalidNameError
+from rocketstore.format.host import address_text
 from rocketstore.format.refusals import check_topic
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         for field, spec in _SPECS.items():
             if (value := getattr(self, field)) is not spec.default:
                 check_value(field, value, spec)
+        msgspec.structs.force_setattr(self, "broker_ip1", self.broker_ip1.strip("[]"))
         if not self.listen_port:
             msgspec.structs.force_setattr(self, "listen_port", free_port())
         if not self.broker_name:
@@ -111,7 +113,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     @property
     def address(self) -> str:
         """What clients are told: ``brokerIP1:listenPort``."""
-        return f"{self.broker_ip1}:{self.listen_port}"
+        return address_text(self.broker_ip1, self.listen_port)
 
     @property
     def store_host(self) -> str:
@@ -138,7 +140,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     def of(cls, properties: Mapping[str, str]) -> BrokerSettings:
         """Return the settings of a ``broker.conf``; keys of others are not looked at.
 
-        Raises `ConfigError` where a text is no value of its key.
+        Raises
+        ------
+        ConfigError
+            A text is no value of its key.
         """
         own: dict[str, Any] = {}
         for field, spec in _SPECS.items():

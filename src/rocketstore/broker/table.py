@@ -70,7 +70,7 @@ class BrokerTable(RequestTable):
         super().__init__(
             [row for family in families for row in family.rows()],
             failed=failure,
-            disconnected=(pulling.disconnected, manage.disconnected),
+            disconnected=(pulling.held.disconnected, manage.disconnected),
             shortcut=sends.read,
         )
 

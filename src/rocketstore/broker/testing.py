@@ -8,6 +8,7 @@ Page: docs/guide/testing.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -59,35 +60,39 @@ class Broker:
             "broker_name": "broker-a", "listen_port": 0, "namesrv_port": 0, **settings,
         }  # fmt: skip
         self._temporary: Path | None = None
+        self._service: BrokerService | None = None
         self._pid = os.getpid()
 
     def __enter__(self) -> Self:
+        if self._service is not None:
+            raise RemotingError(
+                f"this broker runs already, at {self.address}", hint="make another: Broker()"
+            )
         if self._path is None:
             self._path = self._temporary = Path(tempfile.mkdtemp(prefix="rocketstore-broker-"))
         try:
-            for left in reversed(range(TRIES)):
-                try:
-                    self._open(self._path)
-                except RemotingError:
-                    if not left:
-                        raise
-                else:
-                    return self
+            for _ in range(TRIES - 1):
+                with contextlib.suppress(RemotingError):
+                    return self._opened(self._path)
+            return self._opened(self._path)
         except BaseException:
             self._remove()
             raise
-        raise AssertionError("the last try returns or raises")
 
-    def _open(self, path: Path) -> None:
+    def _opened(self, path: Path) -> Self:
         settings = BrokerSettings(**self._wanted)
         config = msgspec.structs.replace(self._config, store_host=settings.store_host)
         make = BrokerService.with_settings(settings)
         self.store = MessageStore.open(path, config, services=[make])
-        self._service: BrokerService = self.store.attached[BrokerService.name]
-        self.address, self.name_server = settings.address, self._service.name_server
+        service: BrokerService = self.store.attached[BrokerService.name]
+        self.address, self.name_server = settings.address, service.name_server
+        self._service = service
+        return self
 
     def make_topic(self, topic: str, queue_count: int = 4) -> None:
         """Make a topic, which the next client that looks for it finds; see `BrokerService`."""
+        if self._service is None:
+            raise RemotingError("this broker does not run", hint="enter it: with Broker() as …")
         self._service.make_topic(topic, queue_count)
 
     def __exit__(self, *_exception: object) -> None:
@@ -96,8 +101,9 @@ class Broker:
     def close(self) -> None:
         """End the broker and its store; a second call does nothing, nor one before it began."""
         try:
-            if hasattr(self, "store"):
+            if self._service is not None:
                 self.store.close()
+                self._service = None
         finally:
             self._remove()
 

@@ -23,6 +23,10 @@ NOT_SET: Final = "not set any response code"
 """The remark of a reply that 4.9 has not filled in, of which this request is one."""
 
 
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+"""Of TopicFilterType; a broker of 4.9 would not start with a table that has another."""
+
+
 class CreateTopicHeader(Header):
     """A topic as it shall be."""
 
@@ -52,6 +56,8 @@ class TopicAdmin:
         fault = name_fault(header.topic)
         if fault is None and self._topics.is_reserved(header.topic):
             fault = f"The topic[{header.topic}] is conflict with system topic."
+        if header.topic_filter_type not in _FILTER_TYPES:
+            fault = fault or f"No such topicFilterType: {header.topic_filter_type}"
         fault = fault or count_fault(header.read_queue_nums, header.write_queue_nums)
         if fault is not None:
             return reply(ResponseCode.SYSTEM_ERROR, fault)

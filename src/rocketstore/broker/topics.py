@@ -19,7 +19,6 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.record import TOPIC_SIZE_MAX
 from rocketstore.format.refusals import check_topic_characters
 from rocketstore.rules.topics import (
-    DEAD_LETTER_PREFIX,
     DISCARDED_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
@@ -202,10 +201,6 @@ class Topics:
                 perm=READ_WRITE, topic_sys_flag=flag,
             )
         )  # fmt: skip
-
-    def dead_letters(self, group: str) -> TopicConfig:
-        """Return the topic of what a group cannot consume."""
-        return self.for_group(DEAD_LETTER_PREFIX + group)
 
     # --- groups ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.sending import FAILURES
+from rocketstore.broker.sending import not_stored
 from rocketstore.config import BrokerRole
 from rocketstore.events import get_logger
 from rocketstore.format.record import encode_stored
@@ -101,7 +101,7 @@ class TransactionEnds:
         if (remark := _REMARKS.get(result.status)) is not None:
             return reply(ResponseCode.SYSTEM_ERROR, remark)
         if result.status is EndStatus.NOT_STORED and result.put is not None:
-            return reply(*FAILURES[result.put.status])
+            return not_stored(result.put.status, self._store)
         return reply()
 
     def _ask(self, half: StoredMessage) -> None:

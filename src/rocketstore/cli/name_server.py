@@ -11,6 +11,7 @@ from cyclopts.types import UInt16
 
 from rocketstore.cli.serve import ending_signals
 from rocketstore.cli.wording import print_on_stderr
+from rocketstore.format.host import address_text
 from rocketstore.format.metadata_json import decode_body
 from rocketstore.nameserver.bodies import SavedValues
 from rocketstore.nameserver.key_values import KeyValues
@@ -53,8 +54,7 @@ async def _serve(host: str, port: int, values: KeyValues, *, order_messages: boo
     async with serving(
         host=host, port=port, values=values, order_messages=order_messages
     ) as server:
-        host, port = server.address
-        print(f"name server at {host}:{port}", flush=True)
+        print(f"name server at {address_text(*server.address)}", flush=True)
         print_on_stderr("ready")
         await told.wait()
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rocketstore.config.option import FieldSpec, kind_name
 from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, StoreConfig
 from rocketstore.errors import ConfigError
+from rocketstore.format.host import address_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -36,7 +37,9 @@ _ADDRESS_KEYS: Final = frozenset({"brokerIP1", "listenPort"})
 """Keys of the broker that give the store's host (BrokerController.getStoreHost)."""
 _EMPTY_IS_UNSET: Final = frozenset({"haMasterAddress"})
 """Options that a running 4.9 broker may have without a value (BrokerController.initialize)."""
-_LIKE_OURS: Final = frozenset({"accessMessageInMemoryHotRatio"})
+_LIKE_OURS: Final = frozenset(
+    ("accessMessageInMemoryHotRatio", "waitTimeMillsInAckQueue", "waitTimeMillsInLitePullQueue")
+)
 """Options of RocketMQ 5 that are as near to ours as a slip of the pen."""
 
 _BROKER: Final = """
@@ -210,7 +213,7 @@ def load_config(
     own = {key: text for key, text in flags.items() if key not in idle}
     for key, text in own.items():
         if key not in FIELD_OF_KEY:
-            raise _unknown_key(key, text)
+            raise _unknown_key(key, text, others)
     where, in_file = Origin("flag", "--set"), {}
     if broker_conf is not None:
         where = Origin("file", os.fspath(broker_conf))
@@ -222,7 +225,7 @@ def load_config(
     for key, text in _with_store_host(in_file | address).items():
         if key in FIELD_OF_KEY:
             texts[key], origins[key] = text, where
-        elif key not in theirs and (warning := _note_unknown(key, text)) is not None:
+        elif key not in theirs and (warning := _note_unknown(key, text, others)) is not None:
             warnings.append(f"{where.detail}: {warning}")
     variables = os.environ if environment is None else environment
     for field, spec in FIELDS.items():
@@ -261,7 +264,7 @@ def store_host(address: str, port: object) -> str:
     import socket  # noqa: PLC0415 - few need it
 
     if ":" in address:
-        return f"[{address}]:{port}"
+        return address_text(address, port)
     try:
         return f"{socket.gethostbyname(address)}:{port}"
     except (OSError, UnicodeError) as error:
@@ -292,19 +295,19 @@ def parse_value(text: str, spec: FieldSpec) -> object:
     )
 
 
-def _note_unknown(key: str, text: str) -> str | None:
+def _note_unknown(key: str, text: str, others: Collection[str] = ()) -> str | None:
     """Return a warning, None where the key is known to change nothing, or raise."""
     if key in _IDLE_KEYS:
         return None
     if key in OLD_KEYS:
         return f"{key} is an option of RocketMQ 3 to 4.2, which 4.9 does not know, and is ignored"
-    if key not in _LIKE_OURS and _nearest(key, _MISSPELT_RATIO):
-        raise _unknown_key(key, text)
+    if key not in _LIKE_OURS and _nearest(key, _MISSPELT_RATIO, others):
+        raise _unknown_key(key, text, others)
     return f"{key} is not an option of 4.9's store or broker and is ignored"
 
 
-def _unknown_key(key: str, text: str) -> ConfigError:
-    nearest = _nearest(key, _SIMILAR_RATIO)
+def _unknown_key(key: str, text: str, others: Collection[str]) -> ConfigError:
+    nearest = _nearest(key, _SIMILAR_RATIO, others)
     return ConfigError(
         f"{key} is not an option",
         key=key,
@@ -313,11 +316,11 @@ def _unknown_key(key: str, text: str) -> ConfigError:
     )
 
 
-def _nearest(key: str, ratio: float) -> str:
+def _nearest(key: str, ratio: float, others: Collection[str]) -> str:
     """Return the option whose key resembles `key` most, empty where none does."""
     named = FIELDS.get(key)
     if named is not None:  # a snake-case name is the likeliest slip
         return named.key
-    by_lower = {known.lower(): known for known in {*FIELD_OF_KEY, *KEYS_WITHOUT_EFFECT}}
+    by_lower = {known.lower(): known for known in (*FIELD_OF_KEY, *KEYS_WITHOUT_EFFECT, *others)}
     matches = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=ratio)
     return by_lower[matches[0]] if matches else ""

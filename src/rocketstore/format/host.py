@@ -89,6 +89,16 @@ def decode_host(host: bytes) -> str:
     return f"[{address.compressed if mapped is None else f'::ffff:{mapped}'}]:{port}"
 
 
+def address_text(host: str, port: object) -> str:
+    """Return ``host:port``, and ``[v6]:port`` of an address of IPv6, in brackets already or not.
+
+    >>> address_text("::1", 10911)
+    '[::1]:10911'
+    """
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{host}:{port}"
+
+
 def encode_message_id(store_host: bytes, physical_offset: int) -> str:
     """Return the id of the record at `physical_offset` of the store at `store_host`, as stored.
 

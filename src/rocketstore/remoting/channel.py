@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
+from rocketstore.format.host import address_text
 from rocketstore.remoting.connection import CloseReason, Connection
 from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
 from rocketstore.remoting.requests import Call
@@ -58,8 +59,7 @@ class Channel(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # Whatever the socket does not take at once is counted, and its end is told.
         self._transport.set_write_buffer_limits(high=0)
-        host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = address_text(*(transport.get_extra_info("peername") or ("?", 0))[:2])
         self._turns.begin(self)
 
     def data_received(self, data: bytes) -> None:

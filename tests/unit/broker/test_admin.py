@@ -168,6 +168,17 @@ def test_more_queues_than_anybody_has_are_refused(desk: Desk, count: int) -> Non
     assert desk.groups.find("G") is None
 
 
+@pytest.mark.parametrize(("said", "code"), [("MULTI_TAG", 0), ("WHAT", 1), ("multi_tag", 1)])
+def test_a_type_of_filter_that_a_broker_of_4_9_would_not_start_with_is_refused(
+    desk: Desk, said: str, code: int
+) -> None:
+    queues = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    answer = desk.answer(17, {"topic": "T", "topicFilterType": said, **queues})
+    assert answer.code == code
+    assert (desk.topics.get("T") is None) == (code == 1)
+    assert code == 0 or said in (answer.remark or "")
+
+
 def test_a_topic_more_costs_a_broker_of_many_topics_little(desk: Desk) -> None:
     """Counted in calls, for times say nothing on a busy machine; a read of it took 160 a topic."""
     count = 2000

@@ -78,7 +78,21 @@ def test_a_topic_is_found_by_the_client_that_looks_next() -> None:
         assert (route.code, b'"readQueueNums":2' in route.body) == (0, True)
         with pytest.raises(ResponseError, match="conflict with system topic"):
             broker.make_topic("TBW102")
-    with pytest.raises(RemotingError, match="is not running"):
+    with pytest.raises(RemotingError, match="does not run"):
+        broker.make_topic("orders")
+
+
+def test_a_broker_that_does_not_run_makes_no_topic_and_one_that_runs_is_not_entered_again() -> None:
+    broker = Broker()
+    with pytest.raises(RemotingError, match="does not run; enter it"):
+        broker.make_topic("orders")
+    with broker:
+        root = broker.store.layout.root
+        with pytest.raises(RemotingError, match=f"runs already, at {broker.address}"), broker:
+            pass
+        broker.make_topic("orders")
+        assert root.exists()
+    with broker:
         broker.make_topic("orders")
 
 

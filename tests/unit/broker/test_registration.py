@@ -21,15 +21,23 @@ from support.clock import Clock
 
 
 class NameServers:
-    """In place of a `RemotingClient`: requests that arrived, by address; "away" never answers."""
+    """In place of a `RemotingClient`: requests that arrived, by address.
+
+    "away" never answers, and "mute" neither while it `is_mute`, which takes its time.
+    """
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Command]] = []
         self.may_answer = asyncio.Event()
+        self.is_given_up = asyncio.Event()
+        self.is_mute = True
 
     async def ask(self, address: str, request: Command, *, timeout_ms: int) -> Command:
         self.asked.append((address, request))
         if address == "away":
+            raise RemotingError(f"{address} did not answer within {timeout_ms} ms")
+        if address == "mute" and self.is_mute:
+            await self.is_given_up.wait()
             raise RemotingError(f"{address} did not answer within {timeout_ms} ms")
         await self.may_answer.wait()
         return reply()
@@ -87,6 +95,40 @@ def test_callers_that_wait_go_on_when_every_name_server_answered_or_was_given_up
     asyncio.run(main())
 
 
+def test_a_name_server_that_was_given_up_holds_nobody_up_until_it_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = NameServers()
+        servers.may_answer.set()
+        registration, _ = made(tmp_path, servers, "mute", "there")
+        went_on: list[str] = []
+
+        async def told(topic: str) -> None:
+            count = len(servers.asked)
+            registration.note_change(topic)
+            registration.then(lambda: went_on.append(topic))
+            await until(lambda: "there" in dict(servers.asked[count:]))
+            await asyncio.sleep(0.01)
+
+        running = asyncio.create_task(registration.run())
+        await told("first")
+        assert not went_on  # it may answer yet
+        servers.is_given_up.set()
+        await until(lambda: went_on)
+        servers.is_given_up.clear()
+        await told("second")
+        assert went_on == ["first", "second"]
+        servers.is_mute = False
+        servers.is_given_up.set()
+        await told("third")
+        servers.is_mute = True
+        servers.is_given_up.clear()
+        await told("fourth")
+        assert went_on == ["first", "second", "third"]  # it answered, so it is waited for again
+        running.cancel()
+
+    asyncio.run(main())
+
+
 def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path: Path) -> None:
     async def main() -> None:
         servers = NameServers()
@@ -120,7 +162,7 @@ def test_round_that_fails_is_followed_by_others(
         registration.note_change("orders")
         went_on: list[bool] = []
         registration.then(lambda: went_on.append(True))
-        await until(lambda: went_on)
+        await until(lambda: went_on and servers.asked)
         running.cancel()
         assert len(servers.asked) == 1
 

@@ -183,6 +183,13 @@ def test_status_of_the_store_has_its_code(
     assert ("msgId" in reply.fields) == result.is_stored
 
 
+def test_what_is_too_large_is_refused_with_the_limit_that_is_set(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, StoreConfig.small(max_message_size=5000))
+    refused = desk.send("orders", b"x" * 5001)
+    desk.close()
+    assert (refused.code, "body length limit 5000B" in (refused.remark or "")) == (13, True)
+
+
 @pytest.mark.parametrize(("wait", "waits"), [("true", True), ("false", False), ("", True)])
 def test_message_that_waits_for_its_sync_is_answered_after_it(
     tmp_path: Path, wait: str, *, waits: bool

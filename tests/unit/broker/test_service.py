@@ -195,12 +195,20 @@ def test_a_producer_finds_a_master_whose_file_says_another_id() -> None:
 
 @pytest.mark.parametrize(
     ("listens", "stored"),
-    [("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")],
+    [("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("[::1]", "[::1]")],
 )
 def test_records_say_the_number_of_an_address_that_is_a_name(listens: str, stored: str) -> None:
-    settings = BrokerSettings(broker_ip1=listens)
-    assert settings.store_host == f"{stored}:10911"
-    assert settings.address == f"{listens}:10911"
+    """An address of IPv6 stands in brackets, or clients in Go find no port in it."""
+    with Broker(broker_ip1=listens) as broker, Wire(broker.name_server) as wire:
+        port = int(broker.address.rpartition(":")[2])
+        assert broker.store.config.store_host == f"{stored}:{port}"
+        told = "localhost" if listens == "localhost" else stored
+        assert broker.address == f"{told}:{port}"
+        assert broker.name_server.startswith(f"{stored}:")
+        route = wire.ask(105, {"topic": "SELF_TEST_TOPIC"})
+        assert f'{{0:"{broker.address}"}}'.encode() in route.body
+        with Wire(broker.address) as sender:
+            assert sender.ask(310, SEND, b"x").code == 0
 
 
 def test_file_of_4_9_says_what_it_is_about_the_broker() -> None:
