@@ -3,8 +3,7 @@
 Law: a notice goes to all members of a group, before the heartbeat that caused it is answered.
 
 How derived: ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerIdsChangeListener of
-4.9 (codes 34, 35, 38, 40 and 46), and what AdminBrokerProcessor
-says of a group (code 203).
+4.9 (codes 34, 35, 38, 40 and 46), and what AdminBrokerProcessor says of a group (code 203).
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ _log: Final = get_logger(__name__)
 
 SCAN_S: Final = 10.0
 """How often silent clients are looked for (ClientHousekeepingService)."""
+
+MOST_NAMED: Final = 20  # members in a line of the log
 
 _TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
 _MODELS: Final = ("BROADCASTING", "CLUSTERING")
@@ -152,8 +153,9 @@ class ClientManage:
 
     def notify(self, group: str) -> None:
         """Have all members of a group share its queues again, those in this process too."""
-        members = [client.client_id for client in self._clients.members(group)]
-        _log.info("group.shared_again", group=group, members=",".join(members))
+        ids = [client.client_id for client in self._clients.members(group)]
+        named = ",".join(ids[:MOST_NAMED])
+        _log.info("group.shared_again", group=group, count=len(ids), members=named)
         self._meet(group)
         self._tell(group)
 
@@ -171,11 +173,9 @@ class ClientManage:
     def _tell(self, group: str) -> None:
         settled = self._topics.group(group)
         if settled is None or settled.notify_consumer_ids_changed_enable:
+            header = GroupHeader(consumer_group=group)
             for client in self._clients.members(group):
-                notice = request(
-                    BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader(consumer_group=group)
-                )
-                client.peer.tell(notice)
+                client.peer.tell(request(BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED, header))
 
     def unregister(self, header: UnregisterHeader, call: Call) -> Command:
         """Let a client leave its groups."""

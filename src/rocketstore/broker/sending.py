@@ -83,8 +83,7 @@ FAILURES: Final = {
     ),
     PutMessageStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
 }  # fmt: skip
-"""Code and remark of what was not stored (SendMessageProcessor.handlePutMessageResult); the remark
-may name the longest body."""
+"""Code and remark of what was not stored (SendMessageProcessor.handlePutMessageResult)."""
 
 STORED: Final = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -120,7 +119,7 @@ def retry_limit(group: SubscriptionGroup, wanted: int | None, call: Call) -> int
 
 
 def not_stored(status: PutMessageStatus, store: MessageStore) -> Command:
-    """Return the reply to what a store did not take."""
+    """Return the reply to what a store did not take; it may name the longest body."""
     code, remark = FAILURES[status]
     return reply(code, remark.format(store.config.max_message_size))
 

@@ -5,6 +5,7 @@ Law: the content of a store is not trusted; no character of it controls the term
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -30,9 +31,14 @@ def complain(text: str) -> None:
 
 
 def print_on_stderr(text: str) -> None:
-    """Print a line with one write: other threads log there, and `print` writes its end apart."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """Print a line with one write: other threads log there, and `print` writes its end apart.
+
+    Where it cannot be written, since its reader has left or its disk is full, it is lost: what a
+    broker logs on the way to an answer must not cost the answer.
+    """
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def counted(count: int, noun: str, many: str | None = None) -> str:

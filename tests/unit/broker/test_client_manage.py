@@ -1,6 +1,7 @@
 """Heartbeats: what they bring into being, whom they notify, and how a client goes."""
 
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -105,6 +106,17 @@ def test_group_may_want_no_notices(desk: Desk) -> None:
     peer = Peer()
     beat(desk, peer)
     assert codes(peer) == [0]
+
+
+def test_line_of_the_log_counts_the_members_and_names_some(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With all of 1,000 that join one after the other the log would get 15 MB."""
+    caplog.set_level(logging.INFO, "rocketstore.broker")
+    for port in range(1, 51):
+        beat(desk, Peer(port))
+    last = [one for one in caplog.messages if "group.shared_again" in one][-1]
+    assert ("count=50" in last, last.count("@"), "c@127.0.0.1:1," in last) == (True, 20, True)
 
 
 def test_others_are_told_of_a_client_that_leaves(desk: Desk) -> None:

@@ -23,7 +23,7 @@ brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 sendMessageThreadPoolNums = 4
 aclEnable = false
-autoCreateTopicEnabel = true
+enableControllerMode = true
 mappedFileSizeCommitLog = 1048576
 """
 HEARTBEAT = b"""{"clientID": "c", "consumerDataSet": [
@@ -72,7 +72,7 @@ def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(
     complaints = [
         f"rocketstore: {conf}: {what}"
         for what in (
-            "autoCreateTopicEnabel is not an option of 4.9's store or broker and is ignored",
+            "enableControllerMode is not an option of 4.9's store or broker and is ignored",
             "keys of 4.9 that change nothing here: aclEnable sendMessageThreadPoolNums",
         )
     ] + ["rocketstore: brokerId=1: a master's is 0, as in 4.9; brokerRole says its role"]
@@ -92,6 +92,36 @@ def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(
         message = store.by_id(sent.fields["msgId"])
         assert message is not None
         assert (message.body, message.store_host) == (b"kept", address)
+
+
+def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path: Path) -> None:
+    """It logs what it refuses, and who joins a group, before it answers."""
+    command = [sys.executable, "-m", "rocketstore", "serve", "broker", str(tmp_path / "store")]
+    ports = ["--set=listenPort=0", "--set=namesrvPort=0", "--set=mappedFileSizeCommitLog=1048576"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, *ports], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            said = process.stdout.readline().split()
+            process.stderr.close()
+            with Wire(said[3].rstrip(",")) as wire:
+                assert wire.ask(310, {**SEND, "b": "a topic"}, b"refused").code == 1
+                assert wire.ask(34, body=HEARTBEAT).code == 0
+                assert wire.ask(310, SEND, b"kept").code == 0
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+
+
+def test_misspelt_key_of_the_broker_ends_the_start(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("autoCreateTopicEnabel = false\n")
+    command = [sys.executable, "-m", "rocketstore", "serve", "broker", str(tmp_path), "-c", conf]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "did you mean autoCreateTopicEnable?" in done.stderr
 
 
 def test_broker_without_a_store_says_what_to_name() -> None:

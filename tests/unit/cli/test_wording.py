@@ -1,7 +1,9 @@
 """What commands say on stderr, where other threads log at the same time."""
 
 import ast
+import errno
 import io
+import os
 import sys
 from collections.abc import Callable
 
@@ -33,6 +35,16 @@ def test_a_line_is_one_write(
     monkeypatch.setattr(sys, "stderr", stream)
     say("ready")
     assert stream.all == [line]
+
+
+@pytest.mark.parametrize("why", [errno.EPIPE, errno.ENOSPC, errno.EIO])
+def test_a_line_that_cannot_be_written_is_lost(monkeypatch: pytest.MonkeyPatch, why: int) -> None:
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    complain("ready")
 
 
 def test_no_command_prints_on_stderr_by_print() -> None:
