@@ -165,7 +165,7 @@ def queue_ranges(
         queue = queue_of(key)
         maximum = queue.max_offset
         minimum = queue.first_left(segments[0].base) if segments else maximum
-        if not queue.files.files:
+        if not queue.files.files and max(start, stop) > 0:  # it had messages
             problem = f"there is no queue {key}"
         elif start != EARLIEST and not minimum <= start <= maximum:
             problem = f"startingOffsets asks for {start}, there are {minimum} to {maximum}"

@@ -196,6 +196,32 @@ def test_a_query_s_own_offset_says_that_a_queue_was_there(store):
     assert [row for row in found if row["queueId"] == 2] == expected
 
 
+def pairs_of(rows):
+    return sorted((row["queueId"], row["queueOffset"]) for row in rows)
+
+
+def test_an_absent_queue_may_be_named_at_its_beginning(store):
+    named = {"subscribe": "pair", "startingOffsets": '{"pair":{"0":0,"1":0,"5":-2}}'}
+    assert pairs_of(read_table(store, **named)) == [(1, 0), (2, 0)]
+    ended = {"endingOffsets": '{"pair":{"0":-1,"1":-1,"5":0}}'}
+    assert pairs_of(read_table(store, **named, **ended)) == [(1, 0), (2, 0)]
+    assert pairs_of(StreamRun(store, **named).batch()) == [(1, 0), (2, 0)]
+    with pytest.raises(StoreError, match="there is no queue pair/5"):
+        read_table(store, subscribe="pair", startingOffsets='{"pair":{"5":1}}')
+
+
+def test_a_stream_s_own_start_says_that_a_queue_was_there(store):
+    later = {"subscribe": "pair", "startingOffsets": '{"pair":{"0":3}}'}
+    with pytest.raises(StoreError, match=r"queue pair/0 of .* asks for offset 3: .* found 0 to 0"):
+        StreamRun(store, **later).batch()
+    found = StreamRun(store, **later, failOnDataLoss=False).batch()
+    assert pairs_of(found) == [(1, 0), (2, 0)]
+    since = {"subscribe": "pair", "startingOffsetsByTimestamp": '{"pair":{"0":1,"1":1}}'}
+    assert pairs_of(StreamRun(store, **since).batch()) == [(1, 0), (2, 0)]
+    with pytest.raises(StoreError, match=r"queue pair/0 of .*: nothing was stored at 1 ms"):
+        StreamRun(store, **since, startingOffsetsByTimestampStrategy="error").batch()
+
+
 # --- known ends ---------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
-from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace
+from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace, of_broker
 from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, last_dispatched, record_start
 from rocketstore.pipeline.projection import wanted_records
 from rocketstore.pipeline.queues import check_none_lost, chosen_queues
@@ -72,8 +72,14 @@ class LiveQueues(LiveLog):
     def first_place(self, options: StreamOptions, losses: Losses) -> Place:
         """Return where a stream begins whose queues begin at numbers or times of their own.
 
-        Queues that are not named begin where the log does.
+        Queues that are not named begin where the log does. One that is named and not there begins
+        at 0, and a later number says that it had messages.
         """
+        asked = {**options.starts, **options.start_times_ms}.items()
+        named = {place: number for place, number in asked if isinstance(place, QueuePlace)}
+        there = {queue.key for queue in self.queues}
+        for key in sorted(of_broker(named, self.store.broker_name).keys() - there):
+            self._first_number(QueueFiles(self.store.location, key), options, losses)
         firsts: dict[str, dict[str, int]] = {}
         begin, until = self.end.offset if self.queues else self.start, self.start
         for queue in self.queues:
