@@ -93,6 +93,7 @@ class DelayService(Service):
             self.delivery, self._log_end_at_start = None, -1
             raise
         self._save_in_time(now_ms)
+        self._error = ""
         return pause_ms / 1000
 
     def runtime_info(self) -> dict[str, object]:
@@ -118,7 +119,6 @@ class DelayService(Service):
         while not self._thread.stopping.wait(pause_s):
             try:
                 pause_s = self.turn()
-                self._error = ""
             except Exception as error:  # noqa: BLE001 - one bad turn does not end the service
                 # 4.9 waits 10 s, and every message due in between is late.
                 pause_s = PAUSE_AFTER_ERROR_S
