@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig, commit_log_directories
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ConfigError, SystemRefusedError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -41,9 +41,14 @@ class StoreLayout:
     def __init__(
         self, root: Path, writable: tuple[Path, ...], read_only: tuple[Path, ...] = ()
     ) -> None:
-        self.root = root
-        self.commit_log_directories = writable
-        self.read_only_directories = read_only
+        try:  # a program may go elsewhere while the store is open
+            self.root = root = root.absolute()
+            self.commit_log_directories = tuple(path.absolute() for path in writable)
+            self.read_only_directories = tuple(path.absolute() for path in read_only)
+        except OSError as error:  # the directory that it is in was removed
+            what = f"cannot tell where {root} lies: {error.strerror}"
+            hint = "go to a directory that is there, or give the whole path"
+            raise SystemRefusedError(what, code=error.errno, hint=hint) from error
         self.consume_queue = root / CONSUME_QUEUE_DIRECTORY
         self.consume_queue_ext = root / CONSUME_QUEUE_EXT_DIRECTORY
         self.batch_consume_queue = root / BATCH_CONSUME_QUEUE_DIRECTORY

@@ -11,7 +11,7 @@ from rocketstore.storage.layout import StoreLayout
 
 def test_everything_lies_where_4_9_puts_it() -> None:
     layout = StoreLayout.of("data/store")
-    root = Path("data/store")
+    root = Path("data/store").absolute()
     assert layout.commit_log_directories == (root / "commitlog",)
     assert layout.consume_queue == root / "consumequeue"
     assert layout.consume_queue_ext == root / "consumequeue_ext"

@@ -46,6 +46,7 @@ _HINTS: Final = {
     errno.EDQUOT: "free space within the quota or raise it",
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,
+    errno.EFBIG: "raise the limit of a file's size of this process (ulimit -f)",
     errno.ENOLCK: "the file system has no locks: mount it with them, or move the store elsewhere",
     errno.ESTALE: "the machine that has the files lost this one: mount its file system again",
     errno.ENOENT: "check the path",
