@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
+from rocketstore.cli.application import run
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
@@ -248,3 +249,63 @@ def test_numbers_go_on_though_log_and_queue_are_lost(
         assert store.put(Message(topic=BUSY, body=b"next"), queue_id=0).queue_offset == 150
         store.wait_dispatched()
         assert store.get(BUSY, 0, 150).messages[0].body == b"next"
+
+
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "a topic": lambda root: shutil.rmtree(root / "consumequeue" / IDLE),
+    "a queue's only files": lambda root: [
+        path.unlink() for path in (root / "consumequeue" / IDLE / "0").iterdir()
+    ],
+    "the last file": lambda root: queue_file(root, IDLE, 5).unlink(),
+    "the bytes of the last file": lambda root: zero(queue_file(root, IDLE, 5)),
+    "the first file": lambda root: queue_file(root, IDLE, 0).unlink(),
+    "all queues": lambda root: shutil.rmtree(root / "consumequeue"),
+}
+
+
+def said_of_losses(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return what commands that only read say on stderr, of the idle topic and of all."""
+    said = []
+    for words in (
+        ["message", "get", str(root), "-t", IDLE],
+        ["message", "tail", str(root), "-t", IDLE],
+        ["queue", "list", str(root)],
+        ["topic", "list", str(root)],
+    ):
+        run(words)
+        said.append(capsys.readouterr().err)
+    return said
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_who_only_reads_is_told_that_a_queue_has_lost_entries(
+    whole: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str
+) -> None:
+    root = shutil.copytree(whole[0], tmp_path / "store")
+    assert not any("lost entries" in one for one in said_of_losses(root, capsys))
+    LOSSES[loss](root)
+    for said in said_of_losses(root, capsys):
+        assert f"{IDLE}/0 has queue offsets " in said
+        assert f"instead of 0 to {COUNTS[IDLE]}" in said
+        assert "it has no message yet" not in said
+    with MessageStore.open(root, CONFIG, read_only=True) as reader:
+        expected = f"entries from 0 up to {COUNTS[IDLE]}"
+        lost = [one.path.parent.name for one in reader.findings if one.expected == expected]
+        assert lost == [IDLE]
+
+
+def test_nothing_is_said_of_losses_in_a_store_in_use_or_of_another_log(
+    whole: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = shutil.copytree(whole[0], tmp_path / "store")
+    with open_store(root, Clock(whole[1])):
+        shutil.rmtree(root / "consumequeue" / IDLE)
+        assert not any("lost entries" in one for one in said_of_losses(root, capsys))
+    (root / "known-ends").unlink()
+    (root / "known-ends").mkdir()
+    assert not any("cannot read" in one or "no file" in one for one in said_of_losses(root, capsys))
+    other = tmp_path / "other"
+    with open_store(other, Clock()) as store:
+        store.put(Message(topic=IDLE, body=b"x"), queue_id=0)
+    shutil.copy(whole[0] / "known-ends", other)
+    assert not any("lost entries" in one for one in said_of_losses(other, capsys))

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _REPAIRED: Final = (
     "log-tail", "log-leftover", "log-file-", "queue-file-", "queue-missing", "queue-wrong",
-    "queue-unwritten", "queue-gap", "queue-kind", "checkpoint", *INDEX_REBUILT,
+    "queue-unwritten", "queue-gap", "queue-kind", "queue-ext", "checkpoint", *INDEX_REBUILT,
 )  # fmt: skip
 """Prefixes of the kinds of findings that a repair removes."""
 

@@ -23,6 +23,7 @@ from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
 from rocketstore.verification.batch_rules import UNREACHABLE
+from rocketstore.verification.queue_findings import usual_extension_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -153,6 +154,10 @@ def _file_fixes(audit: StoreAudit) -> list[FileFix]:
     ]
     for queue in audit.queues:
         fixes += _fixes(queue.files.findings, audit.sizes.consume_queue_file_bytes)
+    extensions = audit.extensions().values()
+    usual = usual_extension_size([list(files.values()) for files in extensions])
+    for files in extensions:
+        fixes += [FileFix(path, usual, moves=False) for path, size in files.items() if size > usual]
     return fixes
 
 

@@ -53,7 +53,7 @@ from rocketstore.units import QueueKey
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.index_rules import IndexFacts, Lacking
-from rocketstore.verification.queue_findings import extension_finding, queue_findings
+from rocketstore.verification.queue_findings import extension_findings, queue_findings
 from rocketstore.verification.queue_rules import QueuePart, QueueView, entries_at
 
 if TYPE_CHECKING:
@@ -143,12 +143,20 @@ class StoreAudit:
         for queue in self.queues:
             yield from queue_file_findings(queue.key, queue.files.findings, self.below_root)
             yield from queue_findings(queue, self.writer)
-        for directory in sorted(self.layout.consume_queue_ext.glob("*/*")):
-            if held := [path.stat().st_size for path in directory.iterdir() if path.is_file()]:
-                shown, topic = self.below_root(directory), directory.parent.name
-                yield extension_finding(shown, topic, directory.name, held)
+        yield from extension_findings(
+            {queue: list(files.values()) for queue, files in self.extensions().items()}
+        )
         yield from self.index_findings
         yield from self.batch_findings()
+
+    def extensions(self) -> dict[tuple[str, str], dict[Path, int]]:
+        """Return the files of queue extensions with their lengths, by topic and queue."""
+        found: dict[tuple[str, str], dict[Path, int]] = {}
+        for directory in self.layout.consume_queue_ext.glob("*/*"):
+            files = (path for path in directory.iterdir() if path.is_file())
+            if held := {path: path.stat().st_size for path in files}:
+                found[directory.parent.name, directory.name] = held
+        return found
 
     def batch_findings(self) -> list[Finding]:
         """Return what was found in the queues of batch topics."""

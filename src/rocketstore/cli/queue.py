@@ -15,7 +15,7 @@ from rocketstore.cli.options import (
     TopicOption,
 )
 from rocketstore.cli.output import print_rows
-from rocketstore.cli.reading import listed, not_found, queues_of, say_shown
+from rocketstore.cli.reading import listed, not_found, queues_of, say_cut_short, say_shown
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
@@ -40,6 +40,7 @@ def list_queues(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) 
             options.output,
             columns=("topic", "queueId", "minOffset", "maxOffset"),
         )
+        say_cut_short(reader)
 
 
 @app.command
@@ -128,6 +129,7 @@ def lag(
             for name, key, offset in places
             if group in (None, name) and topic in (None, key.topic)
         ]  # fmt: skip
+        say_cut_short(reader, topic)
     topics = sorted({key.topic for name, key, _ in places if group in (None, name)})
     for kind, wanted, known in (("group", group, groups), ("topic", topic, topics)):
         if wanted is not None and wanted not in known:

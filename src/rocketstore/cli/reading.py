@@ -27,6 +27,7 @@ def queues_of(
     NotFoundError
         The store has no such topic, or the topic no such queue.
     """
+    say_cut_short(reader, topic)
     queues = reader.queues()
     of_topic = [key for key in queues if key.topic == topic]
     where = reader.layout.root
@@ -34,7 +35,7 @@ def queues_of(
         topics = sorted({key.topic for key in queues})
         raise not_found(
             f"{where} has no topic {topic}",
-            f"it has {listed(topics)}" if topics else "it has no message yet",
+            f"it has {listed(topics)}" if topics else _none_at_all(reader),
             output,
         )
     if queue_id is None:
@@ -47,6 +48,25 @@ def queues_of(
             output,
         )
     return [QueueKey(topic, queue_id)]
+
+
+def _none_at_all(reader: ReadOnlyStore) -> str:
+    if reader.earliest_log_timestamp() is None:
+        return "it has no message yet"
+    return "its log has messages, but no queue has them: see store verify"
+
+
+def say_cut_short(reader: ReadOnlyStore, topic: str | None = None) -> None:
+    """Tell on stderr which queues, of a topic or of all, lost entries: messages are not shown."""
+    if cut := list(reader.cut_short(topic)):
+        queues = [
+            f"{key} has queue offsets {found[0]} to {found[1]} instead of {known[0]} to {known[1]}"
+            for key, found, known in cut
+        ]
+        complain(
+            f"queues have lost entries, so messages are not shown: {listed(queues)}; an opening "
+            "for writing, or store repair, makes them again"
+        )
 
 
 def not_found(what: str, hint: str | None, output: Output) -> NotFoundError:

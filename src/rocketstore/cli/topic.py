@@ -8,6 +8,7 @@ from cyclopts import App
 
 from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
+from rocketstore.cli.reading import say_cut_short
 
 app = App(name="topic")
 
@@ -25,3 +26,4 @@ def list_topics(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) 
             for topic in sorted(queues)
         )
         print_rows(rows, options.output, columns=("topic", "queues", "messages"))
+        say_cut_short(reader)

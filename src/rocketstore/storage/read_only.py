@@ -9,18 +9,25 @@ A broker recovers a store and then serves it instead; for that it has to own the
 
 from __future__ import annotations
 
+import contextlib
 import time
+import zlib
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import msgspec
 
 from rocketstore.config import StoreConfig, resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
-from rocketstore.errors import NotAStoreError, StoreReadOnlyError
+from rocketstore.errors import NotAStoreError, StoreError, StoreReadOnlyError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.format.record import FIXED_SIZE
+from rocketstore.rules.files import FileFinding, FileProblem
+from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.disk import read_whole
+from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.log_directories import refuse_dledger
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex, listed_index_files
@@ -31,12 +38,11 @@ from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.reading.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.format.index_file import IndexHeader
-    from rocketstore.rules.files import FileFinding
-    from rocketstore.units import ByteRange
+    from rocketstore.units import ByteRange, QueueKey
 
 _log: Final = get_logger(__name__)
 
@@ -127,13 +133,52 @@ class ReadOnlyStore(Reader):
 
     @property
     def findings(self) -> list[FileFinding[Path]]:
-        """Faults of the files themselves: names, sizes, holes.
+        """Faults of the files themselves: names, sizes, holes, entries that queues have lost.
 
         Files of queues and of the index are looked at when they are first read.
         """
         log = self._pread_log
-        queues = [*log.queues.findings(), *log.batch_queues.findings()]
+        queues = [
+            *log.queues.findings(),
+            *log.batch_queues.findings(),
+            *starmap(self._lost, self.cut_short()),
+        ]
         return [*log.files.findings, *queues, *self._pread_index.findings]
+
+    def _lost(
+        self, key: QueueKey, found: tuple[int, int], known: tuple[int, int]
+    ) -> FileFinding[Path]:
+        directory = self.layout.consume_queue / key.topic / str(key.queue_id)
+        says = [f"entries from {first} up to {stop}" for first, stop in (known, found)]
+        return FileFinding(directory, FileProblem.MISSING, *says)
+
+    def cut_short(
+        self, topic: str | None = None
+    ) -> Iterator[tuple[QueueKey, tuple[int, int], tuple[int, int]]]:
+        """Yield the queues, of a topic or of all, that have lost entries at an end of theirs.
+
+        Each with the first queue offset of its entries and the one after the last, as they are and
+        as they once were.
+
+        Their messages are in the log, and no reader sees them before the entries are made again.
+        ``known-ends`` tells (decision 0021), if no process may be writing and the log is still the
+        one of which it speaks.
+        """
+        known = None
+        with contextlib.suppress(StoreError):  # to read messages it is not needed
+            known = read_known_ends(self.layout.root)
+        if known is None or not known.ties or may_have_writer(self.layout.lock):
+            return
+        (at, checksum), log = known.ties[-1], self._pread_log
+        if zlib.crc32(log.files.read(at, FIXED_SIZE) or b"") != checksum:
+            return
+        is_as_long = known.ties[0][0] == log.min_offset  # no file has expired since
+        for key, ends in known.queues:
+            if topic in {None, key.topic}:
+                queue = log.queues.get(key)
+                first, stop = (0, 0) if queue is None else (queue.first_offset, queue.written_end)
+                if stop < ends.next or (is_as_long and first > ends.first):
+                    yield key, (first, stop), (ends.first, ends.next)
 
     @property
     def log_files(self) -> list[LogFile]:

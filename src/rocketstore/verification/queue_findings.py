@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.format.file_name import is_directory_name
+from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules import runs
 from rocketstore.rules.findings import Finding, LastWriter, Severity, finding
 from rocketstore.rules.unbacked import Unbacked, UnbackedKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rocketstore.verification.queue_rules import QueueView
 
@@ -35,7 +37,11 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
     for start, stop in runs.pairs(queue.truly_missing):
         if not (writer.is_live and start >= backed_stop):
             at, reason = queue.missing_at.get(start), "records without their entry"
-            found = _found(queue, "queue-missing", (start, stop), reason, physical_offset=at)
+            # Recovery goes back to where entries were durable, not to before a queue's first one.
+            action = "repair writes them" if stop <= queue.first_offset else None
+            found = _found(
+                queue, "queue-missing", (start, stop), reason, physical_offset=at, action=action
+            )
             yield writer.judged(found)
     if queue.shadowed_count:
         reason = f"{queue.shadowed_count} records claim a queue offset that another record has"
@@ -99,13 +105,32 @@ def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str, **mo
     )
 
 
-def extension_finding(directory: str, topic: str, queue: str, sizes: Sequence[int]) -> Finding:
-    """Name the extension of a queue (spec F7): its faults are reported as those of entries."""
-    return finding(
-        "queue-ext",
-        directory,
-        f"{len(sizes)} files of a queue extension: entries that refer there were compared with it",
-        size=sum(sizes),
-        topic=topic,
-        queue_id=int(queue) if queue.isdecimal() else None,
-    )
+def extension_findings(sizes_of: Mapping[tuple[str, str], Sequence[int]]) -> Iterator[Finding]:
+    """Name the extensions of queues (spec F7), by topic and queue with the lengths of their files.
+
+    Their faults are reported as those of entries, but for a file that is too long to be opened.
+    """
+    usual = usual_extension_size(sizes_of.values())
+    for (topic, queue), sizes in sorted(sizes_of.items()):
+        reason = f"{len(sizes)} files of a queue extension: entries that refer there were compared "
+        reason += "with it"
+        severity = action = None
+        if max(sizes) > usual:
+            reason = f"a file of a queue extension has {max(sizes)} bytes, expected {usual}"
+            severity, action = Severity.DAMAGE, "no writer opens the store; repair cuts the file"
+        yield finding(
+            "queue-ext",
+            f"{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}",
+            reason,
+            size=sum(sizes),
+            severity=severity,
+            action=action,
+            topic=topic,
+            queue_id=int(queue) if queue.isdecimal() else None,
+        )
+
+
+def usual_extension_size(sizes: Iterable[Sequence[int]]) -> int:
+    """Return the length that most files of queue extensions have, 0 without any."""
+    counted = Counter(filter(None, chain.from_iterable(sizes)))
+    return max(counted, key=lambda size: (counted[size], size), default=0)

@@ -352,3 +352,15 @@ def test_a_tags_code_with_its_top_bit_flipped_is_no_address_where_no_unit_is(
     assert path.read_bytes() == whole
     left = {finding.kind for finding in verify(root).findings}
     assert left == ({"queue-ext"} if has_extension else set())
+
+
+def test_entries_before_a_queue_s_first_file_are_written_by_a_repair_only(tmp_path: Path) -> None:
+    """Log files that had expired were put back from a copy: no opening goes back so far."""
+    root = tmp_path / "store"
+    build_store(root, 260, Clock())
+    (root / "consumequeue" / "Topic0" / "0" / f"{0:020d}").unlink()
+    (root / "known-ends").unlink()
+    missing = only(verify(root), "queue-missing")
+    assert (missing.queue_offset, missing.size, missing.action) == (0, 2000, "repair writes them")
+    repair_store(root, CONFIG, now_ms=NOW_MS)
+    assert not verify(root).findings

@@ -8,7 +8,7 @@ import pytest
 
 from rocketstore import Message, MessageStore, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
-from rocketstore.errors import ConfigError, StoreFullError
+from rocketstore.errors import ConfigError, StoreDamagedError, StoreFullError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.format.queue_extension import ExtensionUnit, encode_unit
@@ -391,6 +391,26 @@ def test_a_listener_hears_the_tags_code_and_no_address(tmp_path):  # noqa: F811
 
 
 # --- verify, repair -----------------------------------------------------------------------------
+
+
+def test_a_file_that_is_too_long_to_open_is_damage_and_cut_by_a_repair(tmp_path):  # noqa: F811
+    with open_extended(tmp_path, Clock()) as store:
+        for topic in ("orders", "bills", "trips"):
+            put(store, range(5), topic=topic)
+    path = tmp_path / DIRECTORY / "orders" / "0" / f"{0:020d}"
+    with path.open("ab") as file:
+        file.write(bytes(100))
+    with pytest.raises(StoreDamagedError, match="wrong length"), open_extended(tmp_path, Clock()):
+        pass
+    verified = verify_store(tmp_path, now_ms=NOW_MS)
+    assert verified.is_damaged
+    assert f"has {EXT_FILE_BYTES + 100} bytes, expected {EXT_FILE_BYTES}" in str(verified.findings)
+    repaired = repair_store(tmp_path, config=EXTENDED, now_ms=NOW_MS)
+    assert repaired.remaining == []
+    assert not verify_store(tmp_path, now_ms=NOW_MS).is_damaged
+    with open_extended(tmp_path, Clock()) as store:
+        for topic in ("orders", "bills", "trips"):
+            assert units_of(store, topic) == expected_units(range(5))
 
 
 @pytest.mark.parametrize("config", [CONFIG, EXTENDED])

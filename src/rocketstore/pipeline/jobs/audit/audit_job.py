@@ -19,11 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from rocketstore.config import StoreConfig
-from rocketstore.format.file_name import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    LOCK_FILE_NAME,
-)
+from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, LOCK_FILE_NAME
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.pipeline.jobs.audit.audit_judgement import (
@@ -53,7 +49,7 @@ from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.units import QueueKey, system_clock_ms
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
-from rocketstore.verification.queue_findings import extension_finding
+from rocketstore.verification.queue_findings import extension_findings
 from rocketstore.verification.queue_rules import EXPLAINED
 from rocketstore.verification.small_files import positions, small_file_findings
 
@@ -305,10 +301,11 @@ class _Audit(NamedTuple):
         yield from self.of_kinds
         for key, row in (*places.queues.items(), *places.batch_queues.items()):
             yield from queue_file_findings(key, row.problems, places.below_root)
-        for (topic, queue), entries in sorted(places.extensions.items()):
-            if sizes := [one.size for one in entries if not one.is_directory]:
-                directory = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}"
-                yield extension_finding(directory, topic, queue, sizes)
+        held = {
+            queue: [one.size for one in entries if not one.is_directory]
+            for queue, entries in places.extensions.items()
+        }
+        yield from extension_findings({queue: sizes for queue, sizes in held.items() if sizes})
 
     def _item_findings(
         self, added: list[dict[str, Any]], index: list[IndexFacts], view: LogView
