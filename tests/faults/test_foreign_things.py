@@ -1,8 +1,11 @@
 """What lies among a store's files and is none of them stops no door, a repair least of all."""
 
+import errno
+import fcntl
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,8 @@ import pytest
 
 from rocketstore import MessageStore, StoreError, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
+from rocketstore.errors import SystemRefusedError
+from rocketstore.places.files import sync_path
 from rocketstore.places.queue_files import list_queues
 from rocketstore.places.store_listing import list_store
 from rocketstore.storage.files.disk import Disk, no_space_error
@@ -179,3 +184,42 @@ def test_a_copy_for_which_the_disk_has_no_room_leaves_nothing(store: Path) -> No
     assert not [path for path in (store / "repair").rglob("*") if path.is_file()]
     repair_store(store, CONFIG)
     assert keys_found(store) == COUNT
+
+
+def test_a_file_system_that_cannot_sync_directories_has_whole_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SMB and some file systems of FUSE answer EINVAL; 4.9 never asks."""
+    asked = 0
+
+    def fsync(descriptor: int) -> None:
+        nonlocal asked
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            asked += 1
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    root = tmp_path / "store"
+    build_store(root, 200, Clock())
+    crashed(root)
+    shutil.rmtree(root / "index")
+    assert not repair_store(root, CONFIG).is_damaged
+    with open_store(root, Clock()) as opened:
+        assert sum(opened.message_count(f"Topic{number}", 0) for number in (0, 1)) == 200
+    sync_path(root)  # as jobs on Spark do
+    assert asked > 10
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(
+    store: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def lockf(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    for door in (lambda: open_store(store, Clock()), lambda: repair_store(store, CONFIG)):
+        with pytest.raises(SystemRefusedError, match="the file system has no locks: mount it"):
+            door()
+    with MessageStore.open(store, CONFIG, read_only=True) as reader:
+        assert reader.queues()

@@ -10,6 +10,7 @@ not at all.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -122,7 +123,12 @@ def opened(location: str, path: str) -> contextlib.closing[OpenFile]:
 def sync_path(path: Path | str) -> None:
     """Sync a file, or the names in a directory, of this machine."""
     with contextlib.closing(LocalFiles().open(str(path))) as file:
-        os.fsync(file.descriptor)
+        try:
+            os.fsync(file.descriptor)
+        except OSError as error:
+            # As `Disk.fsync_directory`: some file systems have no such call.
+            if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP} or not Path(path).is_dir():
+                raise
 
 
 class plain_reads:  # noqa: N801 - a generator's context takes longer than most reads

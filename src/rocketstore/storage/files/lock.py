@@ -262,6 +262,8 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCK_LENGTH_BYTES, LOCK_START)
     except OSError as error:
+        if error.errno in {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)) from error
         if error.errno not in {errno.EAGAIN, errno.EACCES}:
             raise
         owner = None
