@@ -4,6 +4,7 @@ import stat
 import subprocess
 import sys
 from importlib import metadata
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -184,7 +185,8 @@ class Session:
         self.found = found
         self.registered = []
         self.sessionState = self.dataSourceManager = lambda: self
-        self._jsparkSession = self if found is not None else None
+        self._jsparkSession = self
+        self._jvm = None if found is None else MagicMock()
         self.dataSource = self
 
     def dataSourceExists(self, name):  # noqa: N802 - Spark's name
@@ -196,8 +198,12 @@ class Session:
 
 
 @pytest.mark.parametrize(("found", "registered"), [(True, 0), (False, 1), (None, 1)])
-def test_a_source_that_spark_found_is_not_registered_again(found, registered):
+def test_a_source_that_spark_found_is_not_registered_again(monkeypatch, found, registered):
     """Spark would warn of that at each stream; a session of Spark Connect does not say."""
+    monkeypatch.setattr("rocketstore.pipeline.column_pruning.prune_columns", lambda spark: None)
     session = Session(found=found)
     pipeline.register(session)
     assert len(session.registered) == registered
+    if found is not None:  # a thread of a program has none of its own
+        of_scala = session._jvm.org.apache.spark.sql.classic.SparkSession
+        of_scala.setActiveSession.assert_called_once_with(session)
