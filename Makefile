@@ -17,9 +17,9 @@ demo: setup ## Import 336,776 real flights into a store, query it, and serve a c
 	@.venv/bin/rocketstore demo
 	@scripts/demo-broker
 
-# Six processes also on two cores: tests of Spark, or beside the genuine store, mostly wait.
+# Eight processes also on two cores: tests of Spark, or beside the genuine store, mostly wait.
 test: setup ## Run the whole test suite
-	$(PYTEST) -n 6 --dist loadfile
+	$(PYTEST) -n 8 --dist loadfile
 
 test-interpreters: setup ## Run a quick suite on every other CPython, 3.11 to 3.14, of this machine
 	@scripts/test-interpreters

@@ -1,6 +1,8 @@
 """Fixtures for every test."""
 
+import asyncio
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -14,6 +16,7 @@ from hypothesis import settings
 
 from rocketstore.events import ROOT
 from support.made_once import made_directories
+from support.patience import PATIENCE_S
 
 # Of numpy, in every process that tests start: its idle threads turn for a tenth of a second.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -139,6 +142,24 @@ def _module(item: pytest.Item) -> str:
 def _rank(item: pytest.Item) -> tuple[int, str]:
     module = _module(item)
     return next((n for n, name in enumerate(LONG) if module.startswith(name)), len(LONG)), module
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine; where `loop_factory` says in which loop, no task is left."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    factory = pyfuncitem.funcargs.get("loop_factory")
+
+    async def whole() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await pyfuncitem.obj(**given)
+        assert factory is None or asyncio.all_tasks() == {asyncio.current_task()}
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(whole())
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

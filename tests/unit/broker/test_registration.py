@@ -63,144 +63,128 @@ def made(
     return Registration(settings, topics, servers, addresses), topics  # type: ignore[arg-type]
 
 
-def test_callers_that_wait_go_on_when_every_name_server_answered_or_was_given_up(
+async def test_callers_that_wait_go_on_when_every_name_server_answered_or_was_given_up(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        servers = NameServers()
-        registration, topics = made(tmp_path, servers, "away", "there")
-        went_on: list[str] = []
-        registration.then(lambda: went_on.append("begun"))
-        topics.settle(TopicConfig(topic_name="orders"))
-        registration.note_change("orders")
-        registration.then(lambda: went_on.append("known"))
-        running = asyncio.create_task(registration.run())
-        await until(lambda: len(servers.asked) == 2)
-        assert not went_on
-        servers.may_answer.set()
-        await until(lambda: len(went_on) == 2)
-        running.cancel()
+    servers = NameServers()
+    registration, topics = made(tmp_path, servers, "away", "there")
+    went_on: list[str] = []
+    registration.then(lambda: went_on.append("begun"))
+    topics.settle(TopicConfig(topic_name="orders"))
+    registration.note_change("orders")
+    registration.then(lambda: went_on.append("known"))
+    running = asyncio.create_task(registration.run())
+    await until(lambda: len(servers.asked) == 2)
+    assert not went_on
+    servers.may_answer.set()
+    await until(lambda: len(went_on) == 2)
+    running.cancel()
 
-        assert [address for address, _ in servers.asked] == ["away", "there"]
-        request = servers.asked[1][1]
-        assert request.fields
-        assert (request.fields["brokerName"], request.fields["brokerAddr"]) == (
-            "b", "127.0.0.1:10911",
-        )  # fmt: skip
-        table = decode_body(request.body, RegisterBrokerBody).topic_config_serialize_wrapper
-        assert table
-        assert table.topic_config_table["orders"].perm == 4  # as far as the broker grants it
-        assert table.topic_config_table["TBW102"].perm == 5
-
-    asyncio.run(main())
+    assert [address for address, _ in servers.asked] == ["away", "there"]
+    request = servers.asked[1][1]
+    assert request.fields
+    assert (request.fields["brokerName"], request.fields["brokerAddr"]) == (
+        "b", "127.0.0.1:10911",
+    )  # fmt: skip
+    table = decode_body(request.body, RegisterBrokerBody).topic_config_serialize_wrapper
+    assert table
+    assert table.topic_config_table["orders"].perm == 4  # as far as the broker grants it
+    assert table.topic_config_table["TBW102"].perm == 5
 
 
-def test_a_name_server_that_was_given_up_holds_nobody_up_until_it_answers(tmp_path: Path) -> None:
-    async def main() -> None:
-        servers = NameServers()
-        servers.may_answer.set()
-        registration, _ = made(tmp_path, servers, "mute", "there")
-        went_on: list[str] = []
+async def test_a_name_server_that_was_given_up_holds_nobody_up_until_it_answers(
+    tmp_path: Path,
+) -> None:
+    servers = NameServers()
+    servers.may_answer.set()
+    registration, _ = made(tmp_path, servers, "mute", "there")
+    went_on: list[str] = []
 
-        async def told(topic: str) -> None:
-            count = len(servers.asked)
-            registration.note_change(topic)
-            registration.then(lambda: went_on.append(topic))
-            await until(lambda: "there" in dict(servers.asked[count:]))
-            await asyncio.sleep(0.01)
+    async def told(topic: str) -> None:
+        count = len(servers.asked)
+        registration.note_change(topic)
+        registration.then(lambda: went_on.append(topic))
+        await until(lambda: "there" in dict(servers.asked[count:]))
+        await asyncio.sleep(0.01)
 
-        running = asyncio.create_task(registration.run())
-        await told("first")
-        assert not went_on  # it may answer yet
-        servers.is_given_up.set()
-        await until(lambda: went_on)
-        servers.is_given_up.clear()
-        await told("second")
-        assert went_on == ["first", "second"]
-        servers.is_mute = False
-        servers.is_given_up.set()
-        await told("third")
-        servers.is_mute = True
-        servers.is_given_up.clear()
-        await told("fourth")
-        assert went_on == ["first", "second", "third"]  # it answered, so it is waited for again
-        running.cancel()
-
-    asyncio.run(main())
-
-
-def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path: Path) -> None:
-    async def main() -> None:
-        servers = NameServers()
-        registration, _ = made(tmp_path, servers, "there")
-        running = asyncio.create_task(registration.run())
-        await until(lambda: servers.asked)
-        went_on: list[int] = []
-        registration.note_change("late")
-        registration.then(lambda: went_on.append(len(servers.asked)))
-        servers.may_answer.set()
-        await until(lambda: went_on)
-        running.cancel()
-        assert went_on == [2]
-
-    asyncio.run(main())
+    running = asyncio.create_task(registration.run())
+    await told("first")
+    assert not went_on  # it may answer yet
+    servers.is_given_up.set()
+    await until(lambda: went_on)
+    servers.is_given_up.clear()
+    await told("second")
+    assert went_on == ["first", "second"]
+    servers.is_mute = False
+    servers.is_given_up.set()
+    await told("third")
+    servers.is_mute = True
+    servers.is_given_up.clear()
+    await told("fourth")
+    assert went_on == ["first", "second", "third"]  # it answered, so it is waited for again
+    running.cancel()
 
 
-def test_round_that_fails_is_followed_by_others(
+async def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path: Path) -> None:
+    servers = NameServers()
+    registration, _ = made(tmp_path, servers, "there")
+    running = asyncio.create_task(registration.run())
+    await until(lambda: servers.asked)
+    went_on: list[int] = []
+    registration.note_change("late")
+    registration.then(lambda: went_on.append(len(servers.asked)))
+    servers.may_answer.set()
+    await until(lambda: went_on)
+    running.cancel()
+    assert went_on == [2]
+
+
+async def test_round_that_fails_is_followed_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next client that makes a topic would wait for ever."""
 
-    async def main() -> None:
-        servers = NameServers()
-        servers.may_answer.set()
-        registration, topics = made(tmp_path, servers, "there")
-        monkeypatch.setattr(topics, "all", refuse)
-        running = asyncio.create_task(registration.run())
-        await registration.first()
-        monkeypatch.undo()
-        registration.note_change("orders")
-        went_on: list[bool] = []
-        registration.then(lambda: went_on.append(True))
-        await until(lambda: went_on and servers.asked)
-        running.cancel()
-        assert len(servers.asked) == 1
-
     def refuse() -> None:
         raise MemoryError
 
-    asyncio.run(main())
+    servers = NameServers()
+    servers.may_answer.set()
+    registration, topics = made(tmp_path, servers, "there")
+    monkeypatch.setattr(topics, "all", refuse)
+    running = asyncio.create_task(registration.run())
+    await registration.first()
+    monkeypatch.undo()
+    registration.note_change("orders")
+    went_on: list[bool] = []
+    registration.then(lambda: went_on.append(True))
+    await until(lambda: went_on and servers.asked)
+    running.cancel()
+    assert len(servers.asked) == 1
 
 
-def test_end_lets_all_go_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        registration, _ = made(tmp_path, NameServers(), "there")
-        registration.note_change("orders")
-        went_on: list[bool] = []
-        registration.then(lambda: went_on.append(True))
-        registration.release()
-        assert went_on == [True]
-
-    asyncio.run(main())
+async def test_end_lets_all_go_on(tmp_path: Path) -> None:
+    registration, _ = made(tmp_path, NameServers(), "there")
+    registration.note_change("orders")
+    went_on: list[bool] = []
+    registration.then(lambda: went_on.append(True))
+    registration.release()
+    assert went_on == [True]
 
 
-def test_packed_registration_has_every_topic_as_it_may_be_used(tmp_path: Path) -> None:
-    async def main() -> None:
-        servers = NameServers()
-        servers.may_answer.set()
-        registration, topics = made(tmp_path, servers, "one", compressed_register=True)
-        topics.settle(TopicConfig(topic_name="orders", read_queue_nums=3, perm=6))
-        running = asyncio.create_task(registration.run())
-        await until(lambda: servers.asked)
-        [(_, request)] = servers.asked
-        assert request.fields
-        assert request.fields["compressed"] == "true"
-        table = unpack_registration(bytes(request.body)).topic_config_serialize_wrapper
-        assert table
-        assert table.data_version == topics.version
-        assert table.topic_config_table.keys() == topics.all().keys()
-        orders = table.topic_config_table["orders"]
-        assert (orders.read_queue_nums, orders.perm) == (3, 4)  # the broker grants reading
-        running.cancel()
-
-    asyncio.run(main())
+async def test_packed_registration_has_every_topic_as_it_may_be_used(tmp_path: Path) -> None:
+    servers = NameServers()
+    servers.may_answer.set()
+    registration, topics = made(tmp_path, servers, "one", compressed_register=True)
+    topics.settle(TopicConfig(topic_name="orders", read_queue_nums=3, perm=6))
+    running = asyncio.create_task(registration.run())
+    await until(lambda: servers.asked)
+    [(_, request)] = servers.asked
+    assert request.fields
+    assert request.fields["compressed"] == "true"
+    table = unpack_registration(bytes(request.body)).topic_config_serialize_wrapper
+    assert table
+    assert table.data_version == topics.version
+    assert table.topic_config_table.keys() == topics.all().keys()
+    orders = table.topic_config_table["orders"]
+    assert (orders.read_queue_nums, orders.perm) == (3, 4)  # the broker grants reading
+    running.cancel()

@@ -17,103 +17,83 @@ def message(number):
     return Message(topic="orders", body=b"%d" % number)
 
 
-def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, PATIENCE_S))
+async def test_tasks_put_and_read(root):
+    async with rocketstore.aio.open(root, SYNC) as store:
+        results = await asyncio.gather(*(store.put(message(number)) for number in range(50)))
+        assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
+        batch = await store.put_batch([message(50), message(51)])
+        assert batch.message_count == 2
+        assert await store.wait_dispatched(timeout_s=PATIENCE_S)
+        page = await store.get("orders", 0, 0)
+        assert [one.body for one in page.messages] == [b"%d" % n for n in range(32)]
+        with pytest.raises(RefusedMessageError):
+            await store.put(b"no message")
+        await store.flush()
+    assert store.store.is_closed
 
 
-def test_tasks_put_and_read(root):
-    async def work():
-        async with rocketstore.aio.open(root, SYNC) as store:
-            results = await asyncio.gather(*(store.put(message(number)) for number in range(50)))
-            assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
-            batch = await store.put_batch([message(50), message(51)])
-            assert batch.message_count == 2
-            assert await store.wait_dispatched(timeout_s=PATIENCE_S)
-            page = await store.get("orders", 0, 0)
-            assert [one.body for one in page.messages] == [b"%d" % n for n in range(32)]
-            with pytest.raises(RefusedMessageError):
-                await store.put(b"no message")
-            await store.flush()
-        assert store.store.is_closed
-
-    run(work())
+async def test_a_thousand_tasks_wait_without_a_thread_for_each(root):
+    async with rocketstore.aio.open(root, SYNC) as store:
+        waiting = [
+            asyncio.create_task(store.wait_for("orders", 0, number, PATIENCE_S))
+            for number in range(1000)
+        ]
+        await asyncio.sleep(0)
+        before = threading.active_count()
+        await asyncio.gather(*(store.put(message(number)) for number in range(1000)))
+        assert all(await asyncio.gather(*waiting))
+        assert threading.active_count() <= before + 1
+        assert not await store.wait_for("orders", 0, 1000, 0.01)
 
 
-def test_a_thousand_tasks_wait_without_a_thread_for_each(root):
-    async def work():
-        async with rocketstore.aio.open(root, SYNC) as store:
-            waiting = [
-                asyncio.create_task(store.wait_for("orders", 0, number, PATIENCE_S))
-                for number in range(1000)
-            ]
-            await asyncio.sleep(0)
-            before = threading.active_count()
-            await asyncio.gather(*(store.put(message(number)) for number in range(1000)))
-            assert all(await asyncio.gather(*waiting))
-            assert threading.active_count() <= before + 1
-            assert not await store.wait_for("orders", 0, 1000, 0.01)
+async def test_a_task_consumes_and_another_one_closes_it(root):
+    async with rocketstore.aio.open(root, SYNC) as store:
+        consumer = store.consume("orders", "billing")
+        taken, has_all = [], asyncio.Event()
 
-    run(work())
+        async def consume():
+            async for one in consumer:
+                taken.append(int(one.body))
+                if len(taken) == 5:
+                    has_all.set()
+                if len(taken) == 3:
+                    assert await consumer.give_back(one, -1)
+                else:
+                    assert one.ack()
+
+        task = asyncio.create_task(consume())
+        for number in range(5):
+            await store.put(message(number), number % 2)
+        await has_all.wait()
+        await consumer.close()
+        await task
+        assert sorted(taken) == list(range(5))
+        assert await store.wait_for("%DLQ%billing", 0, 0, PATIENCE_S)
 
 
-def test_a_task_consumes_and_another_one_closes_it(root):
-    async def work():
-        async with rocketstore.aio.open(root, SYNC) as store:
-            consumer = store.consume("orders", "billing")
-            taken, has_all = [], asyncio.Event()
-
-            async def consume():
-                async for one in consumer:
-                    taken.append(int(one.body))
-                    if len(taken) == 5:
-                        has_all.set()
-                    if len(taken) == 3:
-                        assert await consumer.give_back(one, -1)
-                    else:
-                        assert one.ack()
-
-            task = asyncio.create_task(consume())
-            for number in range(5):
-                await store.put(message(number), number % 2)
-            await has_all.wait()
-            await consumer.close()
+async def test_a_cancelled_wait_loses_no_message(root):
+    async with rocketstore.aio.open(root, SYNC) as store:
+        consumer = store.consume("orders", "billing", idle_timeout_s=0.01)
+        task = asyncio.create_task(consumer.poll(None))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
             await task
-            assert sorted(taken) == list(range(5))
-            assert await store.wait_for("%DLQ%billing", 0, 0, PATIENCE_S)
-
-    run(work())
-
-
-def test_a_cancelled_wait_loses_no_message(root):
-    async def work():
-        async with rocketstore.aio.open(root, SYNC) as store:
-            consumer = store.consume("orders", "billing", idle_timeout_s=0.01)
-            task = asyncio.create_task(consumer.poll(None))
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await store.put(message(0))
-            assert await store.wait_dispatched(timeout_s=PATIENCE_S)
-            assert [one.body async for one in consumer] == [b"0"]
-
-    run(work())
+        await store.put(message(0))
+        assert await store.wait_dispatched(timeout_s=PATIENCE_S)
+        assert [one.body async for one in consumer] == [b"0"]
 
 
 @pytest.mark.parametrize("is_over_first", [False, True])
-def test_closing_the_store_ends_what_waits(root, is_over_first):
+async def test_closing_the_store_ends_what_waits(root, is_over_first):
     """Also where they look again only after it is closed."""
-
-    async def work():
-        async with rocketstore.aio.open(root, SYNC) as store:
-            consumer = store.consume("orders", "billing")
-            waiting = asyncio.create_task(store.wait_for("orders", 0, 0, None))
-            task = asyncio.create_task(anext(consumer, None))
-            await asyncio.sleep(0)
-            if is_over_first:
-                store.store.close()  # the loop stands still meanwhile
-            await store.close()
-            assert await task is None
-            assert not await waiting
-
-    run(work())
+    async with rocketstore.aio.open(root, SYNC) as store:
+        consumer = store.consume("orders", "billing")
+        waiting = asyncio.create_task(store.wait_for("orders", 0, 0, None))
+        task = asyncio.create_task(anext(consumer, None))
+        await asyncio.sleep(0)
+        if is_over_first:
+            store.store.close()  # the loop stands still meanwhile
+        await store.close()
+        assert await task is None
+        assert not await waiting

@@ -12,7 +12,6 @@ from rocketstore.nameserver.headers import RegisterBrokerHeader, TopicHeader
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.codes import RequestCode
 from rocketstore.remoting.requests import request
-from support.patience import PATIENCE_S
 
 BODY = RegisterBrokerBody([], TopicTable(None, {"T": TopicConfig(topic_name="T")}))
 HEADER = RegisterBrokerHeader(broker_name="a", broker_addr="h:1", cluster_name="c", broker_id=0)
@@ -32,45 +31,31 @@ async def register(client, address):
     assert (await client.ask(address, ROUTE)).code == 0
 
 
-def run(main):
-    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
-
-
-def test_a_broker_that_is_silent_for_120_s_has_no_routes(monkeypatch, caplog):
+async def test_a_broker_that_is_silent_for_120_s_has_no_routes(monkeypatch, caplog):
     monkeypatch.setattr(service, "SCAN_S", 0.001)
     now = [0]
-
-    async def main():
-        async with service.serving(port=0, clock=lambda: now[0]) as server, RemotingClient() as one:
-            address = "{}:{}".format(*server.address)
-            await register(one, address)
-            now[0] = 60_000
-            await one.ask(address, ROUTE)  # its connection is not idle
-            now[0] = 120_001
-            await until_gone(one, address)
-            assert "broker.silent address=h:1" in caplog.text
-            await register(one, address)
-
-    run(main)
+    async with service.serving(port=0, clock=lambda: now[0]) as server, RemotingClient() as one:
+        address = "{}:{}".format(*server.address)
+        await register(one, address)
+        now[0] = 60_000
+        await one.ask(address, ROUTE)  # its connection is not idle
+        now[0] = 120_001
+        await until_gone(one, address)
+        assert "broker.silent address=h:1" in caplog.text
+        await register(one, address)
 
 
-def test_a_broker_whose_connection_ends_has_no_routes():
-    async def main():
-        async with service.serving(port=0) as server, RemotingClient() as client:
-            address = "{}:{}".format(*server.address)
-            async with RemotingClient() as broker:
-                await register(broker, address)
-                assert (await client.ask(address, ROUTE)).code == 0
-            await until_gone(client, address)
-
-    run(main)
+async def test_a_broker_whose_connection_ends_has_no_routes():
+    async with service.serving(port=0) as server, RemotingClient() as client:
+        address = "{}:{}".format(*server.address)
+        async with RemotingClient() as broker:
+            await register(broker, address)
+            assert (await client.ask(address, ROUTE)).code == 0
+        await until_gone(client, address)
 
 
-def test_an_address_that_is_taken_is_an_error():
-    async def main():
-        async with service.serving(port=0) as server:
-            with pytest.raises(RemotingError, match="cannot listen"):
-                async with service.serving(port=server.address[1]):
-                    pass
-
-    run(main)
+async def test_an_address_that_is_taken_is_an_error():
+    async with service.serving(port=0) as server:
+        with pytest.raises(RemotingError, match="cannot listen"):
+            async with service.serving(port=server.address[1]):
+                pass
