@@ -48,6 +48,9 @@ def files_with(*suffixes: str, under: tuple[str, ...] = ()) -> list[Path]:
     ]
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 @functools.cache
 def module_ast(path: Path) -> ast.Module:
     """Return the syntax tree of a module of the repository."""
@@ -74,7 +77,7 @@ def _tests_in(body: list[ast.stmt]) -> Iterator[str]:
     for node in body:
         if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
             yield from (f"{node.name}::{name}" for name in _tests_in(node.body))
-        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+        elif isinstance(node, FUNCTIONS) and node.name.startswith("test_"):
             yield node.name
         elif isinstance(node, ast.Assign) and last_name(node.value) == "TestCase":
             # How a state machine of hypothesis becomes a test.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from support.repository import ROOT
+from support.repository import FUNCTIONS, ROOT
 
 MAKERS = {"__init__", "__post_init__", "__new__", "__get__"}
 SETTERS = {"setattr", "__setattr__", "delattr", "__delattr__"}
@@ -42,7 +42,7 @@ def assignments(node: ast.AST, owner: str = "", function: str = "") -> Iterator[
             yield Assigned(owner, function, one.target, one.value, ast.unparse(one.annotation))
         if isinstance(one, ast.ClassDef):
             yield from assignments(one, one.name)
-        elif isinstance(one, ast.FunctionDef):
+        elif isinstance(one, FUNCTIONS):
             yield from assignments(one, owner, function or one.name)
         else:
             yield from assignments(one, owner, function)
@@ -56,7 +56,7 @@ def methods_of(trees: Iterable[ast.AST]) -> set[tuple[str, str]]:
         for each in ast.walk(tree)
         if isinstance(each, ast.ClassDef)
         for one in each.body
-        if isinstance(one, ast.FunctionDef) and not one.decorator_list
+        if isinstance(one, FUNCTIONS) and not one.decorator_list
     }
 
 
@@ -85,7 +85,7 @@ def replaced(texts: dict[str, str]) -> Iterator[str]:
             if name == "__class__" or is_method or (is_hook and (is_late or not one.is_own)):
                 yield where
     for file, tree in trees.items():
-        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        for function in (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)):
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
                 if getattr(call.func, "id", getattr(call.func, "attr", "")) in SETTERS:
                     yield f"{file}:{call.lineno}: {ast.unparse(call)}"
@@ -111,7 +111,10 @@ MADE = "class A:\n    def __init__(self, hook):\n        "
         f"{MADE}self.hook = lambda: 0\ndef f(a):\n    a.hook = 1",
         f"{MADE}self.hook = lambda: 0\n    def late(self):\n        self.hook = 1",
         f"{MADE}self.hook: Callable[[], int] = hook\ndef f(a):\n    a.hook = 1",
+        "class A:\n    async def put(self): ...\ndef f(a):\n    a.put = 1",
+        f"{CLASS}    async def late(self):\n        self.put = 1",
         "def f(a):\n    setattr(a, 'put', 1)",
+        "async def f(a):\n    setattr(a, 'put', 1)",
         "def f(a):\n    a.__class__ = int",
         "def f(a):\n    a.__dict__['put'] = 1",
     ],
