@@ -1,5 +1,6 @@
 """No thread of a store ends in silence, and none keeps a store from being closed."""
 
+import _thread
 import gc
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from rocketstore import FlushFailedError, Message, MessageStore, SystemRefusedError
 from rocketstore.config import FlushDiskType
+from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.storage import workers
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.files.disk import Disk
@@ -272,6 +274,23 @@ def test_a_store_whose_threads_cannot_be_started_is_not_open(
     monkeypatch.undo()
     with open_small(tmp_path, threads=True, **settings) as store:
         assert store.put(Message(topic="orders", body=b"x")).status is PutMessageStatus.PUT_OK
+
+
+@pytest.mark.parametrize("module", ["gevent.thread", "eventlet.green.thread"])
+def test_a_store_whose_threads_would_be_coroutines_is_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    """One of them that waits for a disk or a socket would stop the whole process, for ever."""
+
+    def start_new_thread(*_: object) -> int:
+        raise AssertionError("it would hang")
+
+    start_new_thread.__module__ = module
+    with monkeypatch.context() as patched:
+        patched.setattr(_thread, "start_new_thread", start_new_thread)
+        with pytest.raises(UnsupportedEnvironmentError, match=r"thread=False"):
+            open_small(tmp_path, threads=True)
+    open_small(tmp_path, threads=True).close()  # nothing is locked
 
 
 def test_an_unforeseen_error_of_the_thread_that_makes_files_ahead_stops_no_put(

@@ -53,7 +53,9 @@ class RemotingClient:
     async def _channel(self, address: str) -> Channel:
         """Return the connection to a server; all who want it meanwhile wait for the same one."""
         task = self._channels.get(address)
-        if task is None or (task.done() and not _is_usable(task)):
+        if task is None or (
+            task.done() and (task.exception() or task.result().connection.is_closed)
+        ):
             task = self._channels[address] = asyncio.create_task(self._connect(address))
         try:
             return await asyncio.shield(task)
@@ -93,7 +95,3 @@ class RemotingClient:
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
-
-
-def _is_usable(task: asyncio.Task[Channel]) -> bool:
-    return not task.exception() and not task.result().connection.is_closed

@@ -12,6 +12,7 @@ quotes, comments; invalid UTF-8, which Java replaces.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Generic, TypeVar
 
@@ -47,6 +48,8 @@ class _Header(msgspec.Struct, Generic[Value], rename="camel"):
     version: Int32 = 0
 
 
+_ESCAPE: Final = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)")
+"""The group is half a character, of a text that was cut off within one: Java stores a ? for it."""
 _NOT_WRITTEN: Final[Any] = msgspec.UNSET
 
 _Decode = Callable[[bytes], _Header[Any]]
@@ -68,8 +71,8 @@ def decode(header: bytes) -> Command:
     try:
         try:
             read = _read(header)
-        except msgspec.ValidationError:
-            read = _read_leniently(header)
+        except msgspec.DecodeError:
+            read = _read_leniently(_ESCAPE.sub(lambda one: b"?" if one[1] else one[0], header))
             read.ext_fields = read.ext_fields and _texts(read.ext_fields)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"header: {error}", field="header") from error

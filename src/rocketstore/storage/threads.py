@@ -8,13 +8,14 @@ Python, a signal handler may raise once the lock is taken, and then it is never 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rocketstore.errors import SystemRefusedError
+from rocketstore.errors import SystemRefusedError, UnsupportedEnvironmentError
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ JOIN_TIMEOUT_S: Final = 60.0
 
 PAUSE_AFTER_ERROR_S: Final = 1.0
 """Pause after which refused descriptors, memory and threads may be available again."""
+
+GREEN: Final = ("gevent", "eventlet")
+"""Libraries that put coroutines in place of threads: one that waits for the system stops all."""
 
 OnDeath: TypeAlias = "Callable[[str, BaseException], object]"
 """Called on a thread that ends by an error, with the thread's name and the error."""
@@ -139,7 +143,16 @@ class ServiceThread:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread; `SystemRefusedError` where the process may have no more of them."""
+        """Start the thread; `SystemRefusedError` where the process may have no more of them.
+
+        `UnsupportedEnvironmentError` where it would be no thread.
+        """
+        library = str(_thread.start_new_thread.__module__).partition(".")[0]
+        if library in GREEN:
+            raise UnsupportedEnvironmentError(
+                f"{library} has replaced Python's threads, which a store needs",
+                hint="have it patch all but threads (thread=False), or open it in another process",
+            )
         # Known before it starts: an interrupt may come once it has.
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
