@@ -82,11 +82,12 @@ class RouteTable:
         self._live[address] = self._live[address]._replace(heard_ms=now_ms)
 
     def unregister(self, header: BrokerHeader) -> None:
-        """Forget a broker that ends."""
+        """Forget a broker that ends; one that has taken its place, at another address, stays."""
         self._live.pop(header.broker_addr, None)
         broker = self._brokers.get(header.broker_name)
         if broker is not None:
-            broker.broker_addrs.pop(header.broker_id, None)
+            for broker_id in _ids(broker, header.broker_addr) & {header.broker_id}:
+                del broker.broker_addrs[broker_id]
             self._settle(broker)
 
     def disconnected(self, channel: object) -> None:

@@ -127,6 +127,17 @@ def test_a_slave_that_goes_leaves_its_master_and_its_queues():
     assert routes.topics() == []
 
 
+def test_a_broker_that_ends_takes_no_successor_along():
+    """A broker that moves may begin at its new address before it ends at the old one."""
+    routes = registered("T")
+    routes.register(header(address=B), body("T"), "new", 0)
+    routes.unregister(header())
+    routes.disconnected("channel")
+    assert routes.route("T").broker_datas[0].broker_addrs == {0: B}
+    routes.unregister(header(address=B))
+    assert routes.topics() == []
+
+
 def test_a_broker_that_comes_back_brings_its_queues_with_the_version_it_had():
     routes = registered("T")
     routes.unregister(header())
