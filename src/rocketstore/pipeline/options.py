@@ -148,16 +148,19 @@ class GivenOptions(dict[str, str]):
     @property
     def has_kafka_names(self) -> bool:
         """Whether columns are called as Spark's Kafka source calls them."""
-        own = "rocketstore"
-        return (
-            self.one_of("columnNames", (KAFKA, own) if SERVERS in self else (own, KAFKA)) == KAFKA
-        )
+        words = (KAFKA, "rocketstore") if SERVERS in self else ("rocketstore", KAFKA)
+        return self.one_of("columnNames", words) == KAFKA
 
     def path_name(self) -> str:
         """Return the name of the option that says where the store is."""
-        if SERVERS in self and ("path" in self or "paths" in self):
+        if SERVERS not in self:
+            return "path"
+        if "path" in self or "paths" in self:
             raise self.refused(SERVERS, "excludes path", "give one of them")
-        return SERVERS if SERVERS in self else "path"
+        if re.fullmatch(r"[\w.-]+:\d+(\s*,\s*[\w.-]+:\d+)*", self[SERVERS].strip()):
+            # A sink would make a directory of that name, and the messages would not be where meant.
+            raise self.refused(SERVERS, "has addresses of brokers", "name the store's directory")
+        return SERVERS
 
     def places(self, name: str) -> tuple[str, ...]:
         """Return locations: the text as it stands if that is there, else those between commas."""

@@ -93,6 +93,22 @@ def test_the_address_says_the_names_too():
 
 
 @pytest.mark.parametrize(
+    "address", ["host1:9092", "host1:9092,host2:9092", " 10.0.0.1:9092 , b-2.kafka.example:9094 "]
+)
+def test_addresses_of_brokers_are_refused_where_a_store_is_named(address):
+    given = {"kafka.bootstrap.servers": address, "topic": "t"}
+    for parse in (
+        parse_options,
+        parse_stream_options,
+        lambda options: parse_sink_options(options, streaming=False),
+        lambda options: parse_sink_options(options, streaming=True),
+    ):
+        with pytest.raises(ConfigError, match=r"has addresses of brokers, .*; name the"):
+            parse(given)
+        parse(given | {"kafka.bootstrap.servers": "./host1:9092"})
+
+
+@pytest.mark.parametrize(
     ("given", "key"),
     [
         ({"columnNames": "pulsar"}, "columnNames"),

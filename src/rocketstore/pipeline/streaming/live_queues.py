@@ -108,10 +108,8 @@ class LiveQueues(LiveLog):
         if number < 0 or least <= number <= most:
             return number
         resumed = max(least, min(number, most))
-        what = (
-            f"queue {queue.key} of {self}: startingOffsets asks for offset {number}: expected it "
-        )
-        what += f"in the queue, found {least} to {most}"
+        what = f"queue {queue.key} of {self}: startingOffsets asks for offset {number}: "
+        what += f"expected it in the queue, found {least} to {most}"
         losses.report(what, f"the stream begins at {resumed}")
         return resumed
 
