@@ -7,6 +7,7 @@ last writer remembered (``known-ends``) and, where the files alone can tell, wit
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -110,44 +111,6 @@ def damaged(
     return root, Clock(whole[1])
 
 
-LOSSES = [
-    pytest.param((harm, topic, number), id=f"{harm.__name__}-{topic}-{number}")
-    for harm in (delete, zero, garble, cut)
-    for topic in (IDLE, FULL)
-    for number in (0, 2, -(-COUNTS[topic] // PER_FILE) - 1)
-]
-
-
-@pytest.mark.parametrize("clean", BOTH_ENDS)
-@pytest.mark.parametrize("policy", BOTH_POLICIES)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_queue_file_is_made_again(
-    whole: tuple[Path, int],
-    tmp_path: Path,
-    loss: tuple[Callable[[Path], None], str, int],
-    policy: RecoveryPolicy,
-    clean: bool,  # noqa: FBT001 - a parameter of pytest's
-) -> None:
-    root, clock = damaged(whole, tmp_path, clean=clean)
-    harm, topic, number = loss
-    harm(queue_file(root, topic, number))
-    check_whole(root, clock, policy)
-
-
-@pytest.mark.parametrize("clean", BOTH_ENDS)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_what_the_files_alone_tell_is_found_without_memory(
-    whole: tuple[Path, int],
-    tmp_path: Path,
-    loss: tuple[Callable[[Path], None], str, int],
-    clean: bool,  # noqa: FBT001 - a parameter of pytest's
-) -> None:
-    root, clock = damaged(whole, tmp_path, clean=clean, remembered=False)
-    harm, topic, number = loss
-    harm(queue_file(root, topic, number))
-    check_whole(root, clock, RecoveryPolicy.SALVAGE)
-
-
 def last_entries(root: Path) -> None:
     path = queue_file(root, IDLE, COUNTS[IDLE] // PER_FILE)
     path.write_bytes(path.read_bytes()[: 4 * 20].ljust(FILE_BYTES, b"\0"))
@@ -167,41 +130,61 @@ def everything(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
 
 
+def harm_file(harm: Callable[[Path], None], topic: str, number: int, root: Path) -> None:
+    harm(queue_file(root, topic, number))
+
+
+FILE_LOSSES = {
+    f"{harm.__name__}-{topic}-{number}": partial(harm_file, harm, topic, number)
+    for harm in (delete, zero, garble, cut)
+    for topic in (IDLE, FULL)
+    for number in (0, 2, -(-COUNTS[topic] // PER_FILE) - 1)
+}
+OF_SEVERAL = (last_entries, first_of_two_files, directory, everything)
+ALL_LOSSES = FILE_LOSSES | {loss.__name__: loss for loss in OF_SEVERAL}
+
+
 @pytest.mark.parametrize("clean", BOTH_ENDS)
 @pytest.mark.parametrize("policy", BOTH_POLICIES)
-@pytest.mark.parametrize("loss", [last_entries, first_of_two_files, directory, everything])
-def test_a_queue_that_lost_its_end_is_made_again(
+@pytest.mark.parametrize("loss", ALL_LOSSES)
+def test_a_lost_queue_file_is_made_again(
     whole: tuple[Path, int],
     tmp_path: Path,
-    loss: Callable[[Path], None],
+    loss: str,
     policy: RecoveryPolicy,
     clean: bool,  # noqa: FBT001 - a parameter of pytest's
 ) -> None:
     root, clock = damaged(whole, tmp_path, clean=clean)
-    loss(root)
+    ALL_LOSSES[loss](root)
     check_whole(root, clock, policy)
 
 
-@pytest.mark.parametrize("policy", BOTH_POLICIES)
-@pytest.mark.parametrize("loss", [*LOSSES, last_entries, first_of_two_files, directory, everything])
-def test_a_repair_makes_it_again(
+@pytest.mark.parametrize("clean", BOTH_ENDS)
+@pytest.mark.parametrize("loss", FILE_LOSSES)
+def test_what_the_files_alone_tell_is_found_without_memory(
     whole: tuple[Path, int],
     tmp_path: Path,
-    loss: Callable[[Path], None] | tuple[Callable[[Path], None], str, int],
-    policy: RecoveryPolicy,
+    loss: str,
+    clean: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    root, clock = damaged(whole, tmp_path, clean=clean, remembered=False)
+    ALL_LOSSES[loss](root)
+    check_whole(root, clock, RecoveryPolicy.SALVAGE)
+
+
+@pytest.mark.parametrize("policy", BOTH_POLICIES)
+@pytest.mark.parametrize("loss", ALL_LOSSES)
+def test_a_repair_makes_it_again(
+    whole: tuple[Path, int], tmp_path: Path, loss: str, policy: RecoveryPolicy
 ) -> None:
     root, clock = damaged(whole, tmp_path, clean=True, remembered=False)
     shutil.rmtree(root / "index")  # made again from the log, beside queues that are not whole
-    if isinstance(loss, tuple):
-        harm, topic, number = loss
-        harm(queue_file(root, topic, number))
-    else:
-        loss(root)
+    ALL_LOSSES[loss](root)
     report = repair_store(root, now_ms=clock(), policy=policy.value, config=CONFIG)
     kinds = {finding.kind for finding in report.remaining}
     if kinds == {"queue-kept"}:
-        # Garbage behind a queue's last entry counts as numbers that were given out: none is reused.
-        assert loss == (garble, IDLE, COUNTS[IDLE] // PER_FILE)
+        # Garbage after a queue's last entry counts as numbers that were given out: none is reused.
+        assert loss == f"garble-{IDLE}-{COUNTS[IDLE] // PER_FILE}"
         return
     assert not kinds
     check_whole(root, clock, policy)
