@@ -14,7 +14,8 @@ reading that, not the test:
     code    "plain" (the default): without anything compiled, as ROCKETSTORE_KERNELS=off does it;
             "compiled": with it, and built again where `file` is one of `native`
 
-``make mutate`` runs all, ``make mutate CHOSEN="S0-19 retention"`` those of a line or of a list.
+``make mutate`` runs all, ``make mutate CHOSEN="S0-19 retention"`` those of a line or of a list;
+``CHOSEN="pipeline --longest-test 300"`` where Spark's tests have to share the machine.
 A mutation that some test of its own survives is a hole in the tests: close it, or say in
 docs/coverage.md what the line really rests on. Everything happens in a copy of the tree.
 """
@@ -80,8 +81,9 @@ def load_mutations(directory: Path = HERE) -> list[Mutation]:
 class Tree:
     """A copy of the repository in which the product may be broken."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, longest_test_s: int = LONGEST_TEST_S) -> None:
         self.place = place
+        self._longest_test_s = longest_test_s
         self._moment = 0
         for name in COPIED:
             source = ROOT / name
@@ -133,12 +135,12 @@ class Tree:
         environment["ROCKETSTORE_KERNELS"] = "off" if code == "plain" else "on"
         command = [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line",
-            f"--timeout={LONGEST_TEST_S}", f"--junitxml={report}", *named.values(),
+            f"--timeout={self._longest_test_s}", f"--junitxml={report}", *named.values(),
         ]  # fmt: skip
         try:
             done = subprocess.run(
                 command, cwd=self.place, env=environment, capture_output=True, text=True,
-                timeout=LONGEST_RUN_S + LONGEST_TEST_S * len(named), check=False,
+                timeout=LONGEST_RUN_S + self._longest_test_s * len(named), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return dict.fromkeys(named.values(), "failed")
@@ -192,14 +194,19 @@ def main() -> int:
     """Run the mutations of the lines or lists named, or all; 1 if one survived."""
     parser = argparse.ArgumentParser(description="Break the product; see whether tests notice.")
     parser.add_argument("chosen", nargs="*", help="lines of docs/coverage.md, or names of lists")
-    chosen = set(parser.parse_args().chosen)
+    parser.add_argument(
+        "--longest-test", type=int, default=LONGEST_TEST_S, metavar="SECONDS",
+        help="what is longer counts as failed; more where other work loads the machine",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    chosen = set(arguments.chosen)
     mutations = [
         mutation
         for mutation in load_mutations()
         if not chosen or chosen & {mutation.of_list, *mutation.rows}
     ]
     with tempfile.TemporaryDirectory(prefix="mutation-") as place:
-        tree = Tree(Path(place))
+        tree = Tree(Path(place), arguments.longest_test)
         if useless := useless_tests(tree, mutations):
             print(*useless, sep="\n")
             return 1
