@@ -19,6 +19,7 @@ from rocketstore.broker.registration import Registration
 from rocketstore.broker.table import BrokerTable
 from rocketstore.broker.topic_admin import CreateTopicHeader
 from rocketstore.broker.topics import READ_WRITE, Topics, first_topics
+from rocketstore.config.sources import listening_host
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
 from rocketstore.format.host import address_text
@@ -174,7 +175,7 @@ class BrokerService(Service):
     async def _own_name_server(self, stack: contextlib.AsyncExitStack) -> str:
         settings = self.settings
         server = await stack.enter_async_context(
-            serving(host=settings.broker_ip1, port=settings.namesrv_port)
+            serving(host=listening_host(settings.broker_ip1), port=settings.namesrv_port)
         )
         self._kept.append(server)
         return address_text(*server.address)
@@ -209,7 +210,7 @@ class BrokerService(Service):
 
     async def _listen(self, stack: contextlib.AsyncExitStack, table: BrokerTable) -> None:
         """Listen for clients, and two ports below for those with a VIP channel if it is free."""
-        host, port = self.settings.broker_ip1, self.settings.listen_port
+        host, port = listening_host(self.settings.broker_ip1), self.settings.listen_port
         server = await stack.enter_async_context(RemotingServer(Turns(table)))
         self._kept.append(server)
         await server.listen(host, port)

@@ -41,8 +41,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         Under which name servers know it; unset, its name is this machine's. A master's id is 0,
         whatever is set, a slave's above it.
     broker_ip1, listen_port
-        Where it listens, and what clients are told; the loopback unless set, 4.9 finds an address
-        of the machine. A port of 0 takes a free one.
+        What clients are told, and where it listens: everywhere if the address is another machine's.
+        The loopback unless set; 4.9 finds an address. A port of 0 takes a free one.
     namesrv_addr, namesrv_port
         Name servers, ``host:port;host:port``; unset, one runs inside the broker, at the port.
     broker_permission

@@ -14,6 +14,7 @@ import codecs
 import contextlib
 import difflib
 import enum
+import errno
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -274,6 +275,23 @@ def store_host(address: str, port: object) -> str:
             value=address,
             hint="give an address of this machine, or a name that it knows",
         ) from error
+
+
+def listening_host(address: str) -> str:
+    """Return where a broker at ``brokerIP1`` listens: there, or everywhere (``""``).
+
+    Everywhere where that is an address of another machine, as in a container, whose host forwards
+    what comes: 4.9 always listens everywhere (NettyRemotingServer.start).
+    """
+    import socket  # noqa: PLC0415 - few need it
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError as error:  # any other is said by who listens there
+        return "" if error.errno == errno.EADDRNOTAVAIL else address
+    return address
 
 
 def parse_value(text: str, spec: FieldSpec) -> object:

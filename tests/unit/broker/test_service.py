@@ -211,6 +211,19 @@ def test_records_say_the_number_of_an_address_that_is_a_name(listens: str, store
             assert sender.ask(310, SEND, b"x").code == 0
 
 
+@pytest.mark.parametrize("elsewhere", ["203.0.113.7", "2001:db8::1"])
+def test_a_broker_that_is_told_as_another_machine_listens_everywhere(elsewhere: str) -> None:
+    """In a container the host's address is told, which no socket of the container can have."""
+    with Broker(broker_ip1=elsewhere) as broker:
+        host, _, port = broker.address.rpartition(":")
+        assert (host.strip("[]"), broker.store.config.store_host) == (elsewhere, broker.address)
+        with Wire(f"127.0.0.1:{broker.name_server.rpartition(':')[2]}") as wire:
+            route = wire.ask(105, {"topic": "SELF_TEST_TOPIC"})
+            assert f'{{0:"{broker.address}"}}'.encode() in route.body
+        with Wire(f"127.0.0.1:{port}") as sender:
+            assert sender.ask(310, SEND, b"x").code == 0
+
+
 def test_file_of_4_9_says_what_it_is_about_the_broker() -> None:
     settings = BrokerSettings.of(
         {"brokerName": " broker-c ", "brokerId": "0", "namesrvAddr": "a:1; b:2",
