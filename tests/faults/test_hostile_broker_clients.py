@@ -31,8 +31,9 @@ from support.wire import frame, framed
 from unit.broker.test_pulling import PULL
 
 PAGE_MESSAGES = 16
-TASKS = 3
-"""Of a broker: the one that serves, those that register and look for silent brokers."""
+TASKS = 4
+"""Of a broker: that which serves, the one that registers and its round of one name server, and the
+one that looks for silent brokers."""
 
 BODY = bytes(8_000)
 HEARTBEAT = json.dumps({

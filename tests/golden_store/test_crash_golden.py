@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.store_listing import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
 
 from rocketstore.audit.store_audit import QueueAudit
 from rocketstore.config import RecoveryPolicy, StoreConfig
@@ -27,6 +26,7 @@ from rocketstore.storage.recovery.recover import LoadedStore, RecoveryReport, re
 from rocketstore.verification.queue_rules import added
 from support.golden import CRASH_CASES, golden_case, manifest
 from support.index_answers import find
+from support.store_parts import INDEX_LAYOUT, LOG_FILE_BYTES, QUEUE_FILE_BYTES, load_parts
 
 NOW_MS = 1_795_240_000_000
 CLEAN_CASES = frozenset({"noabort_torn"})

@@ -289,8 +289,10 @@ def listening_host(address: str) -> str:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
-    except OSError as error:  # any other is said by who listens there
-        return "" if error.errno == errno.EADDRNOTAVAIL else address
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        return ""
     return address
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from support.store_listing import INDEX_LAYOUT
 
 from rocketstore import repair_store
 from rocketstore.config import StoreConfig
@@ -21,6 +20,7 @@ from support.small_store import (
     log_path,
     overwrite,
 )
+from support.store_parts import INDEX_LAYOUT
 
 Policy = Literal["salvage", "compatible"]
 
