@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.places.log_files import Segment
 
-
 ALL_OFFSETS: Final = range(2**62)  # of a queue to its end, wherever that will be
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import time
 import zlib
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -305,9 +305,10 @@ class LiveLog:
                 what = f"{one.path} is missing: expected {one.size} bytes of the log from physical "
                 what += f"offset {one.base} on, found none: {gone}"
                 losses.report(what, f"the stream goes on at {one.base + one.size}")
+        stop_of = cache(stored_stop)  # a file may have many ranges
         for start, stop in self.ranges(begin, goal):
             for one in (one for one in self.over(start, stop) if not one.is_missing):
                 first, last = max(0, start - one.base), min(one.size, stop - one.base)
-                stored = stored_stop(self.store.location, one.path, one.size)
+                stored = stop_of(self.store.location, one.path, one.size)
                 data_stop = min(stored, last + LOOK_BYTES)
                 yield SplitTask(self.store, one, first, last, ranges_of(goal), data_stop)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline import option_table, options
 from rocketstore.pipeline.columns import RECORD_TABLES
+from rocketstore.pipeline.option_table import BY_TIME
 from rocketstore.pipeline.options import EARLIEST, LATEST, GivenOptions, QueuePlace
 from rocketstore.pipeline.queues import ALL_OFFSETS
 from rocketstore.units import QueueKey
@@ -199,14 +200,10 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     since_ms = values.timestamp_ms("startingTimestamp")
     text = values.get("startingOffsets", "latest").strip().lower()
     # A log or queue that is not named is a new one: it begins at its beginning.
-    starts: Starts = {
-        None: EARLIEST if option_table.BY_TIME in values else _KEYWORDS.get(text, EARLIEST)
-    }
+    starts: Starts = {None: EARLIEST if BY_TIME in values else _KEYWORDS.get(text, EARLIEST)}
     if text not in _KEYWORDS:
         starts |= _numbers(values, read, "startingOffsets")
-    times_ms = (
-        _numbers(values, read, option_table.BY_TIME) if option_table.BY_TIME in values else {}
-    )
+    times_ms = _numbers(values, read, BY_TIME) if BY_TIME in values else {}
     # Each with the default of those who use its names.
     strategies = ("error", "latest") if read.has_kafka_names else ("latest", "error")
     limit_of = ("all", "store") if read.has_kafka_names else ("store", "all")
@@ -242,7 +239,7 @@ def read_options_of_either(given: Mapping[str, str]) -> options.ReadOptions:
 
 def _numbers(values: GivenOptions, read: options.ReadOptions, name: str) -> Starts:
     """Return the offset or time that JSON gives each queue, or the log of each broker."""
-    is_time = name == option_table.BY_TIME
+    is_time = name == BY_TIME
     if read.has_topic_choice:
         if is_time:
             places = options.queue_times_ms(values, name)
