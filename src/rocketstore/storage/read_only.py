@@ -235,7 +235,9 @@ def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> 
     """Return the sizes that the files show, and refuse a store that lost its log."""
     keys = log.queues.keys()[:LOOKED_AT_QUEUES]
     queues = [queue.files for key in keys if (queue := log.queues.get(key)) is not None]
-    if not log.files.files and any(files.files for files in queues):
+    is_lost = not log.files.files and any(files.files for files in queues)
+    # Or a writer has made the first file since the log was listed, and then a queue's.
+    if is_lost and not log.files.refresh():
         raise NotAStoreError(
             f"{layout.root} has queues but no CommitLog file",
             hint="put the CommitLog files back; their queues can be rebuilt, not the reverse",
