@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _ZEROS: Final = bytes(MiB)
 """Bytes of a file that are compared at a time."""
 
+_HEAD_BYTES: Final = 8
+"""Bytes that are looked at first: as many as a record has up to its magic code."""
+
 _T = TypeVar("_T")
 
 _log: Final = get_logger(__name__)
@@ -198,6 +201,12 @@ def changed_ns(directory: Path) -> dict[str, int]:
 
 def has_data(descriptor: int, path: Path, start: int, stop: int) -> bool:
     """Whether a byte of a range is not zero."""
+    # The first bytes that the file system holds mostly tell, and to list all takes a while.
+    held = stop
+    with contextlib.suppress(OSError):  # no data, or it cannot tell
+        held = os.lseek(descriptor, start, os.SEEK_DATA)
+    if held + _HEAD_BYTES <= stop and any(read_at(descriptor, path, held, _HEAD_BYTES)):
+        return True
     return any(True for _ in _nonzero_pieces(descriptor, path, start, stop))
 
 

@@ -243,8 +243,9 @@ class _Recovery:
         self._stop = functools.cache(MappedFile.data_stop)
         known = parts.queues.max_physical_offset
         file = parts.log_files.find(known) if self.clean else None
-        if file is not None and file.data_stop() > known - file.base + CLEAN_TAIL_BYTES:
+        if file is not None and self._stop(file) > known - file.base + CLEAN_TAIL_BYTES:
             file.forget(known - file.base)  # zeros that openings or a backup brought into memory
+            self._stop.cache_clear()
         data_stop = self._data_limit()
         self.lost = LostFiles(
             parts.log_files, parts.queues, parts.index, self.known_ends, self._promise_nothing,
