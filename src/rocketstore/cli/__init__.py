@@ -6,6 +6,7 @@ says how commands end.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -14,6 +15,9 @@ from rocketstore.cli import exit_codes
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
+    # No command multiplies matrices: the threads that NumPy makes for that only wait, by turning
+    # round for some 20 ms of a core. Spark's workers get the variable too.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from rocketstore.cli import application
     except KeyboardInterrupt:  # the import takes the time in which a user thinks again

@@ -1,4 +1,4 @@
-"""How a command ends: interrupted, or without the streams that it usually has."""
+"""How a command's process begins and ends: its threads; interrupted, without its streams."""
 
 from __future__ import annotations
 
@@ -47,6 +47,23 @@ def test_an_interrupted_import_says_so_and_exits_130(
     assert code == 130
     assert captured.err == "rocketstore: interrupted; 0 lines are stored in t/0\n"
     assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_command_that_uses_numpy_has_none_of_its_idle_threads(tmp_path: Path) -> None:
+    MessageStore.open(tmp_path).close()
+    code = f"""
+import atexit, os, sys
+atexit.register(lambda: print("numpy" in sys.modules, os.listdir("/proc/self/task")))
+from rocketstore.cli import main
+main(["store", "verify", {str(tmp_path)!r}])
+"""
+    usual = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=usual, capture_output=True, text=True, check=True,
+        timeout=PATIENCE_S,
+    ).stdout.splitlines()[-1]  # fmt: skip
+    assert said.startswith("True ")
+    assert said.count(",") == 0, "more than the one thread of Python"
 
 
 @pytest.mark.parametrize("door", ["rocketstore", "rocketstore.cli"])
