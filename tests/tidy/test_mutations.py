@@ -1,9 +1,12 @@
 """The lists of mutations fit the product, the tests and the pages as they are today."""
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 from mutation.tool import load_mutations
-from support.repository import ROOT, known_tests
+from support.repository import FUNCTIONS, ROOT, known_tests, last_name, module_ast
 
 MUTATIONS = load_mutations()
 PAGES = ("coverage", "compatibility")
@@ -38,6 +41,26 @@ def test_a_mutation_changes_one_place_of_the_product() -> None:
 def test_the_tests_that_should_notice_exist():
     named = {test for mutation in MUTATIONS for test in mutation.tests}
     assert sorted(named - known_tests()) == []
+
+
+def marks_of(test: str) -> Iterator[str]:
+    """Return the marks of a test and those of its whole module."""
+    path, _, name = test.partition("::")
+    for node in module_ast(Path(path)).body:
+        if isinstance(node, FUNCTIONS) and node.name == name:
+            yield from map(ast.unparse, node.decorator_list)
+        elif isinstance(node, ast.Assign) and last_name(node.targets[0]) == "pytestmark":
+            yield ast.unparse(node.value)
+
+
+def test_what_is_skipped_without_compiled_code_is_not_asked_to_notice_there():
+    plain = {test for mutation in MUTATIONS if mutation.code == "plain" for test in mutation.tests}
+    skipped = [
+        test
+        for test in plain
+        if any("not kernels.is_compiled()" in mark for mark in marks_of(test))
+    ]
+    assert sorted(skipped) == [], 'their mutations need `code = "compiled"`'
 
 
 def test_a_line_that_a_mutation_makes_false_names_one_of_its_tests():

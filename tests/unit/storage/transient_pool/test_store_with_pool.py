@@ -44,6 +44,15 @@ def put(store: MessageStore, body: bytes = BODY) -> PutResult:
     return result
 
 
+def put_until_refused(store: MessageStore) -> PutResult:
+    """Put what one file of the log has no room for; return the first refusal."""
+    for _ in range(LOG_FILE_BYTES // len(BODY) + 1):
+        result = store.put(Message(topic=TOPIC, body=BODY))
+        if not result.is_stored:
+            return result
+    raise AssertionError(f"{store.appended_physical_offset} bytes were stored, and none refused")
+
+
 def bodies(store: MessageStore) -> list[bytes]:
     return [message.body for message in store.get(TOPIC, 0, 0).messages]
 
@@ -295,9 +304,7 @@ def test_nothing_is_written_through_a_mapping_before_all_before_it_is_committed(
         put(store)
         parts_of(store).preallocator._ready[LOG_FILE_BYTES] = ahead = file_at(store, LOG_FILE_BYTES)
         disk.is_full = True
-        result = None
-        while result is None or result.is_stored:
-            result = store.put(Message(topic=TOPIC, body=BODY))
+        result = put_until_refused(store)
         assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
         assert "no room" in result.detail
         assert not ahead.array.any()
@@ -335,8 +342,7 @@ def test_failing_fast_a_put_without_a_buffer_is_refused_until_one_is_free(tmp_pa
     with open_pooled(
         tmp_path, transient_store_pool_size=1, fast_fail_if_no_buffer_in_store_pool=True
     ) as store:
-        while (result := store.put(Message(topic=TOPIC, body=BODY))).is_stored:
-            pass
+        result = put_until_refused(store)
         assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
         assert "fastFailIfNoBufferInStorePool" in result.detail
         assert store.appended_physical_offset < LOG_FILE_BYTES
