@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketstore import Message, MessageStore, verify_store
 from rocketstore.config import StoreConfig, StoreSizes, resolve_sizes
 from rocketstore.config.files import FileObservation, ObservedSizes
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format import index_file
+from support.configured_store import open_small
 
 
 def _observed(family, size):
@@ -104,3 +106,30 @@ def test_any_index_size_is_learnt_as_the_format_learns_it_or_refused(size):
             index_file.layout_of(size)
     else:
         assert (learnt.hash_slot_count, learnt.index_item_count) == index_file.layout_of(size)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_hash_slot_num": 50},
+        {"max_index_num": 380},
+        {"max_hash_slot_num": 5, "max_index_num": 419},
+    ],
+)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_slots_and_items_that_only_fit_the_length_of_a_written_index_are_refused(
+    tmp_path, read_only, changed
+):
+    """Keys would be looked for, and written, where the file has something else."""
+    sizes = {"max_hash_slot_num": 100, "max_index_num": 400}
+    with open_small(tmp_path, **sizes) as store:
+        for number in range(9):
+            store.put(Message(topic="orders", keys=f"k{number}"))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"cannot be right for .*set both to what the writer"):
+            MessageStore.open(tmp_path, StoreConfig(**changed), read_only=read_only)
+        with MessageStore.open(tmp_path, StoreConfig(**sizes), read_only=read_only) as store:
+            assert [len(store.find("orders", f"k{number}")) for number in range(9)] == [1] * 9
+    one = dict(list(changed.items())[:1])  # with both set, a file of other sizes is a finding
+    with pytest.raises(ConfigError, match="cannot be right for"):
+        verify_store(tmp_path, StoreConfig(**one))

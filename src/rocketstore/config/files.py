@@ -8,9 +8,10 @@ then, older versions silently dropped the file and every later one (known bug K-
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import msgspec
 
@@ -19,10 +20,14 @@ from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format.index_file import (
     DEFAULT_ITEM_COUNT,
     DEFAULT_SLOT_COUNT,
+    FIRST_ITEM,
     INDEX_HEADER_SIZE,
     ITEM_SIZE_BYTES,
+    ITEM_STRUCT,
     SLOT_SIZE_BYTES,
+    SLOT_STRUCT,
     IndexLayout,
+    decode_header,
     layout_of,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
@@ -220,7 +225,9 @@ def _resolve_index(
     if slots is None:
         slots = (rest - given["maxIndexNum"] * ITEM_SIZE_BYTES) // SLOT_SIZE_BYTES
     items = (rest - slots * SLOT_SIZE_BYTES) // ITEM_SIZE_BYTES if items is None else items
-    if slots < 1 or items < 1 or IndexLayout(slots, items).size_bytes != seen.size_bytes:
+    layout = IndexLayout(slots, items)
+    is_possible = slots >= 1 and items >= 1 and layout.size_bytes == seen.size_bytes
+    if not is_possible or _is_divided_as_usual(seen, layout):
         key, value = next(iter(given.items()))
         said = " and ".join(f"{key}={value}" for key, value in given.items())
         raise ConfigError(
@@ -229,4 +236,28 @@ def _resolve_index(
             value=value,
             hint="set both to what the writer of the files had, or set neither",
         )
-    return slots, items
+    return layout
+
+
+def _is_divided_as_usual(seen: FileObservation, wanted: IndexLayout) -> bool:
+    """Whether an index file has the ratio of Java's defaults, and not the layout that is `wanted`.
+
+    A length fits many layouts; the newest item tells which it is, as its slot names it.
+    """
+    try:
+        usual = layout_of(seen.size_bytes)
+        with seen.path.open("rb") as file:
+            return not _names_newest(file, wanted) and _names_newest(file, usual)
+    except (FormatError, OSError, struct.error):
+        return False  # of another ratio, damaged, or in an object store
+
+
+def _names_newest(file: BinaryIO, layout: IndexLayout) -> bool:
+    file.seek(0)
+    newest = decode_header(file.read(INDEX_HEADER_SIZE)).index_count - 1
+    if not FIRST_ITEM <= newest < layout.item_count:
+        return False
+    file.seek(layout.item_position(newest))
+    key_hash = ITEM_STRUCT.unpack(file.read(ITEM_SIZE_BYTES))[0]
+    file.seek(layout.slot_position(key_hash % layout.slot_count))
+    return SLOT_STRUCT.unpack(file.read(SLOT_SIZE_BYTES)) == (newest,)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from rocketstore.delay.levels import MOST_HELD, Level, entries_of, message_of
 from rocketstore.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.message import STORE_HOST_V6_FLAG
 from rocketstore.rules.waiting import real_queue, waiting_offsets
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles, ReadLogFile
@@ -116,7 +117,7 @@ def _mark_of(message: StoredMessage) -> Mark:
         message.body_crc,
         len(message.raw_body),
         message.flag,
-        message.sys_flag,
+        message.sys_flag & ~STORE_HOST_V6_FLAG,  # the copy's is that of the store that put it
         message.reconsume_times,
         frozenset(
             (name, value)

@@ -10,6 +10,7 @@ import pytest
 from rocketstore import GetMessageStatus, Message, MessageStore, PutMessageStatus, StoreConfig
 from rocketstore.config import BrokerRole, FlushDiskType
 from rocketstore.errors import (
+    ConfigError,
     InvalidNameError,
     RefusedMessageError,
     StoreClosedError,
@@ -403,6 +404,8 @@ def test_the_size_of_a_file_is_set_learnt_or_that_of_as_many_entries(root):
             assert bodies(store.get(BATCHES, 0, 0)) == [
                 *((n, "x" if n % 2 else str(n // 2)) for n in range(14)), (14, "z"),
             ]  # fmt: skip
+        with pytest.raises(ConfigError, match="mapperFileSizeBatchConsumeQueue is 920, but"):
+            open_batches(root / name, mapped_file_size_batch_queue=920)
         files = sorted((root / name / "batchconsumequeue" / BATCHES / "0").iterdir())
         sizes.append([(int(file.name), file.stat().st_size) for file in files])
     assert sizes[0] == [(0, 138), (138, 138), (276, 138)]  # three entries each

@@ -474,6 +474,27 @@ def test_what_a_file_does_not_know_is_found_in_the_log(
         assert found.count(b"noise") == total
 
 
+HOSTS = ["127.0.0.1:10911", "[::1]:10911", "10.0.0.1:2"]
+
+
+@pytest.mark.parametrize("now", HOSTS)
+@pytest.mark.parametrize("before", HOSTS)
+@pytest.mark.parametrize("born", ["127.0.0.1:0", "[::2]:0"])
+def test_a_copy_that_was_put_under_another_address_of_the_store_is_found(
+    tmp_path, clock, born, before, now
+):
+    with open_small(tmp_path, clock, store_host=HOSTS[0]) as store:
+        store.put(Message(topic=TOPIC, properties={"DELAY": "1"}, born_host=born))
+    kept = Kept(tmp_path)
+    clock.now_ms += 1000
+    for host in (before, now):
+        with open_small(tmp_path, clock, store_host=host) as store:
+            turns(store)
+            assert store.max_offset(TOPIC, 0) == 1
+            assert store.get(TOPIC, 0, 0).messages[0].store_host == before
+        kept.put_back()
+
+
 def test_equal_messages_are_told_apart_by_their_number(tmp_path, clock):
     with open_small(tmp_path, clock) as store:
         for _ in range(6):
