@@ -89,6 +89,7 @@ def rebuild_store(
         # This also raises, before the first file is moved, where a file cannot be read.
         audit = repair.audit()
         repair.refuse_lost_log(audit)
+        findings = repair.findings(audit)
         repair.begin()
         layout = repair.layout
         queues = [layout.consume_queue, layout.consume_queue_ext]
@@ -96,7 +97,7 @@ def rebuild_store(
             queues.append(layout.batch_consume_queue)
         for directory in queues if what == "queues" else (layout.index,):
             repair.evidence.take_tree(directory)
-        return repair.report()
+        return repair.report(findings=findings)
 
 
 @system_errors("cannot repair the store")
@@ -170,12 +171,14 @@ class _Repair:
         checkpoint.reset(times)
         checkpoint.flush()
 
-    def report(self, *, dry_run: bool = False) -> RepairReport:
-        """Plan, act, and report what was found, done and left."""
+    def report(
+        self, *, dry_run: bool = False, findings: list[Finding] | None = None
+    ) -> RepairReport:
+        """Plan, act, and report what was found, done and left; `findings` where they are known."""
         audit = self.audit()
         self.refuse_lost_log(audit)
         plan = plan_repair(audit, keeps_places=self.is_salvage)
-        findings = self._findings(audit)
+        findings = self.findings(audit) if findings is None else findings
         actions = plan.actions.copy()
         if self.layout.abort.exists():
             actions.append("mark the store as cleanly stopped (checkpoint, abort)")
@@ -195,7 +198,7 @@ class _Repair:
             if actions:
                 self._mark_clean(audit)
             claim(self.layout, self.disk)
-            remaining = self._findings(audit)
+            remaining = self.findings(audit)
         return RepairReport(
             self.policy,
             dry_run,
@@ -212,7 +215,8 @@ class _Repair:
         found = checkpoint_findings(small_files(self.layout)(CHECKPOINT_FILE_NAME), self.now_ms)
         return any(finding.severity is not Severity.NOTE for finding in found)
 
-    def _findings(self, audit: StoreAudit) -> list[Finding]:
+    def findings(self, audit: StoreAudit) -> list[Finding]:
+        """Return everything that is wrong."""
         read = small_files(self.layout)
         small = small_file_findings(read, self.now_ms, latest_ms=0, was_aborted=False)
         return [*audit.findings(), *small]

@@ -90,7 +90,7 @@ def _print_actions(report: RepairReport) -> None:
     for action in report.actions:
         print(f"  {action}")
     if report.evidence is not None:
-        print(f"What was cut is kept in {report.evidence}")
+        print(f"What was cut, replaced or moved is kept in {report.evidence}")
 
 
 def _print_lost(lost: Sequence[LostForBroker]) -> None:
