@@ -84,7 +84,8 @@ def with_master(config: StoreConfig, master: str | None) -> StoreConfig:
     if master is not None:
         config = msgspec.structs.replace(config, ha_master_address=master)
     if config.ha_master_address is None:
-        raise ConfigError("a slave needs a master", key="haMasterAddress", hint="give --master")
+        hint = "give its address: --master HOST:PORT"
+        raise ConfigError("a slave needs a master", key="haMasterAddress", hint=hint)
     return config
 
 

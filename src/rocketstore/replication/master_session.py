@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 FRAMES_AT_ONCE: Final = 8
 """Frames that go out by one call of the system: 256 KiB, what a socket's buffer takes."""
 
-_AGAIN: Final = "the slave has to begin with an empty log: `rocketstore serve slave` does so"
-
 
 class _Wants(enum.Enum):
     """What the next number of the slave means."""
@@ -108,16 +106,12 @@ class MasterSession:
             number = end - end % self._log.file_size
             self.position = number
         elif number > end:
-            raise PeerError(
-                Trouble.AHEAD, f"it asks for {number}, the log here ends at {end}", hint=_AGAIN
-            )
+            raise PeerError(Trouble.AHEAD, f"it asks for {number}, the log here ends at {end}")
         elif number < 0:
             raise PeerError(Trouble.PROTOCOL, f"it asks for the physical offset {number}")
         elif number < begin:
             raise PeerError(
-                Trouble.TOO_OLD,
-                f"it asks for {number}, the log here begins at {begin}",
-                hint=_AGAIN,
+                Trouble.TOO_OLD, f"it asks for {number}, the log here begins at {begin}"
             )
         elif is_of_4_9:
             self.acknowledged = number
@@ -161,6 +155,5 @@ class MasterSession:
             raise PeerError(
                 Trouble.TOO_OLD,
                 f"it is at {self.position}, retention deleted all before {self._log.begin} here",
-                hint=_AGAIN,
             )
         return parts

@@ -42,7 +42,7 @@ class Trouble(enum.Enum):
     AHEAD = "the slave's log ends after the master's"
     TOO_OLD = "the master no longer has what the slave lacks"
     DIVERGED = "both logs differ before their end"
-    FILE_SIZE = "both logs have files of another size"
+    FILE_SIZE = "master and slave have files of different sizes"
     DAMAGED = "the master sent bytes that hold no intact record"
 
 
@@ -50,11 +50,16 @@ NEEDS_NEW_LOG: Final = frozenset({Trouble.AHEAD, Trouble.TOO_OLD, Trouble.DIVERG
 """Causes that end only when the slave begins again with an empty log."""
 
 
+_HINTS: Final = dict.fromkeys(
+    NEEDS_NEW_LOG, "the slave has to begin with an empty log: `rocketstore serve slave` does so"
+) | {Trouble.FILE_SIZE: "set mappedFileSizeCommitLog to the master's before the store is made"}
+
+
 class PeerError(StoreError):
     """The end of a connection, and which `Trouble` it is."""
 
     def __init__(self, trouble: Trouble, detail: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{trouble.value}: {detail}", hint=hint)
+        super().__init__(f"{trouble.value}: {detail}", hint=hint or _HINTS.get(trouble))
         self.trouble = trouble
 
 

@@ -154,7 +154,10 @@ class SlaveService(Service):
         say = _log.warning
         if is_refused or not isinstance(error, (RocketStoreError, OSError)):
             say = _log.error if is_refused else _log.exception
-        say("replication.lost_master", master=self._name, error=str(error), end=self.log.end)
+        say(
+            "replication.lost_master", master=self._name, error=str(error), end=self.log.end,
+            next="tried again",
+        )  # fmt: skip
         self.trouble = error
         for listen in self.trouble_listeners:
             listen(error)

@@ -128,11 +128,8 @@ class SlaveSession:
         """Choose where to begin in the log of a master of ours."""
         self.master_end = master.end
         if master.file_size != self._log.file_size:
-            raise PeerError(
-                Trouble.FILE_SIZE,
-                f"{self._log.file_size} bytes here, {master.file_size} there",
-                hint="set mappedFileSizeCommitLog to the master's before the store is made (K-H8)",
-            )
+            what = f"{self._log.file_size} bytes here, {master.file_size} there"
+            raise PeerError(Trouble.FILE_SIZE, what)
         end = self._log.end
         if self._is_empty:
             last = master.end - master.end % master.file_size
@@ -162,7 +159,6 @@ class SlaveSession:
             raise PeerError(
                 Trouble.FILE_SIZE,
                 f"{len(body)} bytes at {offset} leave a file of {self._log.file_size} bytes",
-                hint="set mappedFileSizeCommitLog to the master's before the store is made (K-H8)",
             )
         self._next += len(body)
         self.master_end = max(self.master_end, self._next)
@@ -176,7 +172,6 @@ class SlaveSession:
             raise PeerError(
                 Trouble.FILE_SIZE,
                 f"it begins at {offset}, where no file of {self._log.file_size} bytes does",
-                hint="set mappedFileSizeCommitLog to the master's before the store is made (K-H8)",
             )
         self._next = offset
         self._intake = self._intake_at(offset)
