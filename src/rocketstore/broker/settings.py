@@ -102,11 +102,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         if not self.broker_name:
             name = "".join(one if one.isalnum() else "-" for one in socket.gethostname())
             msgspec.structs.force_setattr(self, "broker_name", name or "DEFAULT_BROKER")
-        try:
-            for name in (self.broker_name, self.broker_cluster_name):
-                check_topic(name)  # each is the name of a topic too
-        except InvalidNameError as error:
-            raise ConfigError(f"a broker's name or cluster: {error}", key="brokerName") from error
+        for field in ("broker_name", "broker_cluster_name"):
+            try:
+                check_topic(getattr(self, field))
+            except InvalidNameError as error:
+                what = f"{_SPECS[field].key} is the name of a topic too: {error}"
+                raise ConfigError(what, key=_SPECS[field].key) from error
         for one in self.name_servers:
             parse_address("namesrvAddr", one, "write 10.0.0.1:9876, and ; between several")
 
@@ -156,8 +157,7 @@ def free_port() -> int:
     """Return a free port: clients, records and name servers are told of it."""
     with socket.socket() as probe:
         probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 _SPECS: Final = field_specs(BrokerSettings)
