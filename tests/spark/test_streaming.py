@@ -207,5 +207,5 @@ def test_a_query_refuses_a_limit_per_trigger(spark, tmp_path, clock):
     with open_store(query.store, clock) as store:
         put(store, clock, 0, 1)
     reader = spark.read.format("rocketstore").option("maxOffsetsPerTrigger", "5")
-    with pytest.raises(Exception, match="maxOffsetsPerTrigger is one of streams"):
+    with pytest.raises(Exception, match="maxOffsetsPerTrigger applies to streams only"):
         reader.load(str(query.store)).count()

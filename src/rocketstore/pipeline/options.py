@@ -88,10 +88,14 @@ class GivenOptions(dict[str, str]):
         """Return the error that an option has a value that it cannot have."""
         return refused(name, self.get(name, ""), what, hint)
 
+    def conflict(self, name: str, other: str) -> ConfigError:
+        """Return the error that two options were given of which one is possible."""
+        return self.refused(name, f"cannot be given together with {other}", "give one of them")
+
     def check_company(self, name: str, needed: Sequence[str]) -> None:
         """Refuse an option without any of those that it is about."""
         if name in self and not any(one in self for one in needed):
-            raise self.refused(name, "means nothing alone", f"it needs {' or '.join(needed)}")
+            raise self.refused(name, "does nothing by itself", f"it needs {' or '.join(needed)}")
 
     def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
         """Return one of some words, in lower case; the first one where nothing is given."""
@@ -156,7 +160,7 @@ class GivenOptions(dict[str, str]):
         if SERVERS not in self:
             return "path"
         if "path" in self or "paths" in self:
-            raise self.refused(SERVERS, "excludes path", "give one of them")
+            raise self.conflict(SERVERS, "path")
         if re.fullmatch(r"[\w.-]+:\d+(\s*,\s*[\w.-]+:\d+)*", self[SERVERS].strip()):
             # A sink would make a directory of that name, and the messages would not be where meant.
             raise self.refused(SERVERS, "has addresses of brokers", "name the store's directory")
@@ -195,7 +199,7 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
         place = {SINK: "a sink", STREAM: "a stream", "": "a read"}.get(kind, f"table {kind}")
         what, hint = f"does not apply to {place}", f"it belongs to {', '.join(sorted(its))}"
         if its == {STREAM} and SINK not in uses:
-            what, hint = "is one of streams", "read with spark.readStream"
+            what, hint = "applies to streams only", "read with spark.readStream"
         return refused(elsewhere[0].name, value, what, hint)
     near = [known[one] for one in difflib.get_close_matches(key.lower(), known, n=1)]
     of_kafka = [one for one in OF_KAFKA if key.lower().startswith(one.lower())]
@@ -203,7 +207,7 @@ def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, s
         hint = "leave it out: a store is files, and has no such settings"
         if "PerPart" in of_kafka[0] and "maxSplitBytes" in known.values():
             hint += "; how much a task reads is maxSplitBytes"
-        return refused(max(*of_kafka, key, key=len), value, "is of a Kafka client", hint)
+        return refused(max(*of_kafka, key, key=len), value, "belongs to a Kafka client", hint)
     hint = f"did you mean {near[0]}? All" if near else "all"
     hint += " are in docs/reference/spark-options.md; Spark lowers their case"
     return refused(key, value, "is unknown", hint)
@@ -324,7 +328,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     values.check_company(STRATEGY, TIME_STARTS)
     if values.get(STRATEGY, "latest").strip().lower() != "latest":
         hint = "leave it out, and count the rows: there are none where nothing is later"
-        raise values.refused(STRATEGY, "must be latest of a batch", hint)
+        raise values.refused(STRATEGY, "must be latest in a batch read", hint)
     for side, keyword, not_allowed in (
         ("starting", "earliest", LATEST),
         ("ending", "latest", EARLIEST),
@@ -342,7 +346,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         said = zip((name, by_time, f"{side}Timestamp"), (offsets, times_ms, one_ms), strict=True)
         first, *others = [one for one, what in said if what] or [""]
         if others:
-            raise values.refused(others[0], f"excludes {first}", "give one of them")
+            raise values.conflict(others[0], first)
         check_offsets_are_of_chosen_topics(parsed, name, offsets)
         check_offsets_are_of_chosen_topics(parsed, by_time, times_ms)
         bounds |= {f"{side}_offsets": offsets, f"{side}_times_ms": times_ms}
@@ -404,7 +408,9 @@ def _columns(values: GivenOptions, columns_of: str) -> tuple[str, ...]:
     for option, column in switches.items():
         is_there = column in COLUMNS_OF[columns_of]
         if option in values and not is_there and columns_of in (KAFKA, "messages"):
-            raise values.refused(option, f"is of the other columnNames: there is no {column}")
+            raise values.refused(
+                option, f"needs other columnNames: with these there is no {column}"
+            )
         words = ("false", "true") if column == HEADERS else ("true", "false")
         if is_there and values.one_of(option, words) == "false":
             left_out.add(column)
@@ -423,7 +429,7 @@ def _columns(values: GivenOptions, columns_of: str) -> tuple[str, ...]:
 def _topic_choice(values: GivenOptions) -> dict[str, Any]:
     chosen = [name for name in _TOPIC_CHOICES if name in values]
     if len(chosen) > 1:
-        raise values.refused(chosen[1], f"excludes {chosen[0]}", "give one of them")
+        raise values.conflict(chosen[1], chosen[0])
     for name in chosen:
         if not values.names(name):
             raise values.refused(name, "names no topic")

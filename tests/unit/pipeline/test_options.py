@@ -208,7 +208,9 @@ def test_what_only_a_kafka_client_has_is_refused_by_its_own_name_with_what_to_do
     for uses in ({"messages"}, {STREAM}, {SINK}):
         with pytest.raises(ConfigError) as caught:
             GivenOptions({name.lower(): "1"}, frozenset(uses))
-        assert f"option {name} is of a Kafka client, found '1'; leave it out" in str(caught.value)
+        assert f"option {name} belongs to a Kafka client, found '1'; leave it out" in str(
+            caught.value
+        )
         assert "did you mean" not in str(caught.value)
 
 
@@ -245,7 +247,9 @@ def test_a_batch_of_kafka_s_begins_and_ends_in_one_way():
         by_time, of_all = f"{side}OffsetsByTimestamp", f"{side}Timestamp"
         values = {f"{side}Offsets": places, by_time: times, of_all: "5"}
         for first, other in itertools.combinations(values, 2):
-            with pytest.raises(ConfigError, match=f"option {other} excludes {first}"):
+            with pytest.raises(
+                ConfigError, match=f"option {other} cannot be given together with {first}"
+            ):
                 kafka(**{name: values[name] for name in (first, other)})
         word = {"starting": "earliest", "ending": "latest"}[side]
         kafka(**{f"{side}Offsets": word, of_all: "5"})
@@ -256,8 +260,8 @@ def test_the_strategy_of_a_batch_is_latest_and_needs_a_time():
     name = "startingOffsetsByTimestampStrategy"
     kafka(startingTimestamp="5", **{name: "latest"})
     for given, what in (
-        ({"startingTimestamp": "5", name: "error"}, "must be latest of a batch"),
-        ({name: "latest"}, "means nothing alone"),
+        ({"startingTimestamp": "5", name: "error"}, "must be latest in a batch read"),
+        ({name: "latest"}, "does nothing by itself"),
     ):
         with pytest.raises(ConfigError, match=f"option {name} {what}"):
             kafka(**given)

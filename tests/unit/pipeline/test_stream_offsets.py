@@ -164,9 +164,11 @@ def test_an_option_that_a_stream_cannot_have_is_refused_by_name(name, value):
 
 def test_there_is_one_beginning():
     error = refused(startingOffsets="earliest", startingTimestamp="5")
-    assert "startingTimestamp excludes startingOffsets" in str(error)
+    assert "startingTimestamp cannot be given together with startingOffsets" in str(error)
     error = refused(startingTimestamp="5", startingOffsetsByTimestamp='{"broker-a":5}')
-    assert "startingOffsetsByTimestamp excludes startingTimestamp" in str(error)
+    assert "startingOffsetsByTimestamp cannot be given together with startingTimestamp" in str(
+        error
+    )
 
 
 def test_a_least_number_above_the_most_is_refused():
@@ -204,7 +206,7 @@ def test_a_query_has_no_limit_per_trigger():
     from rocketstore.pipeline.options import parse_options  # noqa: PLC0415 - of the other kind
 
     for spelling in ("maxBytesPerTrigger", "maxbytespertrigger"):  # as Spark hands it on
-        with pytest.raises(ConfigError, match="maxBytesPerTrigger is one of streams"):
+        with pytest.raises(ConfigError, match="maxBytesPerTrigger applies to streams only"):
             parse_options({"path": "/data/store", spelling: "5"})
 
 

@@ -187,7 +187,7 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         raise values.refused("table", "names one that cannot be read as a stream", hint)
     first, *others = [name for name in _STARTS if name in values] or [""]
     if others:
-        raise values.refused(others[0], f"excludes {first}", "give one of them")
+        raise values.conflict(others[0], first)
     most, least = (values.number(f"{one}OffsetsPerTrigger", 1) for one in ("max", "min"))
     if least is not None and most is not None and least > most:
         raise values.refused("minOffsetsPerTrigger", f"is more than maxOffsetsPerTrigger, {most}")
