@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
+from functools import partial
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from rocketstore.errors import FormatError
 from rocketstore.format.file_name import CONFIG_DIRECTORY, KNOWN_ENDS_FILE_NAME
+from rocketstore.format.known_ends import decode_known_ends
 from rocketstore.format.metadata_json import (
     ConsumerOffsets,
     Table,
     decode_table,
     offset_tables_by_age,
 )
-from rocketstore.format.record import FIXED_SIZE
 from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
 from rocketstore.places.files import files_at, read_part
 from rocketstore.places.log_files import list_segments, log_bytes
 from rocketstore.rules.newer import refuse_rocksdb_tables
 from rocketstore.rules.table_files import NO_FILE, read_table
-from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from rocketstore.places.files import FileEntry
     from rocketstore.places.stores import StorePlace
     from rocketstore.rules.table_files import Content
+    from rocketstore.units import QueueKey
 
 
 def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | None:
@@ -84,20 +82,16 @@ def read_damage_map(store: StorePlace) -> DamageMap:
 def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
     """Return the queues that had messages by ``known-ends``; None where it does not count.
 
-    As `KnownEnds` in ``storage``, which executors do not load, it has to be tied to this log; and
-    another program has written since if the log goes on after its end, unless the file says that
-    the store is open.
+    It has to be tied to this log; and another program has written since if the log goes on after
+    its end, unless the file says that the store is open.
     """
-    with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
-        content = _root_file(store, KNOWN_ENDS_FILE_NAME)
-        checksum, raw = msgspec.json.decode(content, type=tuple[int, msgspec.Raw])
-        version, is_closed, log_end, known, _, *ties = msgspec.json.decode(raw)
-        was_open, segments = store.is_open and not is_closed, list_segments(store)
-        goes_on = not was_open and any(log_bytes(store, segments, log_end, 8))
-        is_tied = not (ties and log_end) or any(
-            zlib.crc32(log_bytes(store, segments, at, FIXED_SIZE)) == found
-            for at, found in reversed(ties[0])
-        )
-        if version == 1 and zlib.crc32(raw) == checksum and is_tied and not goes_on:
-            return {QueueKey(*key) for key, (_, stop) in known if stop > 0}
-    return None
+    known = decode_known_ends(_root_file(store, KNOWN_ENDS_FILE_NAME))
+    if known is None:
+        return None
+    segments = list_segments(store)
+    read = partial(log_bytes, store, segments)
+    last_base = segments[-1].base if segments else 0
+    was_open = store.is_open and not known.is_closed
+    if known.tied_up_to(read) is None or (not was_open and known.goes_on(read, last_base)):
+        return None
+    return {key for key, ends in known.queues if ends.next > 0}

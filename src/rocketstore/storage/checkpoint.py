@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -37,23 +36,26 @@ from rocketstore.format.checkpoint import (
     encode_times,
 )
 from rocketstore.format.file_name import KNOWN_ENDS_FILE_NAME
-from rocketstore.format.index_file import IndexHeader  # noqa: TC001 - field of a Struct
-from rocketstore.format.record import FIXED_SIZE
+from rocketstore.format.known_ends import (
+    KnownEnds,
+    QueueEnds,
+    decode_known_ends,
+    encode_known_ends,
+    tie_at,
+)
 from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, read_whole
 from rocketstore.storage.files.whole_file import replace_whole
-from rocketstore.units import QueueKey  # noqa: TC001 - field of a Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
+    from rocketstore.format.known_ends import ReadLog
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-
-_HEAD_BYTES: Final = 8
 
 _log: Final = get_logger(__name__)
 
@@ -133,76 +135,17 @@ def promise_nothing(layout: StoreLayout, disk: Disk) -> None:
 # --- known ends ---------------------------------------------------------------------------------
 
 
-class QueueEnds(NamedTuple):
-    """Of one queue: the first offset in its files, and the next message's offset."""
-
-    first: int
-    next: int
-
-
-class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Content of the file, of a moment when everything before `log_end` had been dispatched."""
-
-    version: Literal[1]  # a later one is not read
-    is_closed: bool  # written at an orderly end, not while the store was open
-    log_end: int
-    queues: list[tuple[QueueKey, QueueEnds]]
-    index_files: list[tuple[str, IndexHeader]] | None  # oldest first; None where it is not known
-    ties: list[tuple[int, int]] = []
-    """Physical offsets of records before `log_end`, and the CRC-32 of their heads."""
-
-    def tied_up_to(self, log: MappedFileQueue) -> int | None:
-        """Return where the last tie that this log has stands: up to there it is the log meant.
-
-        None of another store's log. The last ties are gone from a log that a power cut shortened,
-        or that is an older backup, and lead elsewhere in one that went on in another way.
-        """
-        found = (at for at, checksum in reversed(self.ties) if _tie_at(log, at) == checksum)
-        return next(found, None)
-
-    def goes_on(self, log: MappedFileQueue) -> bool:
-        """Whether the log has a record, or a BLANK, where it ended."""
-        file = log.find(self.log_end)
-        if file is None:
-            return bool(log.files) and log.files[-1].base > self.log_end
-        # Neither begins with eight zeros.
-        head = file.read_at(self.log_end - file.base, _HEAD_BYTES)
-        file.close_descriptor()
-        return any(head)
-
-
-def _tie_at(log: MappedFileQueue, physical_offset: int) -> int | None:
-    """Return the CRC-32 of the head of a record; None where the log has nothing there."""
-    file = log.find(physical_offset)
-    if file is None:
-        return None
-    try:
-        head = file.read_at(physical_offset - file.base, FIXED_SIZE)
-    except FileNotFoundError:  # retention was faster
-        return None
-    file.close_descriptor()
-    return zlib.crc32(head) if any(head) else None
-
-
 def read_known_ends(root: Path) -> KnownEnds | None:
-    """Return the content of the file below `root`; None without an intact one.
-
-    It is JSON of a checksum and what it is of.
-    """
+    """Return the content of the file below `root`; None without an intact one."""
     try:
-        encoded = read_whole(root / KNOWN_ENDS_FILE_NAME)
-        checksum, content = msgspec.json.decode(encoded, type=tuple[int, msgspec.Raw])
-        if zlib.crc32(content) == checksum:
-            return msgspec.json.decode(content, type=KnownEnds)
-    except (FileNotFoundError, msgspec.DecodeError):
-        pass
-    return None
+        return decode_known_ends(read_whole(root / KNOWN_ENDS_FILE_NAME))
+    except FileNotFoundError:
+        return None
 
 
 def write_known_ends(root: Path, ends: KnownEnds, *, disk: Disk) -> None:
     """Replace the file, its bytes durably; a crash leaves the old one or the new one."""
-    content = msgspec.json.encode(ends)
-    encoded = msgspec.json.encode((zlib.crc32(content), msgspec.Raw(content)))
+    encoded = encode_known_ends(ends)
     replace_whole(root / KNOWN_ENDS_FILE_NAME, encoded, disk, sync_name=False)
 
 
@@ -213,6 +156,23 @@ def forget_known_ends(root: Path, *, keep_queues: bool, disk: Disk) -> None:
         write_known_ends(root, msgspec.structs.replace(known, index_files=None), disk=disk)
     else:
         disk.unlink(root / KNOWN_ENDS_FILE_NAME)
+
+
+def reading(log: MappedFileQueue) -> ReadLog:
+    """Return how `KnownEnds` asks a log that is open for writing; no file stays open for that."""
+
+    def read(offset: int, size: int) -> bytes | None:
+        file = log.find(offset)
+        if file is None:
+            return None
+        try:
+            return file.read_at(offset - file.base, size)
+        except FileNotFoundError:  # retention was faster
+            return None
+        finally:
+            file.close_descriptor()
+
+    return read
 
 
 @dataclass(slots=True)
@@ -250,7 +210,7 @@ class KnownEndsWriter:
         ties, known = [], dict(self._written.ties if self._written else ())
         for at in sorted(near | {self.log.min_offset}):
             try:
-                checksum = known.get(at) or _tie_at(self.log, at)
+                checksum = known.get(at) or tie_at(reading(self.log), at)
             except (OSError, StoreError):
                 if self._written is None and at in near:
                     raise

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import zlib
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -23,7 +22,6 @@ from rocketstore.errors import NotAStoreError, StoreError, StoreReadOnlyError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.disk import read_whole
@@ -169,8 +167,8 @@ class ReadOnlyStore(Reader):
             known = read_known_ends(self.layout.root)
         if known is None or not known.ties or may_have_writer(self.layout.lock):
             return
-        (at, checksum), log = known.ties[-1], self._pread_log
-        if zlib.crc32(log.files.read(at, FIXED_SIZE) or b"") != checksum:
+        log = self._pread_log
+        if known.tied_up_to(log.files.read) != known.last_tie:
             return
         is_as_long = known.ties[0][0] == log.min_offset  # no file has expired since
         for key, ends in known.queues:

@@ -3,10 +3,12 @@
 import json
 import shutil
 
+import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, FormatError, StoreError
+from rocketstore.format.known_ends import encode_known_ends
 from rocketstore.pipeline.options import parse_options
 from rocketstore.places.small_files import read_known_ends
 from rocketstore.places.stores import StorePlace
@@ -247,8 +249,16 @@ def test_known_ends_of_another_log_do_not_count(store, tmp_path):
         assert read_known_ends(StorePlace(str(store), "store", is_open=is_open)) is None
 
 
+def test_known_ends_without_a_tie_do_not_count(store):
+    ends = checkpoint.read_known_ends(store)
+    untied = msgspec.structs.replace(ends, ties=[])
+    (store / "known-ends").write_bytes(encode_known_ends(untied))
+    for is_open in (False, True):
+        assert read_known_ends(StorePlace(str(store), "store", is_open=is_open)) is None
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"\0" * 100, b"[1]", b"[1,[1,true,0,[],null]]", b"\xef\xbb\xbf[]"]
+    "content", [b"", b"\0" * 100, b"[1]", b"[1,[1,true,0,[],null]]", b"\xef\xbb\xbf[]", b"[\xff"]
 )
 def test_known_ends_that_are_not_whole_do_not_count(store, content):
     (store / "known-ends").write_bytes(content)

@@ -22,6 +22,7 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_a
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.index_headers import HeaderWitness, right_times
+from rocketstore.storage.checkpoint import reading
 from rocketstore.storage.dispatch.entry_decisions import is_elsewhere
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -30,8 +31,8 @@ from rocketstore.storage.recovery.log_survey import store_time_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from rocketstore.format.known_ends import KnownEnds, QueueEnds
     from rocketstore.format.queue_entry import QueueEntry
-    from rocketstore.storage.checkpoint import KnownEnds, QueueEnds
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexFile, IndexService
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -82,15 +83,15 @@ class LostFiles:
         self._log_min = self._log.min_offset
         self._entries_stop = self.data_stop + _FARTHEST_BYTES
         self._walk_from, self._is_known = None, True
-        tied = None if known is None else known.tied_up_to(self._log)
-        self.is_of_another_log = known is not None and tied is None and bool(known.log_end)
+        read, files = reading(self._log), self._log.files
+        tied = None if known is None else known.tied_up_to(read)
+        self.is_of_another_log = known is not None and tied is None
         if self.is_of_another_log:
             known = None
         self._known_queues = {} if known is None else dict(known.queues)
         self._known_index = dict((known and known.index_files) or ())
-        goes_on = known is not None and known.goes_on(self._log)
-        last = known.ties[-1][0] if known is not None and known.ties else None
-        if goes_on or tied != last:
+        goes_on = known is not None and known.goes_on(read, files[-1].base if files else 0)
+        if known is not None and (goes_on or tied != known.last_tie):
             self._walk_from = tied or 0  # queues may be older than what follows
         if known is not None and goes_on and (self.clean or known.is_closed):
             # Another program wrote, or the file is an older one.

@@ -30,7 +30,7 @@ from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import LogView, log_findings
 from rocketstore.scan import kernels
-from rocketstore.storage.checkpoint import KnownEnds, promise_nothing
+from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.dispatch.dispatcher import Dispatcher, SteppedOver
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from rocketstore.format.known_ends import KnownEnds
     from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout

@@ -1,0 +1,91 @@
+"""``known-ends``: how far each queue and the index had got, and which log that is said of.
+
+JSON of a checksum and of what it is of, in a store's root; only this package writes and reads it
+(decision 0021).
+
+Law: what is said counts only where the file is tied to the log, up to the last tie that the log
+has. Each reader asks here, and gives a function that reads the log.
+Page: docs/format/directory.md.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from rocketstore.format.index_file import IndexHeader  # noqa: TC001 - field of a Struct
+from rocketstore.format.record import FIXED_SIZE
+from rocketstore.units import QueueKey  # noqa: TC001 - field of a Struct
+
+ReadLog: TypeAlias = Callable[[int, int], bytes | None]
+"""Reads up to so many bytes of a log from a physical offset on; nothing where no file has them."""
+
+_HEAD_BYTES: Final = 8
+
+
+class QueueEnds(NamedTuple):
+    """Of one queue: the first offset in its files, and the next message's offset."""
+
+    first: int
+    next: int
+
+
+class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Content of the file, of a moment when everything before `log_end` had been dispatched."""
+
+    version: Literal[1]  # a later one is not read
+    is_closed: bool  # written at an orderly end, not while the store was open
+    log_end: int
+    queues: list[tuple[QueueKey, QueueEnds]]
+    index_files: list[tuple[str, IndexHeader]] | None  # oldest first; None where it is not known
+    ties: list[tuple[int, int]] = []
+    """Physical offsets of records before `log_end`, and the CRC-32 of their heads."""
+
+    @property
+    def last_tie(self) -> int:
+        """Where a log has to be tied that has lost nothing of what it was: 0 if it was empty."""
+        return self.ties[-1][0] if self.ties else 0
+
+    def tied_up_to(self, read: ReadLog) -> int | None:
+        """Return where the last tie that a log has stands: up to there it is the log meant.
+
+        None of another store's log, 0 where nothing was in it yet. The last ties are gone from a
+        log that a power cut shortened, or that is an older backup, and lead elsewhere in one that
+        went on in another way.
+        """
+        found = (at for at, checksum in reversed(self.ties) if tie_at(read, at) == checksum)
+        return next(found, None if self.log_end else 0)
+
+    def goes_on(self, read: ReadLog, last_base: int) -> bool:
+        """Whether a log, whose last file begins at `last_base`, has a record or a BLANK at its end.
+
+        Where no file has that end, a later file says it.
+        """
+        head = read(self.log_end, _HEAD_BYTES)
+        return any(head) if head else last_base > self.log_end  # neither begins with eight zeros
+
+
+def tie_at(read: ReadLog, physical_offset: int) -> int | None:
+    """Return the CRC-32 of the head of a record; None where the log has nothing there."""
+    head = read(physical_offset, FIXED_SIZE)
+    return zlib.crc32(head) if head and any(head) else None
+
+
+def decode_known_ends(encoded: bytes) -> KnownEnds | None:
+    """Return what a file of these bytes says; None where it is not whole."""
+    try:
+        checksum, content = msgspec.json.decode(encoded, type=tuple[int, msgspec.Raw])
+        if zlib.crc32(content) == checksum:
+            return msgspec.json.decode(content, type=KnownEnds)
+    except msgspec.DecodeError:
+        pass
+    return None
+
+
+def encode_known_ends(ends: KnownEnds) -> bytes:
+    """Return the file's content."""
+    content = msgspec.json.encode(ends)
+    return msgspec.json.encode((zlib.crc32(content), msgspec.Raw(content)))
