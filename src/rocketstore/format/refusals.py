@@ -21,13 +21,17 @@ from rocketstore.message import TRANSACTION_MASK, Message
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
-def has_topic_characters(name: str) -> bool:
-    """Whether a name has only characters that a topic may have.
+def is_never_listed(directory: str, error: BaseException | None) -> bool:
+    """Whether a directory beside those of topics says nothing of a store if it may not be listed.
 
-    >>> has_topic_characters("%RETRY%group"), has_topic_characters("lost+found")
-    (True, False)
+    Such is one of a disk that is mounted there: no put has such a topic.
+
+    >>> is_never_listed("%RETRY%group", PermissionError())
+    False
+    >>> is_never_listed("lost+found", PermissionError())
+    True
     """
-    return _TOPIC.fullmatch(name) is not None
+    return isinstance(error, PermissionError) and not _TOPIC.fullmatch(directory)
 
 
 def check_topic_characters(topic: object) -> str:
@@ -40,7 +44,7 @@ def check_topic_characters(topic: object) -> str:
         raise InvalidNameError(f"a topic is a str, not {type(topic).__name__}")
     if not topic:
         raise InvalidNameError("a topic may not be empty", hint="name the topic")
-    if not has_topic_characters(topic):
+    if not _TOPIC.fullmatch(topic):
         raise InvalidNameError(
             f"topic {topic!r:.150} has characters outside %|a-zA-Z0-9_-",
             hint="use letters, digits, %, |, _ and - only",

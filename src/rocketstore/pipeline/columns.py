@@ -136,10 +136,15 @@ def column_type(table: str, name: str) -> str:
     """Return the type of a column, which the table must have."""
     columns = COLUMNS_OF[table]
     if name not in columns:
-        what = f"table {table.replace(KAFKA, 'messages')} has no column {name!r}"
+        what = f"{_called(table)} has no column {name!r}"
         hint = f"its columns are {', '.join(columns)}"
         raise ConfigError(what, key="columns", value=name, hint=hint)
     return columns[name]
+
+
+def _called(table: str) -> str:
+    """Return a table's name as users know it: Spark's Kafka columns are of ``messages``."""
+    return f"table {'messages' if table == KAFKA else table}"
 
 
 def check_schema(table: str, columns: Collection[str], schema: StructType) -> None:
@@ -160,5 +165,5 @@ def check_schema(table: str, columns: Collection[str], schema: StructType) -> No
             hint = "choose columns either by a schema or by columns, includeBody, includeProperties"
         else:
             continue
-        what = f"column {name} of table {table.replace(KAFKA, 'messages')} {problem}"
+        what = f"column {name} of {_called(table)} {problem}"
         raise ConfigError(what, key="schema", value=name, hint=hint)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from rocketstore.errors import StoreError
-from rocketstore.format.refusals import has_topic_characters
+from rocketstore.format.refusals import is_never_listed
 from rocketstore.places.location import S3_NAMES, is_remote, local_path, refuse_secrets, uri_parts
 from rocketstore.units import KiB
 
@@ -85,10 +85,9 @@ def subdirectories(files: Files, path: str) -> list[FileEntry]:
     try:
         return [one for one in files.list(path) if one.is_directory]
     except StoreError as error:
-        is_topic = has_topic_characters(path.rpartition("/")[2])
-        if is_topic or not isinstance(error.__cause__, PermissionError):
+        if not is_never_listed(path.rpartition("/")[2], error.__cause__):
             raise
-        return []  # ``lost+found`` of a disk that is mounted there
+        return []
 
 
 @functools.lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ import time
 import zlib
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.errors import StoreError
 from rocketstore.format.record import BLANK_MAGIC
@@ -104,6 +104,10 @@ class Move(NamedTuple):
     log: LiveLog
     begin: Place
     goal: Place
+
+
+Found: TypeAlias = "tuple[Int64Array, Int64Array]"
+"""Where some records start, and their sizes."""
 
 
 class LiveLog:
@@ -271,15 +275,17 @@ class LiveLog:
         """Whether there is something between two places that makes a batch worth its while."""
         return goal.offset > begin.offset
 
-    def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Yield where the records of a batch start, and their sizes, in the order of the log."""
-        for columns in self.scan(begin.offset, stop):
-            yield columns.physical_offset, columns.size
-
     def cut(self, begin: Place, goal: Place, limits: BatchLimits) -> tuple[Place, int, int]:
         """Return the place after the last record that fits, and records and bytes before it."""
+        scanned = self.scan(begin.offset, goal.offset)
+        return self._cut(((one.physical_offset, one.size) for one in scanned), goal, limits)
+
+    def _cut(
+        self, wanted: Iterable[Found], goal: Place, limits: BatchLimits
+    ) -> tuple[Place, int, int]:
+        """As `cut`, of the records that are `wanted`, in the order of the log."""
         stop, rows, size_bytes, last = goal, 0, 0, 0
-        for places, sizes in self.wanted(begin, goal.offset):
+        for places, sizes in wanted:
             count = limits.fitting(sizes, rows, size_bytes)
             if count:
                 rows += count

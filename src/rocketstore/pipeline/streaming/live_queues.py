@@ -14,11 +14,10 @@ what has come, and not what queues there are.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -41,12 +40,16 @@ if TYPE_CHECKING:
 
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import Losses
+    from rocketstore.pipeline.streaming.live_log import Found
     from rocketstore.pipeline.streaming.stream_options import BatchLimits, StreamOptions
 
 LONG_BYTES: Final = 256 * MiB  # of a batch: to look at queues first costs less than to read it
 LIMITED_ENTRIES: Final = 2_000_000  # held of a store at a time: 32 MB
 CUT_BYTES: Final = GiB  # that the driver reads for a limit, to the end of a file; then a batch ends
 MOST_COUNTED: Final = 1000  # queues in which a loss is counted; of more it is told in bytes
+
+Told: TypeAlias = "tuple[Int64Array, Int64Array, int]"
+"""Where records start, their sizes, and up to where entries tell of all."""
 
 _log = get_logger(__name__)
 
@@ -158,17 +161,7 @@ class LiveQueues(LiveLog):
             return True
         return any(len(places) for places, _ in self._scanned(begin, begin.offset, goal.offset))
 
-    def wanted(self, begin: Place, stop: int) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Yield where the rows of a batch start, and their sizes, in the order of the log."""
-        reached = begin.offset
-        for places, sizes, told_to in self._told(begin.offset, stop):
-            yield places, sizes
-            reached = told_to
-        yield from self._scanned(begin, reached, stop)
-
-    def _scanned(
-        self, begin: Place, start: int, stop: int
-    ) -> Iterator[tuple[Int64Array, Int64Array]]:
+    def _scanned(self, begin: Place, start: int, stop: int) -> Iterator[Found]:
         options, ranges = replace(self.options, tags=None), ranges_of(begin)
         for columns in self.scan(start, stop):
             found = wanted_records(columns, options, self.store.broker_name, ranges)
@@ -176,15 +169,23 @@ class LiveQueues(LiveLog):
 
     def cut(self, begin: Place, goal: Place, limits: BatchLimits) -> tuple[Place, int, int]:
         """Return the place after the last row that fits; of much to be read, at a file's end."""
-        start, stop = begin.offset, goal.offset
-        is_told = False
-        with contextlib.suppress(ScanNeeded):
-            # Without a look at each entry.
-            is_told = stop - start > LONG_BYTES and bool(self._believed(start, stop))
-        if not is_told:
-            ends = (one.base + one.file_size for one in self.over(start, stop))
-            goal = next((Place(one) for one in ends if start + CUT_BYTES <= one < stop), goal)
-        return super().cut(begin, goal, limits)
+        told = self._told(begin.offset, goal.offset)
+        first = next(told, None)
+        if first is not None:
+            wanted = self._with_rest(begin, itertools.chain([first], told), goal.offset)
+            return self._cut(wanted, goal, limits)
+        ends = (one.base + one.file_size for one in self.over(begin.offset, goal.offset))
+        least = begin.offset + CUT_BYTES
+        goal = next((Place(one) for one in ends if least <= one < goal.offset), goal)
+        return self._cut(self._scanned(begin, begin.offset, goal.offset), goal, limits)
+
+    def _with_rest(self, begin: Place, told: Iterable[Told], stop: int) -> Iterator[Found]:
+        """Yield what entries tell of a batch, and of the rest what the log has."""
+        reached = begin.offset
+        for places, sizes, told_to in told:
+            yield places, sizes
+            reached = told_to
+        yield from self._scanned(begin, reached, stop)
 
     def ranges(self, begin: Place, goal: Place) -> Iterable[ByteRange]:
         """Return the stretches of a batch that can have rows."""
@@ -201,7 +202,7 @@ class LiveQueues(LiveLog):
 
     # --- by entries -----------------------------------------------------------------------------
 
-    def _told(self, start: int, stop: int) -> Iterator[tuple[Int64Array, Int64Array, int]]:
+    def _told(self, start: int, stop: int) -> Iterator[Told]:
         """Yield what entries tell of a long stretch, see `_by_entries`, as far as they do."""
         if stop - start <= LONG_BYTES:
             return
@@ -250,7 +251,7 @@ class LiveQueues(LiveLog):
             found.append((queue, first, last))
         return found
 
-    def _by_entries(self, start: int, stop: int) -> Iterator[tuple[Int64Array, Int64Array, int]]:
+    def _by_entries(self, start: int, stop: int) -> Iterator[Told]:
         """Yield where the records of entries start, their sizes, and up to where these are all."""
         while start < stop:
             parts, reached = [np.empty((2, 0), np.int64)], stop

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rocketstore.format.file_name import parse_queue_id
-from rocketstore.format.refusals import has_topic_characters
+from rocketstore.format.refusals import is_never_listed
 from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.units import QueueKey
@@ -37,7 +37,7 @@ def _subdirectories(directory: Path) -> list[str]:
             return sorted(entry.name for entry in entries if entry.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except PermissionError:
-        if has_topic_characters(directory.name):
+    except PermissionError as error:
+        if not is_never_listed(directory.name, error):
             raise
-        return []  # `lost+found` of a disk that is mounted there: no put has such a topic
+        return []
