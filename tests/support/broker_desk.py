@@ -59,7 +59,7 @@ class Told:
         self.waits = False
         self.waiting: list[Callable[[], object]] = []
 
-    def note_change(self, _topic: str) -> None:
+    def note_change(self) -> None:
         self.wanted += 1
 
     def then(self, go_on: Callable[[], object]) -> None:

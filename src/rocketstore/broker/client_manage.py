@@ -21,7 +21,6 @@ from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import LATER, Call, Later, Row, answered, request
-from rocketstore.rules.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,17 +49,16 @@ _PLACES: Final = (
 """Enumerations of heartbeats: clients say names, or their numbers."""
 
 
-class _ConsumerData(msgspec.Struct, rename="camel"):
+class _ProducerData(msgspec.Struct, rename="camel"):
     group_name: str
+
+
+class _ConsumerData(_ProducerData):
     consume_type: str | int = 1
     message_model: str | int = 1
     consume_from_where: str | int = 0
     subscription_data_set: list[Subscription] = []
     unit_mode: bool = False
-
-
-class _ProducerData(msgspec.Struct, rename="camel"):
-    group_name: str
 
 
 class _Heartbeat(msgspec.Struct, rename={"client_id": "clientID", "producers": "producerDataSet",
@@ -74,11 +72,10 @@ class _CheckBody(msgspec.Struct, rename="camel"):
     subscription_data: Subscription | None = None
 
 
-class UnregisterHeader(Header, rename={"client_id": "clientID", "producer_group": "producerGroup",
-                                       "consumer_group": "consumerGroup"}):  # fmt: skip
+class UnregisterHeader(Header):
     """Which groups a client leaves."""
 
-    client_id: str
+    client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
@@ -127,6 +124,7 @@ class ClientManage:
         client = Client(
             said.client_id, call.peer, command.language, command.version, self._monotonic()
         )
+        self._topics.meet({one.group_name: one.unit_mode for one in said.consumers})
         for consumer in said.consumers:
             self._take_consumer(consumer, client)
         for producer in said.producers:
@@ -136,11 +134,6 @@ class ClientManage:
 
     def _take_consumer(self, said: _ConsumerData, client: Client) -> None:
         name = said.group_name
-        settled = self._topics.group(name)
-        if settled is not None:
-            self._topics.for_group(
-                RETRY_PREFIX + name, settled.retry_queue_nums, is_unit=said.unit_mode
-            )
         group = ConsumerGroup()
         group.consume_type = _name(said.consume_type, _TYPES)
         group.message_model = _name(said.message_model, _MODELS)

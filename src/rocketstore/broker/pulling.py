@@ -270,12 +270,9 @@ class Pulling:
     def listen_no_more(self) -> None:
         """Let dispatch go on without a listener while nothing is held."""
         if self._is_listening and not self.held:
-            self._listen_no_more()
-
-    def _listen_no_more(self) -> None:
-        self._is_listening = False
-        self._store.dispatching.lead(None)
-        self._store.remove_listener(self._note_arrival)
+            self._is_listening = False
+            self._store.dispatching.lead(None)
+            self._store.remove_listener(self._note_arrival)
 
     def close(self) -> None:
         """Refuse all that are held, and those that still come, as the broker ends.
@@ -286,7 +283,7 @@ class Pulling:
         self._ends = True
         for pull in self.held.take_all():
             pull.call.answer(_refused_at_the_end())
-        self._listen_no_more()
+        self.listen_no_more()
 
 
 def _place(header: PullHeader, tags: str) -> tuple[str, int, int, int, str]:

@@ -60,8 +60,8 @@ class Registration:
         self._told = dict.fromkeys(addresses, 0)
         self.wanted = 1
 
-    def note_change(self, _topic: str) -> None:
-        """Tell of a topic that was made or changed."""
+    def note_change(self) -> None:
+        """Tell of topics that were made or changed."""
         self.wanted += 1
         self._changed.set()
         self._changed = asyncio.Event()

@@ -198,7 +198,10 @@ class Sending:
             and _HALF.search(text)
             and not (header.reconsume_times and DELAY.encode() + b"\1" in text)
         ):
-            return self._begin(header, call, sent)
+            if self._settings.reject_transaction_message:
+                what = f"the broker[{self._settings.broker_ip1}] sending transaction message"
+                raise forbidden(what)
+            return self._put(header, call, sent, self._put_half)
         return self._put(header, call, sent, self._put_single)
 
     # --- what may not be sent -------------------------------------------------------------------
@@ -305,11 +308,6 @@ class Sending:
             born_timestamp_ms=header.born_timestamp, born_host=call.peer.address,
             reconsume_times=header.reconsume_times or 0, wait_flush=not self._waits,
         )  # fmt: skip
-
-    def _begin(self, header: AnySend, call: Call, sent: _Sent) -> Command | Later:
-        if self._settings.reject_transaction_message:
-            raise forbidden(f"the broker[{self._settings.broker_ip1}] sending transaction message")
-        return self._put(header, call, sent, self._put_half)
 
     def _put_half(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
         properties = decode_properties(sent.block)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from rocketstore.broker.refused import SEE
 from rocketstore.errors import InvalidNameError
 from rocketstore.format.metadata_json import DataVersion, SubscriptionGroup, TopicConfig
@@ -27,7 +25,7 @@ from rocketstore.rules.topics import (
 from rocketstore.tables.topic_settings import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.tables.groups import SubscriptionGroups
@@ -57,10 +55,10 @@ _RESERVED: Final = frozenset(
 )  # fmt: skip
 _RESERVED_PREFIX: Final = "rmq_sys_"
 
-FIRST_GROUPS: Final = (
+FIRST_GROUPS: Final = {name: SubscriptionGroup(group_name=name) for name in (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
-)  # fmt: skip
+)}  # fmt: skip
 """Groups of a broker that has no table yet (SubscriptionGroupManager.init)."""
 
 
@@ -125,12 +123,21 @@ def first_topics(settings: BrokerSettings) -> list[TopicConfig]:
     ]
 
 
+def _of_group(topic: str, queue_count: int, is_unit: bool) -> TopicConfig:  # noqa: FBT001 - private
+    """Return a topic of second tries or dead letters as it is made."""
+    flag = (UNIT_SUB if topic.startswith(RETRY_PREFIX) else UNIT) if is_unit else 0
+    return TopicConfig(
+        topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count,
+        perm=READ_WRITE, topic_sys_flag=flag,
+    )  # fmt: skip
+
+
 class Topics:
-    """The topics and groups of one broker; `changed` is called after each change of a topic."""
+    """The topics and groups of one broker; `changed` is called after a change of topics."""
 
     def __init__(
         self, settings: BrokerSettings, table: TopicSettings, groups: SubscriptionGroups,
-        changed: Callable[[str], object],
+        changed: Callable[[], object],
     ) -> None:  # fmt: skip
         self._settings = settings
         self.table = table
@@ -150,11 +157,10 @@ class Topics:
             or topic in (*own, own[0] + REPLY_SUFFIX)
         )
 
-    def settle(self, topic: TopicConfig) -> TopicConfig:
-        """Make or change a topic."""
-        self.table.settle(topic)
-        self._changed(topic.topic_name)
-        return topic
+    def settle(self, *topics: TopicConfig) -> None:
+        """Make or change topics."""
+        self.table.settle(*topics)
+        self._changed()
 
     def for_send(
         self, topic: str, template: str | None, queue_count: int, *, is_unit: bool
@@ -166,22 +172,17 @@ class Topics:
         known = self.get(topic)
         if known is not None:
             return known
-        model = self.get(template or "")
-        if (
-            model is not None
-            and template == TEMPLATE
-            and not self._settings.auto_create_topic_enable
-        ):
-            model = msgspec.structs.replace(model, perm=READ_WRITE)
+        is_closed = template == TEMPLATE and not self._settings.auto_create_topic_enable
+        model = None if is_closed else self.get(template or "")
         if model is not None and model.perm & PERM_INHERIT:
             count = max(min(queue_count, model.write_queue_nums), 0)
-            return self.settle(
-                TopicConfig(
-                    topic_name=topic, read_queue_nums=count, write_queue_nums=count,
-                    perm=model.perm & ~PERM_INHERIT, topic_filter_type=model.topic_filter_type,
-                    topic_sys_flag=UNIT if is_unit else 0,
-                )
+            made = TopicConfig(
+                topic_name=topic, read_queue_nums=count, write_queue_nums=count,
+                perm=model.perm & ~PERM_INHERIT, topic_filter_type=model.topic_filter_type,
+                topic_sys_flag=UNIT if is_unit else 0,
             )  # fmt: skip
+            self.settle(made)
+            return made
         if topic.startswith(RETRY_PREFIX):
             return self.for_group(topic, 1, is_unit=is_unit)
         return None
@@ -192,34 +193,45 @@ class Topics:
         Source: TopicConfigManager.createTopicInSendMessageBackMethod.
         """
         known = self.get(topic)
-        if known is not None:
-            return known
-        flag = (UNIT_SUB if topic.startswith(RETRY_PREFIX) else UNIT) if is_unit else 0
-        return self.settle(
-            TopicConfig(
-                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count,
-                perm=READ_WRITE, topic_sys_flag=flag,
-            )
-        )  # fmt: skip
+        if known is None:
+            known = _of_group(topic, queue_count, is_unit)
+            self.settle(known)
+        return known
 
     # --- groups ---------------------------------------------------------------------------------
 
     def group(self, name: str) -> SubscriptionGroup | None:
         """Return a consumer group, made where that is allowed; None where there is none."""
-        known = self.groups.find(name)
-        if known is not None:
-            return known
-        if name in FIRST_GROUPS:
-            return SubscriptionGroup(group_name=name)
-        if self._settings.auto_create_subscription_group and not name_fault(name, LONGEST_GROUP):
-            known = SubscriptionGroup(group_name=name)
-            self.groups.settle(known)
-        return known
+        self._make_groups([name])
+        return self._known_group(name)
+
+    def meet(self, groups: Mapping[str, bool]) -> None:
+        """Make the groups of a heartbeat, and their topics of second tries, by a write a table.
+
+        Of each is said whether it is a unit. One that may not be made is left out.
+        """
+        self._make_groups(groups)
+        known = filter(None, map(self._known_group, groups))
+        retries = [
+            _of_group(RETRY_PREFIX + one.group_name, one.retry_queue_nums, groups[one.group_name])
+            for one in known
+        ]
+        new = [topic for topic in retries if self.get(topic.topic_name) is None]
+        if new:
+            self.settle(*new)
+
+    def _known_group(self, name: str) -> SubscriptionGroup | None:
+        return self.groups.find(name) or FIRST_GROUPS.get(name)
+
+    def _make_groups(self, names: Iterable[str]) -> None:
+        new = [name for name in names if self._known_group(name) is None]
+        new = [name for name in new if not name_fault(name, LONGEST_GROUP)]
+        if new and self._settings.auto_create_subscription_group:
+            self.groups.settle(*(SubscriptionGroup(group_name=name) for name in new))
 
     def all_groups(self) -> dict[str, SubscriptionGroup]:
         """Return every consumer group by its name."""
-        first = {name: SubscriptionGroup(group_name=name) for name in FIRST_GROUPS}
-        return first | self.groups.table.subscription_group_table
+        return FIRST_GROUPS | self.groups.table.subscription_group_table
 
     @property
     def group_version(self) -> DataVersion:

@@ -70,8 +70,8 @@ class SubscriptionGroups:
         return self.find(name) or SubscriptionGroup(group_name=name)
 
     @system_errors("cannot save the settings of consumer groups")
-    def settle(self, group: SubscriptionGroup) -> None:
-        """Make a group, or change it.
+    def settle(self, *groups: SubscriptionGroup) -> None:
+        """Make groups, or change them, by one write.
 
         Raises
         ------
@@ -83,10 +83,8 @@ class SubscriptionGroups:
             counter = (table.data_version or DataVersion()).counter + 1
             changed = SubscriptionGroupTable(
                 data_version=DataVersion(counter=counter, timestamp=self._clock()),
-                subscription_group_table={
-                    **table.subscription_group_table,
-                    group.group_name: group,
-                },
+                subscription_group_table=table.subscription_group_table
+                | {one.group_name: one for one in groups},
             )
             former = read_with_backup(self._path, loads) or {}
             content = dumps({**former, **msgspec.to_builtins(changed)}).encode()

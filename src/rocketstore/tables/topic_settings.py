@@ -8,7 +8,8 @@ How derived: TopicConfigManager of 4.9 (spec F13).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.storage.queues.topic_file import TopicFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
@@ -63,8 +64,8 @@ class TopicSettings:
         """Return every topic by its name."""
         return dict(self._topics)
 
-    def settle(self, topic: TopicConfig) -> None:
-        """Make a topic, or change it.
+    def settle(self, *topics: TopicConfig) -> None:
+        """Make topics, or change them, by one write.
 
         Raises
         ------
@@ -73,8 +74,7 @@ class TopicSettings:
         FormatError
             The file and its backup are broken.
         """
-        said = {name: one for name, one in msgspec.to_builtins(topic).items() if one is not None}
-        self._file.mark(topic.topic_name, topic.write_queue_nums, lambda _known: said)
+        self._file.change({one.topic_name: partial(_settled, one) for one in topics})
         self._load()
 
     def _load(self) -> None:
@@ -89,3 +89,9 @@ class TopicSettings:
             return self._file.path.stat().st_mtime_ns
         except FileNotFoundError:
             return 0
+
+
+def _settled(topic: TopicConfig, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a topic with all that is `known` of it besides."""
+    said = msgspec.to_builtins(topic)
+    return {**known, **{name: one for name, one in said.items() if one is not None}}

@@ -2,6 +2,8 @@
 
 import json
 import logging
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.remoting.command import Command
 from support.broker_desk import Desk, Peer
+from support.failing_disk import FailingDisk
 
 
 def beat(
@@ -82,6 +85,25 @@ def test_heartbeat_makes_group_and_retry_topic_on_the_disk(desk: Desk) -> None:
     assert groups.subscription_group_table["G"].retry_max_times == 16
     retry = topics.topic_config_table["%RETRY%G"]
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+
+
+def test_a_heartbeat_of_many_new_groups_writes_each_table_once(tmp_path: Path) -> None:
+    # Each write is synced, and holds the loop: those of 200 groups did for a second.
+    disk = FailingDisk()
+    desk = Desk(tmp_path / "store", disk=disk)
+    heartbeats = [[f"G{number}" for number in range(200)], [f"G{number}" for number in range(300)]]
+    for groups in heartbeats:
+        disk.calls.clear()
+        said = {"clientID": "c", "consumerDataSet": [{"groupName": one} for one in groups]}
+        desk.answer(34, None, json.dumps(said).encode())
+        written = Counter(name for what, name in disk.calls if what == "fdatasync")
+        assert written["topics.json.tmp"] == written["subscriptionGroup.json.tmp"] == 1
+        assert {f"%RETRY%{one}" for one in groups} <= desk.topics.table.all().keys()
+        assert set(groups) <= desk.groups.table.subscription_group_table.keys()
+    disk.calls.clear()
+    desk.answer(34, None, json.dumps(said).encode())
+    assert not disk.synced
+    desk.store.close()
 
 
 def test_heartbeat_is_answered_when_name_servers_know_the_retry_topic(desk: Desk) -> None:

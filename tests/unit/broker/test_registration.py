@@ -71,7 +71,7 @@ async def test_callers_that_wait_go_on_when_every_name_server_answered_or_was_gi
     went_on: list[str] = []
     registration.then(lambda: went_on.append("begun"))
     topics.settle(TopicConfig(topic_name="orders"))
-    registration.note_change("orders")
+    registration.note_change()
     registration.then(lambda: went_on.append("known"))
     running = asyncio.create_task(registration.run())
     await until(lambda: len(servers.asked) == 2)
@@ -102,7 +102,7 @@ async def test_a_name_server_that_was_given_up_holds_nobody_up_until_it_answers(
 
     async def told(topic: str) -> None:
         count = len(servers.asked)
-        registration.note_change(topic)
+        registration.note_change()
         registration.then(lambda: went_on.append(topic))
         await until(lambda: "there" in dict(servers.asked[count:]))
         await asyncio.sleep(0.01)
@@ -131,7 +131,7 @@ async def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path: Pat
     running = asyncio.create_task(registration.run())
     await until(lambda: servers.asked)
     went_on: list[int] = []
-    registration.note_change("late")
+    registration.note_change()
     registration.then(lambda: went_on.append(len(servers.asked)))
     servers.may_answer.set()
     await until(lambda: went_on)
@@ -154,7 +154,7 @@ async def test_round_that_fails_is_followed_by_others(
     running = asyncio.create_task(registration.run())
     await registration.first()
     monkeypatch.undo()
-    registration.note_change("orders")
+    registration.note_change()
     went_on: list[bool] = []
     registration.then(lambda: went_on.append(True))
     await until(lambda: went_on and servers.asked)
@@ -164,7 +164,7 @@ async def test_round_that_fails_is_followed_by_others(
 
 async def test_end_lets_all_go_on(tmp_path: Path) -> None:
     registration, _ = made(tmp_path, NameServers(), "there")
-    registration.note_change("orders")
+    registration.note_change()
     went_on: list[bool] = []
     registration.then(lambda: went_on.append(True))
     registration.release()

@@ -53,19 +53,27 @@ class TopicFile:
 
         `marks` gets its settings, empty for a new topic, and returns the new ones.
         """
+        fresh = TopicConfig(
+            topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
+        )
+        made = msgspec.to_builtins(fresh)
+        self.change({topic: lambda known: {**(known or made), **marks(known)}})
+
+    def change(
+        self, changes: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
+    ) -> None:
+        """Change the settings of some topics by one write, from what is known of each, if any."""
         with _CHANGING:
             table = read_with_backup(self.path, decoded_topics) or {}
             topics = table.get(TOPIC_TABLE, {})
-            known = topics.get(topic) or {}
-            more = marks(known)
-            fresh = TopicConfig(
-                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count
-            )
-            entry = dict(sorted({**(known or msgspec.to_builtins(fresh)), **more}.items()))
+            changed = {
+                topic: dict(sorted(change(topics.get(topic) or {}).items()))
+                for topic, change in changes.items()
+            }
             version = table.get("dataVersion") or {}
             counter, now_ms = version.get("counter", 0) + 1, self._clock()
             version = {**version, "counter": counter, "timestamp": now_ms}
-            table = {**table, "dataVersion": version, TOPIC_TABLE: {**topics, topic: entry}}
+            table = {**table, "dataVersion": version, TOPIC_TABLE: topics | changed}
             write_atomically(
                 self.path, dumps(table).encode(), disk=self._disk, decode=decoded_topics
             )
