@@ -9,6 +9,7 @@ import re
 import pytest
 
 from rocketstore import errors
+from rocketstore.events import NEXT, get_logger
 from support.page_tables import table_with
 from support.repository import files_with, last_name, module_nodes
 
@@ -75,15 +76,42 @@ def test_what_a_docstring_promises_to_raise_exists():
     assert not invented
 
 
-def test_what_is_logged_as_an_error_says_what_happens_next_or_what_to_do():
+def logged(level: str) -> list[tuple[str, str, set[str | None]]]:
+    """Return of each line of the log its place, its event and its fields."""
+    return [
+        (
+            f"{path}:{node.lineno}",
+            ast.literal_eval(node.args[0]),
+            {one.arg for one in node.keywords},
+        )
+        for path in SOURCES
+        for node in module_nodes(path)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == f"_log.{level}"
+    ]
+
+
+@pytest.mark.parametrize("level", ["error", "warning"])
+def test_a_warning_and_an_error_of_the_log_say_what_happens_next_or_what_to_do(level):
     """Lines with a traceback do by themselves (`rocketstore.events`)."""
-    silent, seen = [], 0
-    for path in SOURCES:
-        for node in module_nodes(path):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "_log.error":
-                continue
-            seen += 1
-            if not {"next", "hint", "exc_info"} & {keyword.arg for keyword in node.keywords}:
-                silent.append(f"{path}:{node.lineno}")
-    assert not silent
-    assert seen > 10
+    lines = logged(level)
+    silent = [
+        (place, event)
+        for place, event, fields in lines
+        if not {"next", "hint", "exc_info"} & fields and event not in NEXT
+    ]
+    assert not silent, "say it by `next` or `hint`, or, of a warning, in `events.NEXT`"
+    assert len(lines) > 10
+
+
+def test_what_is_said_of_warnings_is_of_warnings_that_there_are():
+    quiet = {event for _, event, fields in logged("warning") if not {"next", "hint"} & fields}
+    assert quiet == NEXT.keys()
+
+
+def test_a_warning_is_logged_with_its_next_step(caplog):
+    log = get_logger("rocketstore.somewhere")
+    log.warning("put.slow", took_ms=700)
+    log.warning("spark.environment", hint="install another one")
+    first, second = (record.fields for record in caplog.records)
+    assert first == {"took_ms": 700, "next": NEXT["put.slow"]}
+    assert second == {"hint": "install another one"}

@@ -169,7 +169,7 @@ class QueueMappings:
             "descriptors.short",
             soft_limit=soft,
             mapped_queues=self._writer_limit,
-            reason="more queues are written than files can be open; raise the limit (ulimit -n)",
+            reason="more queues are written than files can be open",
         )
         return False
 
