@@ -108,6 +108,16 @@ def test_every_make_target_in_the_pages_exists():
     assert named <= targets
 
 
+def test_every_module_that_a_page_names_is_there():
+    known = [f"/{one}" for one in files_with(".py")]
+    named = {
+        (page, name)
+        for page in PAGES
+        for name in re.findall(r"`((?:\w+/)+\w+\.py)\b", text_of(page))
+    }
+    assert not [one for one in named if not any(file.endswith(f"/{one[1]}") for file in known)]
+
+
 def steps_of(text: str) -> dict[str, set[str]]:
     """Return which names a text says that files of the product have."""
     steps: dict[str, set[str]] = {}
