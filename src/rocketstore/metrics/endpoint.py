@@ -88,9 +88,9 @@ class MetricsService(Service):
 
             from rocketstore.metrics.families import Families  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise UnsupportedEnvironmentError(
-                f"metricsPort={self._store.config.metrics_port} needs prometheus-client",
-                hint="pip install 'rocketstore[metrics]', or set metricsPort=0",
+            port = self._store.config.metrics_port
+            raise UnsupportedEnvironmentError.not_installed(
+                "prometheus_client", "metrics", f", or set metricsPort=0 (it is {port})"
             ) from error
         from rocketstore.metrics.exporter import exporter_metrics  # noqa: PLC0415 - when served
 

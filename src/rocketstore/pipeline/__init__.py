@@ -52,6 +52,12 @@ _LATER: Final = {  # by the module, loaded when first asked for: a session, jobs
     "jobs.restore.restore_job": ("RestoreResult", "restore"),
 }
 
+_AT_WORK: Final = {  # packages that a job's module loads only as it works
+    "jobs.archive.archive_job": ("deltalake",),
+    "jobs.report.report_job": ("pygal",),
+    "jobs.restore.restore_job": ("deltalake",),
+}
+
 
 def register(spark: SparkSession) -> None:
     """Make ``format("rocketstore")`` known to a session, unless Spark found it by itself.
@@ -62,14 +68,15 @@ def register(spark: SparkSession) -> None:
     Raises
     ------
     UnsupportedEnvironmentError
-        PySpark or pandas is missing, or of a version that cannot work.
+        A package is missing, or a PySpark that cannot work is there.
     """
     from rocketstore.pipeline import environment  # noqa: PLC0415 - for those who need no help
 
     environment.check_versions()
     environment.warn_of_untested_versions()
-    from rocketstore.pipeline.column_pruning import prune_columns  # noqa: PLC0415 - as below
-    from rocketstore.pipeline.source import NAME, StoreDataSource  # noqa: PLC0415 - needs PySpark
+    with environment.needed():
+        from rocketstore.pipeline.column_pruning import prune_columns  # noqa: PLC0415 - as below
+        from rocketstore.pipeline.source import NAME, StoreDataSource  # noqa: PLC0415 - PySpark's
 
     # Spark warns of a source that replaces one that it found, once more for each stream.
     jvm: Any = getattr(spark, "_jvm", None)  # there is none on Spark Connect
@@ -83,7 +90,11 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> Any:
+    """Load what is asked for; raises `UnsupportedEnvironmentError` where a package is missing."""
     for module, names in _LATER.items():
         if name in names:
-            return getattr(importlib.import_module(f"rocketstore.pipeline.{module}"), name)
+            from rocketstore.pipeline import environment  # noqa: PLC0415 - as above
+
+            with environment.needed(*_AT_WORK.get(module, ())):
+                return getattr(importlib.import_module(f"rocketstore.pipeline.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-INSTALL: Final = "pip install 'rocketstore[pipeline]'"
+EXTRA: Final = "pipeline"
+INSTALL: Final = f"pip install 'rocketstore[{EXTRA}]'"
 JAVA_MIN: Final = 17
 SPARK: Final = (4, 3)
 TESTED: Final = (("pyspark", SPARK, (4, 4)), ("pandas", (2, 2), (3,)))  # from which on, and below
@@ -62,6 +63,20 @@ def check_versions() -> None:
         raise UnsupportedEnvironmentError(
             f"PySpark {_text(spark)} is not supported: expected {_text(SPARK)}", hint=INSTALL
         )
+
+
+@contextmanager
+def needed(*later: str) -> Iterator[None]:
+    """Let a package that is not installed be an error that says what to install.
+
+    Those that are loaded only `later` are looked for before.
+    """
+    for package in later:
+        _version(package)
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UnsupportedEnvironmentError.not_installed(error.name, EXTRA) from error
 
 
 @functools.cache
@@ -167,7 +182,7 @@ def _version(package: str) -> tuple[int, ...]:
     try:
         text = metadata.version(package)
     except metadata.PackageNotFoundError:
-        raise UnsupportedEnvironmentError(f"{package} is not installed", hint=INSTALL) from None
+        raise UnsupportedEnvironmentError.not_installed(package, EXTRA) from None
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 

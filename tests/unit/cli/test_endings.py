@@ -87,7 +87,7 @@ runpy.run_module({door!r}, run_name="__main__")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rocketstore: interrupted\n")
 
 
-@pytest.mark.parametrize("missing", ["pyarrow", "pyspark", "duckdb"])
+@pytest.mark.parametrize("missing", ["pyarrow", "pyspark", "duckdb", "deltalake"])
 @pytest.mark.parametrize(
     "command", ["audit {store}", "archive {store} {out}", "rebuild {store}", "report {store}",
                 "restore {archive} {out}"],

