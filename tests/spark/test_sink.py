@@ -71,9 +71,7 @@ def test_threads_of_a_program_write_after_each_has_registered_the_session(spark,
 
 def test_a_copy_of_a_java_store_has_the_same_messages(spark, tmp_path):
     source, _ = golden_store("basic")
-    # 4.9 stores separators inside values, which no reader gets back as they were.
-    readable = "forall(map_values(properties), v -> NOT contains(v, char(1)))"
-    messages = read(spark, source, decompressBody="false").filter(readable)
+    messages = read(spark, source, decompressBody="false")
     write(messages, tmp_path / "copy")
     names = ("topic", "queueId", "body", "flag", "sysFlag", "bornTimestamp", "bornHost", "keys")
     copied = read(spark, tmp_path / "copy", decompressBody="false")

@@ -58,9 +58,9 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
     and ours, drops it. A name given twice is written twice; readers take the later one. The limit
     of 32767 bytes is the caller's to check: it has a put status.
 
-    Raises `RefusedMessageError` where a name is empty, or a name or value is not text, holds 0x01
-    or 0x02, or is not valid Unicode. 4.9 would store a separator inside a value and read other
-    properties back. Source: MessageDecoder.messageProperties2String.
+    Raises `RefusedMessageError` where a name is empty, or a name or value is not text, is not valid
+    Unicode, or holds a separator with which other properties would be read back. Source:
+    MessageDecoder.messageProperties2String.
     """
     return _encoded(list(properties.items() if isinstance(properties, Mapping) else properties))
 
@@ -115,7 +115,7 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
         name, value = next(pair for pair in pairs if not all(isinstance(one, str) for one in pair))
         raise _refused("a property is a name and a value, both text", name, value) from error
     count = len(pairs)
-    # As many separators as parts need, and none of them where a name should begin.
+    # As many separators as parts need, and none of them where a name should begin; else each part.
     if (
         text.count("\x01") != count
         or text.count("\x02") != max(count - 1, 0)
@@ -125,10 +125,10 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
         for name, value in pairs:
             if not name:
                 raise _refused("a property has an empty name", name, value)
-            for what, part in (("name", name), ("value", value)):
-                if "\x01" in part or "\x02" in part:
-                    fault = f"the {what} of a property contains a separator (0x01, 0x02)"
-                    raise _refused(fault, name, value)
+            if "\x01" in name or "\x02" in name:
+                raise _refused("a name of a property has 0x01 or 0x02 in it", name, value)
+            if "\x02" in value:  # a further 0x01 belongs to the value
+                raise _refused("a value of a property has 0x02 in it", name, value)
     if text.endswith("\0"):
         text += "\x02"
     try:

@@ -125,7 +125,7 @@ REFUSED = {
         {"topic": "T", "body": b"", "properties": [("INNER_MULTI_DISPATCH", "a")]},
         "several queues",
     ),
-    "separator": ({"topic": "T", "body": b"", "properties": [("a", "b\x01")]}, "separator"),
+    "separator": ({"topic": "T", "body": b"", "properties": [("a", "b\x02")]}, "has 0x02"),
     "empty name": ({"topic": "T", "body": b"", "properties": [("", "b")]}, "empty name"),
     "null property": (
         {"topic": "T", "body": b"", "properties": [("a", None)]},
