@@ -19,6 +19,7 @@ from rocketstore.format.record import TOPIC_SIZE_MAX
 from rocketstore.message import TRANSACTION_MASK, Message
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_LEVEL: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 def is_never_listed(directory: str, error: BaseException | None) -> bool:
@@ -121,15 +122,19 @@ def refuse_special(properties: Mapping[str, str], *, alone: bool = False) -> Non
 
 
 def delay_level(properties: Mapping[str, str]) -> int:
-    """Return the delay level that properties ask for (getDelayTimeLevel), 0 or less for none."""
+    """Return the delay level that properties ask for (getDelayTimeLevel), 0 or less for none.
+
+    What Java's ``parseInt`` refuses is none: a 4.9 broker could never commit such a half message.
+    """
     text = properties.get(DELAY, "0")
-    try:
-        return int(text)
-    except (TypeError, ValueError) as error:
-        raise RefusedMessageError(
-            f"property {DELAY}={text!r:.20} is not a delay level",
-            hint="give a number: 1 is the first level of messageDelayLevel, 0 no delay",
-        ) from error
+    if isinstance(text, str) and _LEVEL.fullmatch(text):
+        level = int(text)
+        if -(2**31) <= level < 2**31:
+            return level
+    raise RefusedMessageError(
+        f"property {DELAY}={text!r:.20} is not a delay level",
+        hint="give a number: 1 is the first level of messageDelayLevel, 0 no delay",
+    )
 
 
 def refuse_other_types(message: object) -> None:
