@@ -8,6 +8,7 @@ from rocketstore import MessageStore, StoreConfig
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.table import BrokerTable
 from rocketstore.broker.topics import Topics, first_topics
+from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import RESPONSE, Command
 from rocketstore.remoting.limits import Totals
 from rocketstore.remoting.requests import LATER, Call, Later
@@ -122,12 +123,13 @@ class Desk:
     def call(
         self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"",
         *, peer: Peer | None = None, version: int = 399,
+        language: Language | None = Language.PYTHON,
     ) -> Command | None:  # fmt: skip
         """Send a request; return what it was answered with, None where that is still to come."""
         peer = peer or self.peer
         before = len(peer.heard)
         texts = None if fields is None else {key: text_of(one) for key, one in fields.items()}
-        command = Command(code, fields=texts, body=body, version=version)
+        command = Command(code, fields=texts, body=body, version=version, language=language)
         self.table.process([Call(command, 0, peer, self.clock.now_ms)], self.totals)
         replies = [one for one in peer.heard[before:] if one.flag & RESPONSE]
         return replies[-1] if replies else None

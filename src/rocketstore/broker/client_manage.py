@@ -225,5 +225,6 @@ class ClientManage:
 def _connection(client: Client) -> dict[str, object]:
     return {
         "clientAddr": client.peer.address, "clientId": client.client_id,
-        "language": client.language and client.language.name, "version": client.version,
+        "language": None if client.language is None else client.language.name,
+        "version": client.version,
     }  # fmt: skip

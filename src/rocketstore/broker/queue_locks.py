@@ -39,13 +39,13 @@ class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _LockBody(msgspec.Struct, rename="camel"):
-    consumer_group: str | None = None
-    client_id: str | None = None
+    consumer_group: str
+    client_id: str
     mq_set: list[MessageQueue] = []
 
 
 class _Lock(NamedTuple):
-    client_id: str | None
+    client_id: str
     since_ms: int
 
 
@@ -54,7 +54,7 @@ class QueueLocks:
 
     def __init__(self, monotonic: Callable[[], int]) -> None:
         self._monotonic = monotonic
-        self._locks: OrderedDict[tuple[str | None, MessageQueue], _Lock] = OrderedDict()
+        self._locks: OrderedDict[tuple[str, MessageQueue], _Lock] = OrderedDict()
 
     def rows(self) -> list[Row]:
         """Return what is served."""
@@ -70,7 +70,7 @@ class QueueLocks:
         while self._locks and now_ms - next(iter(self._locks.values())).since_ms > LOCK_LIFE_MS:
             self._locks.popitem(last=False)
         given = []
-        for queue in wanted.mq_set:
+        for queue in dict.fromkeys(wanted.mq_set):
             key = wanted.consumer_group, queue
             held = self._locks.get(key)
             is_free = held is None and len(self._locks) < MOST_LOCKS

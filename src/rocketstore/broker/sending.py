@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.refused import Refused, failure, forbidden, refusal
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
-from rocketstore.broker.topics import name_fault, not_there, topic_text
+from rocketstore.broker.topics import NOT_SENT_TO, name_fault, not_there, topic_text
 from rocketstore.errors import FlushFailedError, FormatError, RefusedMessageError, StoreClosedError
 from rocketstore.format.properties import DELAY, decode_properties, encode_properties
-from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_MASK, Message
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import LATER, Call, Later, Row
+from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.rules.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.tables.topic_settings import PERM_WRITE
@@ -217,7 +217,7 @@ class Sending:
             raise forbidden(f"the broker[{settings.broker_ip1}] sending message")
         if known is None and (fault := name_fault(name)) is not None:
             raise Refused(ResponseCode.SYSTEM_ERROR, fault)
-        if name == DELAY_TOPIC:
+        if name in NOT_SENT_TO:
             remark = f"Sending message to topic[{name}] is forbidden."
             raise Refused(ResponseCode.NO_PERMISSION, remark)
         topic = known or self._topics.for_send(
@@ -317,6 +317,7 @@ class Sending:
             sys_flag=sent.sys_flag & ~TRANSACTION_MASK, born_timestamp_ms=header.born_timestamp,
             born_host=call.peer.address, reconsume_times=header.reconsume_times or 0,
         )  # fmt: skip
+        group = properties.get(PRODUCER_GROUP) or header.producer_group  # 4.9 looks at no other
         return self._transactions.begin(
-            message, sent.queue_id, header.producer_group, wait_flush=not self._waits
+            message, sent.queue_id, group, wait_flush=not self._waits
         ).put

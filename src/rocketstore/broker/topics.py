@@ -16,12 +16,7 @@ from rocketstore.format.metadata_json import DataVersion, SubscriptionGroup, Top
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.record import TOPIC_SIZE_MAX
 from rocketstore.format.refusals import check_topic_characters
-from rocketstore.rules.topics import (
-    DISCARDED_TOPIC,
-    HALF_TOPIC,
-    OP_TOPIC,
-    RETRY_PREFIX,
-)
+from rocketstore.rules.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX
 from rocketstore.tables.topic_settings import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 if TYPE_CHECKING:
@@ -49,10 +44,10 @@ UNIT: Final = 1
 UNIT_SUB: Final = 2
 """Bits of `TopicConfig.topic_sys_flag` (TopicSysFlag)."""
 
-_RESERVED: Final = frozenset(
-    (TEMPLATE, DELAY_TOPIC, BENCHMARK, HALF_TOPIC, "RMQ_SYS_TRACE_TOPIC", OP_TOPIC,
-     DISCARDED_TOPIC, SELF_TEST, OFFSET_MOVED)
-)  # fmt: skip
+NOT_SENT_TO: Final = frozenset((DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC, OFFSET_MOVED))
+"""Topics that the broker alone puts messages to (TopicValidator.isNotAllowedSendTopic)."""
+
+_RESERVED: Final = NOT_SENT_TO | {TEMPLATE, BENCHMARK, SELF_TEST, "RMQ_SYS_TRACE_TOPIC"}
 _RESERVED_PREFIX: Final = "rmq_sys_"
 
 FIRST_GROUPS: Final = {name: SubscriptionGroup(group_name=name) for name in (

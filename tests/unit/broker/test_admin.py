@@ -139,6 +139,16 @@ def test_lock_that_is_not_renewed_is_given_to_another(desk: Desk) -> None:
     assert [locks("b"), locks("a")] == [1, 0]
 
 
+def test_locks_belong_to_a_group_and_a_client_and_a_queue_is_given_once(desk: Desk) -> None:
+    queue = {"brokerName": "b", "queueId": 0, "topic": "t"}
+    body = {"consumerGroup": "G", "clientId": "c", "mqSet": [queue, queue]}
+    found = desk.answer(41, None, json.dumps(body).encode())
+    assert json.loads(found.body) == {"lockOKMQSet": [queue]}
+    for name in ("consumerGroup", "clientId"):
+        refused = desk.answer(41, None, json.dumps({**body, name: None}).encode())
+        assert (refused.code, name in (refused.remark or "")) == (1, True)
+
+
 def test_locks_of_groups_that_are_made_up_take_no_memory_in_the_end(desk: Desk) -> None:
     def locks(group: str, count: int) -> int:
         queues = [{"brokerName": "b", "queueId": one, "topic": "t"} for one in range(count)]

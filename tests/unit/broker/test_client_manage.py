@@ -15,6 +15,7 @@ from rocketstore.format.metadata_json import (
     TopicTable,
     decode_table,
 )
+from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command
 from support.broker_desk import Desk, Peer
 from support.failing_disk import FailingDisk
@@ -219,6 +220,16 @@ def test_administrators_are_told_who_is_online_and_what_was_said_of_the_group(de
     }  # fmt: skip
     absent = desk.answer(203, {"consumerGroup": "H"})
     assert (absent.code, absent.remark) == (206, "the consumer group[H] not online")
+
+
+@pytest.mark.parametrize(("language", "told"), [(Language.JAVA, "JAVA"), (None, None)])
+def test_language_of_a_client_is_told_by_its_name(
+    desk: Desk, language: Language | None, told: str | None
+) -> None:
+    body = b'{"clientID":"c","consumerDataSet":[{"groupName":"G"}]}'
+    desk.call(34, None, body, language=language)
+    [client] = json.loads(desk.answer(203, {"consumerGroup": "G"}).body)["connectionSet"]
+    assert client.get("language") == told
 
 
 @pytest.mark.parametrize("length", [120, 121, 127, 128, 255, 256])

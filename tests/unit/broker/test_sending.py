@@ -11,6 +11,7 @@ from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from support.broker_desk import SEND, Desk
+from support.oracle.record import decode_record
 
 
 def stored(desk: Desk, topic: str, queue_id: int = 0) -> list[StoredMessage]:
@@ -87,6 +88,20 @@ def test_reply_waits_until_name_servers_know_a_new_topic(desk: Desk) -> None:
     assert desk.call(310, fields, b"x") is not None
 
 
+@pytest.mark.parametrize("bits", [0x10, 0x20, 0x30])
+def test_bits_of_a_client_do_not_say_how_long_hosts_are(desk: Desk, bits: int) -> None:
+    """4.9 stores them over hosts of four bytes, a record that no reader gets through."""
+    for properties in ("", "TRAN_MSG\1true\2PGROUP\1P"):
+        sent = desk.send("orders", b"one", properties, f=bits | 2)
+        assert sent.fields
+        found = desk.answer(33, {"offset": int(sent.fields["msgId"][16:], 16)})
+        message = decode_record(memoryview(found.body), 0, base=int.from_bytes(found.body[28:36]))
+        assert (message.sys_flag, message.body) == (2, b"one")
+    batch = encode_client_batch([(0, b"1", b"")])
+    desk.send("orders", batch, f=bits, m=True)
+    assert stored(desk, "orders")[1].sys_flag == 0
+
+
 def test_delayed_message_waits_in_its_level(desk: Desk) -> None:
     desk.send("orders")
     sent = desk.send("orders", b"later", "DELAY\0012")
@@ -94,6 +109,42 @@ def test_delayed_message_waits_in_its_level(desk: Desk) -> None:
     assert (sent.fields["queueId"], sent.fields["queueOffset"]) == ("0", "0")
     [message] = stored(desk, "SCHEDULE_TOPIC_XXXX", 1)
     assert message.properties["REAL_TOPIC"] == "orders"
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT",
+    ],
+)  # fmt: skip
+def test_what_waits_and_what_ends_it_is_put_by_the_broker_alone(desk: Desk, topic: str) -> None:
+    """An op message of a client would end a transaction of another."""
+    for more in ({}, {"m": True}, {"i": "TRAN_MSG\1true\2PGROUP\1P"}):
+        refused = desk.send(topic, b"0", **more)
+        assert refused.remark == f"Sending message to topic[{topic}] is forbidden."
+        assert refused.code == 16
+    assert desk.store.max_physical_offset == 0
+
+
+def test_value_with_a_separator_of_names_goes_wherever_its_message_does(desk: Desk) -> None:
+    """4.9 stores and reads it; what cannot be given back would stop its group."""
+    odd = "odd\1a\1b"
+    sent = [
+        desk.send("orders", properties=odd),
+        desk.send("orders", properties=f"{odd}\2DELAY\0011"),
+        desk.send("orders", properties=f"{odd}\2TRAN_MSG\1true\2PGROUP\1P"),
+        desk.send("%RETRY%G", properties=odd, j=16),
+    ]
+    give_back = {"offset": 0, "group": "G"}
+    sent += [desk.answer(36, {**give_back, "delayLevel": level}) for level in (0, -1)]
+    assert {one.code for one in sent} == {0}
+    half = int((sent[2].fields or {})["msgId"][16:], 16)
+    end = {"producerGroup": "P", "tranStateTableOffset": 0, "commitLogOffset": half}
+    assert desk.answer(37, {**end, "commitOrRollback": 8}).code == 0
+    places = [("orders", 0), ("SCHEDULE_TOPIC_XXXX", 0), ("SCHEDULE_TOPIC_XXXX", 2), ("%DLQ%G", 0)]
+    found = [one.properties["odd"] for place in places for one in stored(desk, *place)]
+    assert found == ["a\1b"] * 6
 
 
 def test_batch_is_stored_as_its_messages_with_the_properties_of_the_request(desk: Desk) -> None:

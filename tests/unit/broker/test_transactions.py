@@ -37,6 +37,17 @@ def test_rollback_puts_nothing_and_is_not_ended_again(desk: Desk) -> None:
     assert desk.store.max_offset("paid", 1) == 0
 
 
+def test_group_that_ends_a_transaction_is_that_of_the_property(desk: Desk) -> None:
+    """As in 4.9, which asks this group, and does not look at that of the header."""
+    sent = desk.send("paid", b"half", "TRAN_MSG\1true\2PGROUP\1P", a="other")
+    assert sent.fields
+    offsets = {"tranStateTableOffset": 0, "commitLogOffset": 0}
+    assert end(desk, {**offsets, "producerGroup": "other"}, COMMIT).remark == (
+        "The producer group wrong"
+    )
+    assert end(desk, {**offsets, "producerGroup": "P"}, COMMIT).code == 0
+
+
 def test_producer_that_does_not_know_gets_no_answer(desk: Desk) -> None:
     assert desk.call(37, {**begin(desk), "commitOrRollback": UNKNOWN}) is None
     assert desk.totals.failed == {}
