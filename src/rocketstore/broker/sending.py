@@ -21,6 +21,7 @@ from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, S
 from rocketstore.broker.topics import NOT_SENT_TO, name_fault, not_there, topic_text
 from rocketstore.errors import FlushFailedError, FormatError, RefusedMessageError, StoreClosedError
 from rocketstore.format.properties import DELAY, decode_properties, encode_properties
+from rocketstore.format.refusals import delay_level
 from rocketstore.message import TRANSACTION_MASK, Message
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -29,7 +30,6 @@ from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.rules.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.tables.topic_settings import PERM_WRITE
-from rocketstore.transaction.records import TRAN_MSG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,7 +196,7 @@ class Sending:
         if (
             b"TRAN_MSG" in text
             and _HALF.search(text)
-            and not (header.reconsume_times and DELAY.encode() + b"\1" in text)
+            and not ((header.reconsume_times or 0) > 0 and delay_level(decode_properties(text)) > 0)
         ):
             if self._settings.reject_transaction_message:
                 what = f"the broker[{self._settings.broker_ip1}] sending transaction message"
@@ -310,8 +310,8 @@ class Sending:
         )  # fmt: skip
 
     def _put_half(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
-        properties = decode_properties(sent.block)
-        properties.pop(TRAN_MSG, None)
+        # Compatible: WAIT, which other messages lose, stays.
+        properties = decode_properties((header.properties or "").encode() + b"\2" + self._cluster)
         message = Message(
             topic=sent.topic, body=call.command.body, properties=properties, flag=header.flag,
             sys_flag=sent.sys_flag & ~TRANSACTION_MASK, born_timestamp_ms=header.born_timestamp,

@@ -90,7 +90,8 @@ class TransactionEnds:
             remark = "Message store is slave mode, so end transaction is forbidden. "
             return reply(BrokerAnswer.SLAVE_NOT_AVAILABLE, remark)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-            return None
+            wrong = reply(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
+            return wrong if header.commit_or_rollback else None
         return self._loop.aside(call, lambda: self._flow.refusal(call, 0) or self._ended(header))
 
     def _ended(self, header: EndHeader) -> Command:

@@ -168,6 +168,22 @@ def test_half_message_is_seen_by_no_consumer(desk: Desk) -> None:
     assert half.properties.items() >= wanted.items()
 
 
+@pytest.mark.parametrize(
+    ("more", "tries", "is_half"),
+    [("", 0, True), ("", 1, True), ("DELAY\0010", 1, True), ("DELAY\0011", -1, True),
+     ("DELAY\0011", 1, False)],
+)  # fmt: skip
+def test_second_try_with_a_delay_of_old_clients_is_no_half_message(
+    desk: Desk, more: str, tries: int, *, is_half: bool
+) -> None:
+    """Those before 4.6.1 send what they give back themselves with the properties it came with."""
+    properties = "WAIT\1true\2TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u\2"
+    assert desk.send("orders", properties=properties + more, j=tries).code == 0
+    half = stored(desk, "RMQ_SYS_TRANS_HALF_TOPIC")
+    assert bool(half) is is_half
+    assert [one.properties["WAIT"] for one in half] == ["true"] * is_half  # as 4.9 stores it
+
+
 def test_half_messages_are_refused_where_that_is_set(tmp_path: Path) -> None:
     desk = Desk(tmp_path, reject_transaction_message=True)
     assert desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4).code == 16
