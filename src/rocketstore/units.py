@@ -27,6 +27,11 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def counted(count: int, noun: str, many: str | None = None) -> str:
+    """Return a count with its noun: "1 entry", "2,000 entries"."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
 class QueueKey(NamedTuple):
     """One queue of one topic."""
 

@@ -22,6 +22,7 @@ from rocketstore.rules.unbacked import TAIL_KINDS, UnbackedKind
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
+from rocketstore.units import counted
 from rocketstore.verification.batch_rules import UNREACHABLE
 from rocketstore.verification.queue_findings import usual_extension_size
 
@@ -79,11 +80,11 @@ class QueuePlan(NamedTuple):
     def actions(self) -> list[str]:
         """Return the changes of the queue in words."""
         said = [
-            what.format(sum(stop - start for start, stop in ranges), _ranges(ranges))
-            for what, ranges in (
-                ("write {} entries ({})", self.write),
-                ("put fillers at {} places ({})", self.fill),
-                ("keep {} places after its end ({})", self.keep),
+            what.format(counted(sum(past - at for at, past in ranges), *noun), _ranges(ranges))
+            for ranges, what, *noun in (
+                (self.write, "write {} ({})", "entry", "entries"),
+                (self.fill, "put fillers at {} ({})", "place"),
+                (self.keep, "keep {} after its end ({})", "place"),
             )
             if ranges
         ]

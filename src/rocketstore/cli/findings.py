@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.cli import exit_codes
 from rocketstore.cli.output import print_object, print_rows, print_text
-from rocketstore.cli.wording import counted
 from rocketstore.rules.findings import Finding, VerifyReport, state_of
+from rocketstore.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

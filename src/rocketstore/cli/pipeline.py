@@ -27,8 +27,8 @@ from rocketstore.cli.options import (
     must_exist,
 )
 from rocketstore.cli.output import print_object, print_rows
-from rocketstore.cli.wording import complain, counted, print_on_stderr
-from rocketstore.units import MiB
+from rocketstore.cli.wording import complain, print_on_stderr
+from rocketstore.units import MiB, counted
 
 if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.archive.archive_job import ArchiveResult

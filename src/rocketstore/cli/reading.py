@@ -60,7 +60,9 @@ def say_cut_short(reader: ReadOnlyStore, topic: str | None = None) -> None:
     """Tell on stderr which queues, of a topic or of all, lost entries: messages are not shown."""
     if cut := list(reader.cut_short(topic)):
         queues = [
-            f"{key} has queue offsets {found[0]} to {found[1]} instead of {known[0]} to {known[1]}"
+            f"{key} ends at queue offset {found[1]} instead of {known[1]}"
+            if found[1] < known[1]
+            else f"{key} begins at queue offset {found[0]} instead of {known[0]}"
             for key, found, known in cut
         ]
         complain(

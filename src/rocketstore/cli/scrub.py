@@ -8,12 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.cli.log_scan import log_files_of
-from rocketstore.cli.wording import counted
 from rocketstore.errors import ConfigError
 from rocketstore.metrics.scrub import Scrubber
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.whole_file import holds_data
-from rocketstore.units import system_clock_ms
+from rocketstore.units import counted, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,8 +24,9 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import print_object, print_rows
 from rocketstore.cli.progress import progress
-from rocketstore.cli.wording import counted, system_error
+from rocketstore.cli.wording import system_error
 from rocketstore.errors import ConfigError, FormatError, RocketStoreError
+from rocketstore.units import counted
 
 if TYPE_CHECKING:
     from rocketstore.format.index_file import IndexHeader

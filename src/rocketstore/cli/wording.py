@@ -41,11 +41,6 @@ def print_on_stderr(text: str) -> None:
         sys.stderr.flush()
 
 
-def counted(count: int, noun: str, many: str | None = None) -> str:
-    """Return a count with its noun: "1 entry", "2,000 entries"."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
-
-
 def program_name() -> str:
     """Return how this program was started, so that a command shown to the user works as it is."""
     started = sys.argv[0] if sys.argv else ""

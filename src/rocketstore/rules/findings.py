@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from rocketstore.units import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -282,8 +284,18 @@ class VerifyReport(Reported, frozen=True):
 
 def state_of(findings: Sequence[Finding]) -> str:
     """Return a summary of findings in a few words, for the last line of a check."""
+    found = counted(len(findings), "finding")
     if any(one.severity is Severity.DAMAGE for one in findings):
-        return f"DAMAGED: {len(findings)} findings"
+        return f"DAMAGED: {found}"
     if any(one.kind == "abort" for one in findings):
-        return f"{len(findings)} findings, no damage; the next opening completes the store"
-    return f"{len(findings)} findings, no damage" if findings else "nothing wrong"
+        return f"{found}, no damage; the next opening completes the store"
+    return f"{found}, no damage" if findings else "nothing wrong"
+
+
+def offsets_text(start: int, stop: int) -> str:
+    """Return a range of queue offsets in words.
+
+    >>> offsets_text(3, 4), offsets_text(3, 9)
+    ('queue offset 3', 'queue offsets 3 to 8')
+    """
+    return f"queue offset {start}" if stop - start == 1 else f"queue offsets {start} to {stop - 1}"

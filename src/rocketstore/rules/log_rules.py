@@ -17,6 +17,7 @@ from rocketstore.rules.findings import Finding, StoreCounts, finding
 from rocketstore.rules.unbacked import LogBounds
 from rocketstore.scan.columns import CallsFor, RecordColumns
 from rocketstore.scan.scanner import ScanBatch, lost_end
+from rocketstore.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -321,7 +322,7 @@ def log_findings(
         yield finding(
             chain.kind,
             name,
-            f"{chain.record_count} records: {chain.why}",
+            f"{counted(chain.record_count, 'record')}: {chain.why}",
             offset=offset,
             size=chain.stop - chain.start,
             physical_offset=chain.start,

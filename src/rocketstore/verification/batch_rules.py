@@ -12,6 +12,7 @@ import numpy as np
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.rules.batch_entries import batch_may_follow
 from rocketstore.rules.findings import Finding, LastWriter, finding
+from rocketstore.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +52,8 @@ def batch_queue_findings(
         yield finding(
             UNREACHABLE,
             where,
-            f"{len(lost)} of {len(called)} records state queue offsets that cannot come after "
-            "those before them",
+            f"{len(lost)} of {counted(len(called), 'record')}: their queue offsets cannot come "
+            "after those before them",
             topic=key.topic,
             queue_id=key.queue_id,
             physical_offset=int(lost[0]),
@@ -69,10 +70,11 @@ def batch_queue_findings(
     elif same == len(called):
         kind = "queue-beyond-log"
     entry = (stored if same == len(called) else called)[same]
+    entries = counted(len(stored), "entry", "entries")
     found = finding(
         kind,
         where,
-        f"{len(stored)} entries of {len(called)} records, of which the first {same} agree",
+        f"{entries} of {counted(len(called), 'record')}; the first {same} agree",
         action="repair builds the queue again",
         topic=key.topic,
         queue_id=key.queue_id,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.rules.files import AnyPath, FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT, Finding, Severity, finding
+from rocketstore.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +48,7 @@ def log_file_findings(
                 action = "repair gives it its length; 4.9 does not start with it"
         yield _file_finding("log", one, shown, severity, action)
     if last_base is None:
-        reason = f"no CommitLog file, {entry_count} entries in queues"
+        reason = f"no CommitLog file, {counted(entry_count, 'entry', 'entries')} in queues"
         if entry_count:
             yield finding("log-empty", "commitlog", reason)
         else:

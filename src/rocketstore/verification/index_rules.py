@@ -29,6 +29,7 @@ from rocketstore.format.index_file import (
 from rocketstore.rules.findings import Finding, finding
 from rocketstore.rules.index_headers import HeaderWitness, header_faults
 from rocketstore.scan import kernels
+from rocketstore.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -114,7 +115,7 @@ def check_index_file(
     if negative:
         troubles.append(IndexDefect("index-item", layout.item_position(negative), "negative hash"))
     elif wrong_links:
-        reason = f"{wrong_links} items link to a wrong one"
+        reason = f"{counted(wrong_links, 'item')} with a link to a wrong one"
         troubles.append(IndexDefect("index-chain", layout.item_position(first_wrong), reason))
     if back and count:
         troubles.append(_out_of_order(layout.item_position(back)))
@@ -217,13 +218,14 @@ def index_findings(
         return found  # an item may be in a place where no search looks: a rebuild is due anyway
     for one in sorted(stray, key=lambda one: (one.is_stale, one.file)):
         kind = "index-stale" if one.is_stale else "index-wrong"
-        what = "name records past the log's end" if one.is_stale else "name no record with that key"
+        what = "a record past the log's end" if one.is_stale else "a record that lacks the key"
         if one.item_count and not (is_live and one.is_stale):
             at = layout.item_position(one.first_item)
-            found.append(finding(kind, one.file, f"{one.item_count} items {what}", offset=at))
+            reason = f"{counted(one.item_count, 'item')} of {what}"
+            found.append(finding(kind, one.file, reason, offset=at))
     end = max((file.last for file in files if file.item_count), default=-1)
     if lacking.key_count and not (is_live and lacking.first > end):
-        reason = f"{lacking.key_count} keys are missing, the first at {lacking.first}"
+        reason = f"{counted(lacking.key_count, 'key')} missing, the first at {lacking.first}"
         found.append(finding("index-missing", "index", reason, physical_offset=lacking.first))
     return found
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules import runs
-from rocketstore.rules.findings import Finding, LastWriter, Severity, finding
+from rocketstore.rules.findings import Finding, LastWriter, Severity, finding, offsets_text
 from rocketstore.rules.unbacked import Unbacked, UnbackedKind
+from rocketstore.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
             yield finding(
                 "queue-impossible",
                 "consumequeue",
-                f"{queue.record_count} records of a topic that cannot be a directory: "
+                f"{counted(queue.record_count, 'record')} of a topic that cannot be a directory: "
                 f"{queue.topic}/{queue.queue_id}",
                 severity=Severity.WARNING,
                 action="nothing to do",
@@ -44,7 +45,7 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
             )
             yield writer.judged(found)
     if queue.shadowed_count:
-        reason = f"{queue.shadowed_count} records claim a queue offset that another record has"
+        reason = f"{counted(queue.shadowed_count, 'record')} with a number that another one has"
         yield _found(queue, "queue-conflict", (0, 0), reason)
     for run in queue.unbacked:
         is_in_motion = run.is_tail or run.kind is UnbackedKind.STALE
@@ -58,13 +59,14 @@ def _numbers_findings(queue: QueueView) -> Iterator[Finding]:
     if queue.is_own:
         shown = runs.joined([[(run.start, run.stop)] for run in queue.unbacked])
         for start, stop in runs.pairs(runs.without(queue.skipped, shown)):
-            reason = "no record states them, no entry stands there"
+            reason = "no record states it, and no entry stands there"
             yield _found(queue, "queue-gap", (start, stop), reason)
     if queue.impossible:
         number, at = queue.impossible[0]
+        records = counted(len(queue.impossible), "record")
         reason = (
-            f"{len(queue.impossible)} records state a queue offset that cannot be, the first "
-            f"{number} at physical offset {at}: no {number} messages fit before it"
+            f"{records} with an impossible queue offset, the first {number} at physical offset "
+            f"{at}: no {number} messages fit before it"
         )
         yield _found(queue, "queue-impossible", (0, 0), reason, physical_offset=at)
 
@@ -95,7 +97,7 @@ def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str, **mo
     return finding(
         kind,
         queue.directory,
-        f"queue offsets {start} to {stop - 1}: {reason}" if start < stop else reason,
+        f"{offsets_text(start, stop)}: {reason}" if start < stop else reason,
         offset=start * ENTRY_SIZE_BYTES,
         size=(stop - start) * ENTRY_SIZE_BYTES,
         topic=queue.topic,
@@ -112,8 +114,8 @@ def extension_findings(sizes_of: Mapping[tuple[str, str], Sequence[int]]) -> Ite
     """
     usual = usual_extension_size(sizes_of.values())
     for (topic, queue), sizes in sorted(sizes_of.items()):
-        reason = f"{len(sizes)} files of a queue extension: entries that refer there were compared "
-        reason += "with it"
+        files = counted(len(sizes), "file")
+        reason = f"{files} of a queue extension: entries that refer there were compared with it"
         severity = action = None
         if max(sizes) > usual:
             reason = f"a file of a queue extension has {max(sizes)} bytes, expected {usual}"
@@ -132,5 +134,5 @@ def extension_findings(sizes_of: Mapping[tuple[str, str], Sequence[int]]) -> Ite
 
 def usual_extension_size(sizes: Iterable[Sequence[int]]) -> int:
     """Return the length that most files of queue extensions have, 0 without any."""
-    counted = Counter(filter(None, chain.from_iterable(sizes)))
-    return max(counted, key=lambda size: (counted[size], size), default=0)
+    counts = Counter(filter(None, chain.from_iterable(sizes)))
+    return max(counts, key=lambda size: (counts[size], size), default=0)

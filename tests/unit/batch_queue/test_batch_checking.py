@@ -250,7 +250,7 @@ def test_records_that_no_queue_has_are_counted_and_stay_so_after_a_repair(root):
         put(store, "next")
     (found,) = verify_store(root, now_ms=START_MS).findings
     assert (found.kind, found.severity) == ("queue-impossible", Severity.DAMAGE)
-    assert found.reason.startswith("3 of 24 records state queue offsets")
+    assert found.reason.startswith("3 of 24 records: their queue offsets")
     assert found.physical_offset is not None
     assert found.physical_offset < place
     assert audited(root, now_ms=START_MS).findings == [found]

@@ -26,7 +26,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.extra_queues import has_light_queues
-from rocketstore.rules.findings import Finding, Severity
+from rocketstore.rules.findings import Finding, Severity, offsets_text
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import LogView, log_findings
 from rocketstore.scan import kernels
@@ -42,7 +42,7 @@ from rocketstore.storage.recovery.log_survey import crash_start, store_time_of, 
 from rocketstore.storage.recovery.lost_files import LostFiles
 from rocketstore.storage.recovery.queue_recovery import QueueRecovery
 from rocketstore.storage.recovery.recovery_compatible import compatible_end, compatible_queue_end
-from rocketstore.units import ByteRange, MiB, QueueKey
+from rocketstore.units import ByteRange, MiB, QueueKey, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -216,7 +216,7 @@ def refuse_lost_log(who: str, entry_count: int, known: KnownEnds | None) -> None
     if entry_count or (known is not None and known.log_end):
         more = "" if known is None else f", and known-ends knows of a log up to {known.log_end}"
         raise StoreDamagedError(
-            f"{who} have {entry_count} entries{more}",
+            f"{who} have {counted(entry_count, 'entry', 'entries')}{more}",
             hint="bring the files back, or move consumequeue and known-ends away to begin an empty "
             "store",
         )
@@ -388,8 +388,7 @@ class _Recovery:
         for key, (first, stop) in sorted(self._kept.items()):
             name = f"{self.parts.queues.directory.name}/{key.topic}/{key.queue_id}"
             at, size = first * ENTRY_SIZE_BYTES, (stop - first) * ENTRY_SIZE_BYTES
-            what = f"queue offsets {first} to {stop - 1} were given out, but their records are"
-            reason = f"{what} lost with the log's end"
+            reason = f"{offsets_text(first, stop)}: given out to what was lost with the log's end"
             action = f"they stay as places of lost records; the next message gets {stop}"
             self.findings.append(
                 Finding(Severity.DAMAGE, "queue-kept", name, at, size, reason, action)
