@@ -41,6 +41,8 @@ _STRING_OR_KEY: Final = re.compile(
 _BARE_KEY_MARK: Final = "\ufdd0"
 """A noncharacter in front of a bare key's digits while the text passes through the JSON parser."""
 _MARKED_KEY: Final = re.compile(_BARE_KEY_MARK + r"-?[0-9]{1,19}")
+_ESCAPE: Final = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)")
+"""The group is half a character."""
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 _SHORT_ESCAPES: Final = dict(zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True))
 
@@ -255,10 +257,18 @@ def decode_body(data: bytes, kind: type[Body]) -> Body:
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = _without_nulls(loads(data))
+            found = _without_nulls(loads(whole_characters(data)))
             return msgspec.convert(found, kind, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"body: {error}") from error
+
+
+def whole_characters(data: bytes) -> bytes:
+    """Return JSON with a ? for each half of a character, as Java stores it.
+
+    A text has one that was cut off within a character.
+    """
+    return _ESCAPE.sub(lambda one: b"?" if one[1] else one[0], data)
 
 
 def _without_nulls(value: Any) -> Any:

@@ -49,6 +49,9 @@ INNER_NUM: Final = "INNER_NUM"
 INNER_BASE: Final = "INNER_BASE"
 """The reserved names (MessageConst) that the store reads or writes; the page lists all."""
 
+_BINARY: Final = "encode binary values, for example as base64"
+_NO_TEXT: Final = "make it text (bytes as base64, say), and leave out what is null"
+
 
 def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
     """Return the block of `properties`, a mapping or pairs, in the given order, as UTF-8.
@@ -85,15 +88,16 @@ def message_properties(message: Message) -> bytes:
 
 def _check_text(what: str, name: str, value: object) -> None:
     if not (value is None or value == () or isinstance(value, str)):
-        raise _refused(what, name, value)
+        raise _refused(what, name, value, _NO_TEXT)
 
 
 def joined_keys(keys: tuple[str, ...]) -> str:
     """Return the value of ``KEYS`` for several keys; raises `RefusedMessageError`."""
     if not isinstance(keys, (tuple, list)) or not all(isinstance(key, str) for key in keys):
-        raise _refused("keys are one text, or several in a tuple", KEYS, keys)
+        raise _refused("keys are one text, or several in a tuple", KEYS, keys, _NO_TEXT)
     if any(KEY_SEPARATOR in key for key in keys):
-        raise _refused("a key contains a blank, the separator of keys", KEYS, keys)
+        hint = "put something else in its place: a reader would find two keys"
+        raise _refused("a key contains a blank, the separator of keys", KEYS, keys, hint)
     return KEY_SEPARATOR.join(keys)
 
 
@@ -113,7 +117,8 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
         text = joined_properties(pairs)
     except TypeError as error:
         name, value = next(pair for pair in pairs if not all(isinstance(one, str) for one in pair))
-        raise _refused("a property is a name and a value, both text", name, value) from error
+        what = "a property is a name and a value, both text"
+        raise _refused(what, name, value, _NO_TEXT) from error
     count = len(pairs)
     # As many separators as parts need, and none of them where a name should begin; else each part.
     if (
@@ -124,7 +129,7 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
     ):
         for name, value in pairs:
             if not name:
-                raise _refused("a property has an empty name", name, value)
+                raise _refused("a property has an empty name", name, value, "name it")
             if "\x01" in name or "\x02" in name:
                 raise _refused("a name of a property has 0x01 or 0x02 in it", name, value)
             if "\x02" in value:  # a further 0x01 belongs to the value
@@ -136,15 +141,12 @@ def _encoded(pairs: list[tuple[str, str]]) -> bytes:
     except UnicodeEncodeError as error:
         raise RefusedMessageError(
             f"properties are not valid Unicode text: lone surrogate at character {error.start}",
-            hint="encode binary values, for example as base64",
+            hint=_BINARY,
         ) from error
 
 
-def _refused(what: str, name: object, value: object) -> RefusedMessageError:
-    return RefusedMessageError(
-        f"{what}: name {name!r}, value {value!r:.80}",
-        hint="encode binary values, for example as base64",
-    )
+def _refused(what: str, name: object, value: object, hint: str = _BINARY) -> RefusedMessageError:
+    return RefusedMessageError(f"{what}: name {name!r}, value {value!r:.80}", hint=hint)
 
 
 def decode_properties(block: bytes) -> dict[str, str]:
@@ -206,6 +208,6 @@ def storable_properties(block: bytes) -> bytes:
     if not hold_names(block):
         raise RefusedMessageError(
             f"properties are not UTF-8, or name nothing: {block[:40]!r}",
-            hint="send them as name 0x01 value 0x02 …; encode binary values, for example as base64",
+            hint=f"send them as name 0x01 value 0x02 …; {_BINARY}",
         )
     return block if block[-1] else block + b"\x02"

@@ -12,13 +12,13 @@ quotes, comments; invalid UTF-8, which Java replaces.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from rocketstore.errors import FieldRangeError, FormatError
+from rocketstore.format.metadata_json import whole_characters
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command
 
@@ -48,8 +48,6 @@ class _Header(msgspec.Struct, Generic[Value], rename="camel"):
     version: Int32 = 0
 
 
-_ESCAPE: Final = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)")
-"""The group is half a character, of a text that was cut off within one: Java stores a ? for it."""
 _NOT_WRITTEN: Final[Any] = msgspec.UNSET
 
 _Decode = Callable[[bytes], _Header[Any]]
@@ -72,7 +70,7 @@ def decode(header: bytes) -> Command:
         try:
             read = _read(header)
         except msgspec.DecodeError:
-            read = _read_leniently(_ESCAPE.sub(lambda one: b"?" if one[1] else one[0], header))
+            read = _read_leniently(whole_characters(header))
             read.ext_fields = read.ext_fields and _texts(read.ext_fields)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"header: {error}", field="header") from error

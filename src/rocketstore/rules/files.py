@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 AnyPath = TypeVar("AnyPath", bound=str | Path)
 
 
+def in_the_way(path: Path) -> tuple[str, str]:
+    """Return what has the place of a directory that cannot be made, and what to do about it."""
+    links = (one for one in (path, *path.parents) if one.is_symlink() and not one.exists())
+    link = next(links, None)
+    if link is None:
+        return "something that is no directory has its name", "move it away, or name another place"
+    why = f"{link} is a link to {link.readlink()}, which is not there"
+    return why, "make, or mount, what it points to, or name another place"
+
+
 class FileProblem(Enum):
     """What can be wrong with a file before one byte of it is read."""
 

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 
 import pytest
 
@@ -49,3 +50,15 @@ def test_odd_request_fails_by_itself_and_by_name(
             desk.table.pulling.sweep()
     assert [one for one in caplog.messages if "failed" in one] == []
     assert desk.answer(30, {"topic": "orders", "queueId": 0}).code == 0
+
+
+@pytest.mark.parametrize("body", [one for one in BODIES if b'":"' in one])
+def test_half_a_character_in_a_body_is_a_question_mark_as_java_stores_it(
+    desk: Desk, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    halved = re.sub(rb'":"', rb'":"\\ud83d', body)
+    marked = re.sub(rb'":"', rb'":"?', body)
+    for row in list(desk.table.rows.values()):
+        answers = [desk.call(int(row.code), {}, one) for one in (halved, marked)]
+        assert len({one and (one.code, one.remark, one.body) for one in answers}) == 1, row.code
+    assert "request.failed" not in caplog.text

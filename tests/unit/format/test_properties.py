@@ -192,6 +192,24 @@ def test_a_blank_inside_one_of_several_keys_is_refused():
         message_properties(Message(topic="t", keys=("a b",)))
 
 
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"keys": ("a", None)}, "leave out what is null"),
+        ({"tags": 5}, "leave out what is null"),
+        ({"properties": {"a": None}}, "leave out what is null"),
+        ({"keys": ("a b",)}, "a reader would find two keys"),
+        ({"properties": {"": "v"}}, "name it"),
+        ({"properties": {"a": "\x01"}}, "as base64"),
+        ({"tags": "\ud800"}, "as base64"),
+    ],
+)
+def test_a_refusal_says_what_to_do_about_this_fault(fields, hint):
+    with pytest.raises(RefusedMessageError) as caught:
+        message_properties(Message(topic="t", **fields))
+    assert caught.value.hint.endswith(hint)
+
+
 @pytest.mark.parametrize("field", ["tags", "keys", "unique_key"])
 def test_separators_in_message_fields_are_refused(field):
     with pytest.raises(RefusedMessageError, match="has 0x02"):

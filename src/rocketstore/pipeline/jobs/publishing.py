@@ -28,6 +28,7 @@ from rocketstore.places.files import files_at, sync_path
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.objects import ObjectStore
 from rocketstore.places.stores import SIGNS_OF_A_STORE
+from rocketstore.rules.files import in_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -182,8 +183,11 @@ def plain_write_errors(
     try:
         yield
     except OSError as error:
-        what = f"{place} cannot be written: {error.strerror or error}; {outcome}"
+        why = str(error.strerror or error)
+        hint = "Spark's driver and workers must see the place under one path, and may write there"
+        if isinstance(error, FileExistsError):
+            why, hint = in_the_way(Path(error.filename))
+        what = f"{place} cannot be written: {why}; {outcome}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFullError(what, hint="make room and run it again") from error
-        hint = "Spark's driver and workers must see the place under one path, and may write there"
         raise kind(what, hint=hint) from error

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
+from rocketstore.rules.files import in_the_way
 from rocketstore.rules.table_files import NO_FILE
 from rocketstore.units import MiB
 
@@ -134,10 +135,19 @@ def no_space_error(path: Path, size: int) -> StoreFullError:
 
 
 class Disk:
-    """The real disk. Subclass it in a test to fail calls or to record what became durable."""
+    """The real disk. Subclass it in a test to fail calls or to record what became durable.
+
+    Attributes
+    ----------
+    guard
+        Called before something new is made; raises where the store is not there any more.
+    """
+
+    guard: Callable[[], object] = staticmethod(lambda: None)
 
     def create_file(self, path: Path) -> int:
         """Create the file, which must not exist, and return a descriptor to read and write it."""
+        self.guard()
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def create_unnamed(self, path: Path) -> int | None:
@@ -146,6 +156,7 @@ class Disk:
         It is gone with its last descriptor, also when the process is killed. None where the file
         system, or a system without ``/proc``, cannot do it.
         """
+        self.guard()
         if not hasattr(os, "O_TMPFILE") or not _OWN_DESCRIPTORS.is_dir():
             return None
         try:
@@ -254,12 +265,17 @@ class Disk:
 
         Without `sync` the names become durable with `fsync_directory` of each parent.
         """
+        self.guard()
         missing = []
         while not directory.is_dir():
             missing.append(directory)
             directory = directory.parent
         for path in reversed(missing):
-            path.mkdir(exist_ok=True)
+            try:
+                path.mkdir(exist_ok=True)
+            except FileExistsError as error:
+                why, hint = in_the_way(path)
+                raise StoreError(f"cannot make the directory {path}: {why}", hint=hint) from error
             try:
                 if sync:
                     self.fsync_directory(path.parent)

@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from rocketstore.errors import StoreLockedError
+from rocketstore.errors import StoreError, StoreLockedError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     LOCK_CONTENT,
@@ -152,6 +152,17 @@ class StoreLock:
                 ends += _files_at_end(directory)
         for path in sorted(ends, key=lambda end: end.name)[-_HELD_FILES:]:
             self._lock_too(path, path.stat(), self._made)
+
+    def check_place(self, directories: Iterable[Path]) -> None:
+        """Raise where other directories, or none, have the names of those that are locked."""
+        for path in directories:
+            status = _status(path, os.stat)
+            if not any(status and os.path.samestat(status, one) for _, one in self._locked):
+                raise StoreError(
+                    f"{path} is gone, or another directory, while the store is open: it was moved "
+                    "or unmounted",
+                    hint="bring it back, or close the store and open it where it is now",
+                )
 
     def hold(self, path: Path) -> None:
         """Lock a file that was just made, if the system allows it."""

@@ -1,0 +1,47 @@
+"""A directory that cannot be made, since a link to nothing or a file has its name, is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocketstore import MessageStore, StoreConfig
+from rocketstore.errors import StoreError
+from rocketstore.pipeline.sink.sink_writer import new_job, parse_sink_options
+
+
+def open_at(place: Path) -> None:
+    MessageStore.open(place, StoreConfig.small()).close()
+
+
+def log_at(place: Path) -> None:
+    config = StoreConfig.small(store_path_commit_log=str(place))
+    MessageStore.open(place.parent / "store", config).close()
+
+
+def sink_at(place: Path) -> None:
+    new_job(parse_sink_options({"path": str(place)}, streaming=False))
+
+
+DOORS = [open_at, log_at, sink_at]
+
+
+@pytest.mark.parametrize("below", ["", "further/store"])
+@pytest.mark.parametrize("door", DOORS)
+def test_a_link_to_nothing_is_named_with_what_it_points_to(
+    tmp_path: Path, door: Callable[[Path], None], below: str
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("absent")
+    message = f"{link} is a link to absent, which is not there.*; make, or mount, what it points to"
+    with pytest.raises(StoreError, match=message):
+        door(link / below)
+    assert not (tmp_path / "absent").exists()
+    (tmp_path / "absent").mkdir()
+    door(link / below)
+
+
+def test_a_file_in_the_place_of_a_log_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("a file")
+    with pytest.raises(StoreError, match=r"log: something that is no directory has its name; move"):
+        log_at(tmp_path / "log")

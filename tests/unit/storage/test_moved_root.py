@@ -1,0 +1,108 @@
+"""A store whose directory is moved or unmounted while it is open makes nothing in its old place."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rocketstore import Message, MessageStore
+from rocketstore.errors import StoreError
+from rocketstore.storage.results import PutMessageStatus
+from support.broker_desk import SEND, Desk
+from support.small_store import CONFIG
+
+GONE = "is gone, or another directory, while the store is open: it was moved or unmounted; bring it"
+FAILED = PutMessageStatus.CREATE_MAPEDFILE_FAILED
+
+
+def open_store(root: Path, **settings: str) -> MessageStore:
+    config = msgspec.structs.replace(CONFIG, **settings)
+    return MessageStore.open(root, config, threads=False)
+
+
+def move(place: Path) -> None:
+    place.rename(place.with_name("moved"))
+
+
+def unmount(place: Path) -> None:
+    move(place)
+    place.mkdir()
+
+
+def left_at(place: Path) -> list[Path]:
+    return list(place.rglob("*")) if place.exists() else []
+
+
+def put_until_refused(store: MessageStore) -> tuple[int, str]:
+    """Return how many messages were acknowledged, and why the next one was not."""
+    for number in range(10_000):
+        result = store.put(Message(topic="orders", body=bytes(1000)), queue_id=0)
+        if not result.is_stored:
+            assert result.status is FAILED
+            return number, result.detail
+    raise AssertionError("no put was refused")
+
+
+@pytest.mark.parametrize("lose", [move, unmount])
+def test_a_root_that_is_gone_ends_puts_with_the_log_file_and_makes_nothing_there(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    root, moved = tmp_path / "store", tmp_path / "moved"
+    store = open_store(root)
+    assert store.put(Message(topic="orders", body=b"first"), queue_id=0).is_stored
+    lose(root)
+    count, why = put_until_refused(store)
+    assert why.startswith(f"{root} {GONE}")
+    for make in (store.wait_dispatched, store.consumer_offsets.save):
+        store.consumer_offsets.set("orders", "billing", 0, 1)
+        with pytest.raises(StoreError, match=f"{root} {GONE}"):
+            make()
+    store.close()  # which says in the log what it could not write
+    assert left_at(root) == []
+    with open_store(moved) as again:
+        assert again.next_queue_offset("orders", 0) == count + 1
+
+
+def test_a_root_that_is_brought_back_is_written_again(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_store(root) as store:
+        store.put(Message(topic="orders", body=b"first"), queue_id=0)
+        move(root)
+        count, _ = put_until_refused(store)
+        root.with_name("moved").rename(root)
+        assert store.put(Message(topic="orders", body=bytes(1000)), queue_id=0).is_stored
+        assert store.wait_dispatched()
+        assert store.max_offset("orders", 0) == count + 2
+
+
+@pytest.mark.parametrize("lose", [move, unmount])
+def test_a_log_directory_elsewhere_is_as_the_root(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    log = tmp_path / "disk" / "log"
+    with open_store(tmp_path / "store", store_path_commit_log=str(log)) as store:
+        lose(log)
+        count, why = put_until_refused(store)
+        assert why.startswith(f"{log} is gone")
+        assert left_at(log) == []
+        if log.exists():
+            log.rmdir()
+        log.with_name("moved").rename(log)
+        assert store.put(Message(topic="orders", body=b"1"), queue_id=0).queue_offset == count
+
+
+def test_a_broker_answers_what_4_9_answers_without_a_log_file(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "store", CONFIG)
+    desk.answer(310, SEND, b"first")
+    move(tmp_path / "store")
+    for _ in range(10_000):
+        answer = desk.answer(310, SEND, bytes(1000))
+        if answer.code:
+            break
+    assert (answer.code, answer.remark) == (
+        1, "create mapped file failed, server is busy or broken.",
+    )  # fmt: skip
+    (tmp_path / "moved").rename(tmp_path / "store")
+    assert desk.answer(310, SEND, b"x").code == 0
+    desk.store.close()
