@@ -182,7 +182,7 @@ def test_no_file_is_made_ahead_that_would_take_the_last_room(tmp_path):
 def test_what_the_system_refuses_is_an_error_of_the_store(tmp_path):
     (tmp_path / "log").write_bytes(b"a file where the directory should be")
     files = preallocator(tmp_path / "log", FailingDisk())
-    with pytest.raises(StoreError, match="cannot make the file at offset 0"):
+    with pytest.raises(StoreError, match=r"cannot make the directory .*/log: something that"):
         files.take(0)
 
 
