@@ -18,9 +18,13 @@ PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
-def cache(request):
-    """Return where mypy keeps what it knows of files that have not changed, for later runs too."""
-    return request.config.cache.mkdir("mypy")
+def cache(request, tmp_path_factory):
+    """Return where mypy keeps what it knows of files that have not changed.
+
+    For later runs too, unless pytest keeps nothing itself (``-p no:cacheprovider``).
+    """
+    kept = getattr(request.config, "cache", None)
+    return tmp_path_factory.mktemp("mypy") if kept is None else kept.mkdir("mypy")
 
 
 def test_user_code_passes_a_strict_type_checker(tmp_path, cache):

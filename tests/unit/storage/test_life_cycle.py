@@ -1,6 +1,7 @@
 """A store from open to close: its threads, its markers, and what is left (spec B1, F12)."""
 
 import threading
+import time
 
 import pytest
 
@@ -142,12 +143,20 @@ def test_mapped_files_and_their_bytes_are_counted(tmp_path):
 
 def test_a_wait_ends_when_the_message_can_be_read_and_not_before_the_time_is_over(tmp_path):
     with open_small(tmp_path / "store", threads=True) as store:
+        began_s = time.monotonic()
         assert not store.wait_for(TOPIC, 0, 0, timeout_s=0.01)
-        arrived = []
+        assert time.monotonic() - began_s >= 0.01
+        arrived, is_waiting = [], threading.Event()
+
+        def is_there() -> bool:
+            is_waiting.set()
+            return store.max_offset(TOPIC, 0) > 0
+
         waiter = threading.Thread(
-            target=lambda: arrived.append(store.wait_for(TOPIC, 0, 0, timeout_s=PATIENCE_S))
+            target=lambda: arrived.append(store.wait_until(is_there, timeout_s=PATIENCE_S))
         )
         waiter.start()
+        assert is_waiting.wait(PATIENCE_S)
         put(store)
         waiter.join(PATIENCE_S)
         assert arrived == [True]

@@ -29,6 +29,7 @@ from support.dispatch_parts import DispatchParts
 from support.golden_stores import golden_store
 from support.index_answers import find
 from support.oracle.codecs import decode_item
+from support.patience import PATIENCE_S
 from support.said import capture_logs
 
 
@@ -581,19 +582,22 @@ def test_waiters_are_woken_by_the_thread(parts):
     service = DispatchService(parts.dispatcher, monotonic=parts.clock)
     service.thread.start()
     try:
-        assert not service.wait_until(lambda: parts.queue() is not None, timeout_s=0.01)
-        woken = threading.Event()
+        woken, is_waiting = [], threading.Event()
 
-        def wait():
-            if service.wait_until(lambda: parts.queue() and parts.queue().max_offset >= 50, 60):
-                woken.set()
+        def is_there():
+            is_waiting.set()
+            return parts.queue() is not None and parts.queue().max_offset >= 50
 
-        waiter = threading.Thread(target=wait)
+        waiter = threading.Thread(
+            target=lambda: woken.append(service.wait_until(is_there, PATIENCE_S))
+        )
         waiter.start()
+        assert is_waiting.wait(PATIENCE_S)
         for _ in range(50):
+            assert woken == []
             parts.append()
-        waiter.join()
-        assert woken.is_set()
+        waiter.join(PATIENCE_S)
+        assert woken == [True]
         assert service.wait_until(
             lambda: parts.dispatcher.dispatched_offset >= parts.end, timeout_s=60
         )
