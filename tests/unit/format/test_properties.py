@@ -118,9 +118,11 @@ def test_a_property_s_name_is_a_text(name):
 
 @given(st.lists(st.tuples(st.text("ab\x01\x02", max_size=3), st.text("ab\x01\x02", max_size=3))))
 def test_refused_exactly_when_a_part_cannot_be_stored(pairs):
-    storable = all(name and not re.search("[\x01\x02]", name + value) for name, value in pairs)
+    storable = all(
+        name and not re.search("[\x01\x02]", name) and "\x02" not in value for name, value in pairs
+    )
     if storable:
-        assert encode_properties(pairs).count(b"\x01") == len(pairs)
+        assert encode_properties(pairs).count(b"\x02") == max(len(pairs) - 1, 0)
     else:
         with pytest.raises(RefusedMessageError):
             encode_properties(pairs)
@@ -200,7 +202,7 @@ def test_a_blank_inside_one_of_several_keys_is_refused():
         ({"properties": {"a": None}}, "leave out what is null"),
         ({"keys": ("a b",)}, "a reader would find two keys"),
         ({"properties": {"": "v"}}, "name it"),
-        ({"properties": {"a": "\x01"}}, "as base64"),
+        ({"properties": {"a": "\x02"}}, "as base64"),
         ({"tags": "\ud800"}, "as base64"),
     ],
 )
