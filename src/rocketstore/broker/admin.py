@@ -159,10 +159,11 @@ class Admin:
     def _topics_of(self, header: ConsumeStatsHeader) -> Iterator[TopicConfig]:
         names = [header.topic] if header.topic else self._consumed_by(header.consumer_group)
         group = self._clients.consumers.get(header.consumer_group)
+        wanted = {} if group is None else group.subscriptions  # none where it pulls by queue only
         for name in names:
             topic = self._topics.get(name)
             # What the group consumed once, and does not any more, is left out.
-            if topic is not None and (group is None or name in group.subscriptions):
+            if topic is not None and (not wanted or name in wanted):
                 yield topic
 
     def _consumed_by(self, group: str) -> list[str]:

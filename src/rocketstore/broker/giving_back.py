@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rocketstore.broker.registration import Registration
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.broker.topics import Topics
-    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message_store import MessageStore
 
 
@@ -84,13 +83,11 @@ class GivingBack:
             remark = f"look message by offset failed, {header.offset}"
             raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         limit = retry_limit(group, header.max_reconsume_times, call)
-        return self._put(message, header, limit)
-
-    def _put(self, message: StoredMessage, header: GiveBackHeader, limit: int) -> Command:
         copy = given_back(message, header.group, header.delay_level, limit)
-        topic = self._topics.for_group(copy.topic)
-        queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - any queue
-        status = self._store.put(copy, queue_id).status
+        # As many queues as are read, and as the group wants; dead letters go to the first.
+        count = min(group.retry_queue_nums, topic.read_queue_nums) if copy.topic == name else 1
+        self._topics.for_group(copy.topic)
+        status = self._store.put(copy, random.randrange(max(count, 1))).status  # noqa: S311
         if status is PutMessageStatus.PUT_OK:
             return reply()
         return reply(ResponseCode.SYSTEM_ERROR, status.name)

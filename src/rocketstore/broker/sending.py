@@ -21,7 +21,6 @@ from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, S
 from rocketstore.broker.topics import NOT_SENT_TO, name_fault, not_there, topic_text
 from rocketstore.errors import FlushFailedError, FormatError, RefusedMessageError, StoreClosedError
 from rocketstore.format.properties import DELAY, decode_properties, encode_properties
-from rocketstore.format.refusals import delay_level
 from rocketstore.message import TRANSACTION_MASK, Message
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -48,6 +47,7 @@ _TAKEN_OUT: Final = re.compile(
     rb"(?:WAIT|CLUSTER)\x01(?<![^\x02]WAIT\x01)(?<![^\x02]CLUSTER\x01)[^\x02]*(?:\x02|$)"
 )
 _WAITS_NOT: Final = re.compile(rb"(?:\x02|^)WAIT\x01(?!(?i:true)(?:\x02|$))")
+_DELAYED: Final = re.compile(rb"(?:\x02|^)DELAY\x01\+?0*[1-9]")
 _HALF: Final = re.compile(rb"(?:\x02|^)TRAN_MSG\x01(?i:true)(?:\x02|$)")
 
 HONOURS_LIMIT_FROM: Final = 121
@@ -188,16 +188,16 @@ class Sending:
             sent = _Sent(header.topic, queue_id, queue_id, sys_flag, text, self._waits)
             return self._put(header, call, sent, self._put_batch)
         own, waits = _own_properties(text)
+        is_delayed = b"DELAY\1" in text and _DELAYED.search(text) is not None
+        if is_delayed:  # Compatible: these keep WAIT, as half messages do
+            own = text
         joint = b"" if not own or own.endswith(b"\2") else b"\2"
         block = own + joint + self._cluster
         sent = _Sent(header.topic, queue_id, queue_id, sys_flag, block, self._waits and waits)
         if header.topic.startswith(RETRY_PREFIX):
             sent = self._given_back(header, call, sent)
-        if (
-            b"TRAN_MSG" in text
-            and _HALF.search(text)
-            and not ((header.reconsume_times or 0) > 0 and delay_level(decode_properties(text)) > 0)
-        ):
+        is_retried = is_delayed and (header.reconsume_times or 0) > 0
+        if b"TRAN_MSG" in text and _HALF.search(text) and not is_retried:
             if self._settings.reject_transaction_message:
                 what = f"the broker[{self._settings.broker_ip1}] sending transaction message"
                 raise forbidden(what)

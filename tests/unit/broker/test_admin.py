@@ -66,7 +66,10 @@ def test_group_that_is_gone_from_a_topic_has_no_lag_there(desk: Desk) -> None:
         return {topic for topic in ("old", "new") if f'"{topic}"' in body}
 
     assert topics() == {"old", "new"}
-    group = {"groupName": "G", "subscriptionDataSet": [{"topic": "new"}]}
+    group: dict[str, object] = {"groupName": "G", "subscriptionDataSet": []}
+    desk.answer(34, None, json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode())
+    assert topics() == {"old", "new"}  # a consumer that pulls by queue subscribes to nothing
+    group["subscriptionDataSet"] = [{"topic": "new"}]
     desk.answer(34, None, json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode())
     assert topics() == {"new"}
     assert b'"brokerOffset":1,"consumerOffset":0' in desk.answer(208, {"consumerGroup": "G"}).body

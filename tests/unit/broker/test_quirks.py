@@ -164,6 +164,29 @@ def test_19_a_dead_letter_counts_one_more_try_in_a_topic_of_one_queue(desk: Desk
     assert dead.properties.items() >= kept.items()
 
 
+@pytest.mark.parametrize(("wanted", "read", "used"), [(1, 8, 1), (8, 1, 1), (2, 8, 2), (8, 3, 3)])
+def test_what_is_given_back_goes_where_it_is_read_and_no_further(
+    desk: Desk, wanted: int, read: int, used: int
+) -> None:
+    filled(desk, 1)
+    for name in ("%RETRY%G", "%DLQ%G"):
+        topic = {"topic": name, "readQueueNums": read, "writeQueueNums": 8, "perm": 6}
+        assert desk.answer(17, topic).code == 0
+    group = b'{"groupName":"G","retryQueueNums":%d}' % wanted
+    assert desk.answer(200, None, group).code == 0
+    for _ in range(50):
+        for level in (1, -1):
+            assert desk.answer(36, {"offset": 0, "group": "G", "delayLevel": level}).code == 0
+    desk.store.wait_dispatched()
+    waiting = [
+        message.properties["REAL_QID"]
+        for offset in (0, 32)
+        for message in desk.store.get("SCHEDULE_TOPIC_XXXX", 0, offset, 32).messages
+    ]
+    assert sorted(set(waiting)) == [str(queue_id) for queue_id in range(used)]
+    assert desk.store.max_offset("%DLQ%G", 0) == 50
+
+
 def test_20_properties_of_a_batch_are_those_of_each_message(desk: Desk) -> None:
     body = encode_client_batch([(0, b"a", b"TAGS\1x"), (0, b"b", b"")])
     assert desk.answer(320, {**SEND, "m": "true", "i": "WAIT\1true\2K\1v\2"}, body).code == 0
