@@ -205,7 +205,7 @@ def test_half_messages_are_refused_where_that_is_set(tmp_path: Path) -> None:
 def test_last_try_that_a_consumer_sends_itself_is_a_dead_letter(
     desk: Desk, times: int, limit: int | None, version: int, topic: str
 ) -> None:
-    fields = {**SEND, "b": "%RETRY%G", "j": times}
+    fields = {**SEND, "b": "%RETRY%G", "j": times, "i": "DELAY\0011" if topic == "%DLQ%G" else ""}
     if limit is not None:
         fields["l"] = limit
     assert desk.answer(310, fields, b"x", version=version).code == 0
