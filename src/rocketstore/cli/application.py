@@ -19,6 +19,7 @@ from cyclopts import App
 
 from rocketstore import events
 from rocketstore.cli import exit_codes
+from rocketstore.cli.help_pages import FilledParagraphs
 from rocketstore.cli.wording import STANDARD_INPUT, complain, program_name, system_error
 from rocketstore.errors import RocketStoreError, SparkJobError, UnsupportedEnvironmentError
 
@@ -58,6 +59,7 @@ app = App(
     version_flags=["--version", "-V"],
     # A library that renders Markdown takes longer than all the rest of `--help`.
     help_format="plaintext",
+    help_formatter=FilledParagraphs(),
     suppress_keyboard_interrupt=False,
 )
 for _name, _attribute, _help in COMMANDS:

@@ -1,6 +1,7 @@
 """What ``--help`` shows of each command."""
 
 import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -36,10 +37,23 @@ def test_all_that_is_written_of_an_option_is_shown(
         assert run([*words, "--help"]) == 0
         shown = " ".join(capsys.readouterr().out.replace("│", "").split())
         for described in DESCRIBED.findall(text.partition("Parameters\n----------\n")[2]):
-            said = " ".join(described.split())
+            said = " ".join(described.replace("``", "").split())
             if said not in shown:
                 hidden.append((words, said))
     assert not hidden
+
+
+def test_paragraphs_are_filled_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(App, "console", property(lambda _: Console(width=80)))
+    for words, _ in commands():
+        assert run([*words, "--help"]) == 0
+        lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+        text = lines[2 : next(at for at, line in enumerate(lines) if line.startswith("╭"))]
+        for line, following in itertools.pairwise(text):
+            first_word = following.partition(" ")[0]
+            assert not line or not following or len(f"{line} {first_word}") > 79, words
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "2"])
