@@ -190,7 +190,8 @@ class _Repair:
             ends = {one.file: one.queue_offset for one in findings if one.kind == "queue-missing"}
             kept = [one for one in findings if one.kind == "queue-kept" and one.file in ends]
             gone = [one for one in kept if (one.queue_offset or 0) < (ends[one.file] or 0)]
-            stay = [one for one in findings if not _is_repaired(one, plan, repaired)]
+            fixed = {audit.below_root(fix.path) for fix in plan.files}
+            stay = [one for one in findings if not _is_repaired(one, plan, repaired, fixed)]
             remaining = [one for one in stay if one not in gone]
         else:
             if plan.actions:
@@ -367,10 +368,14 @@ class _Repair:
             self.disk.fsync_directory(layout.root)
 
 
-def _is_repaired(one: Finding, plan: RepairPlan, repaired: tuple[str, ...]) -> bool:
-    """Whether a repair removes a finding."""
+def _is_repaired(
+    one: Finding, plan: RepairPlan, repaired: tuple[str, ...], fixed: set[str]
+) -> bool:
+    """Whether a repair removes a finding; `fixed` are the files that it moves or gives a length."""
     if one.file.startswith(f"{BATCH_CONSUME_QUEUE_DIRECTORY}/"):
         return one.topic in plan.batch_topics and one.kind != UNREACHABLE
+    if "-file-" in one.kind and one.kind != "queue-file-missing":  # which is made again
+        return one.file in fixed
     return one.kind.startswith(repaired)
 
 

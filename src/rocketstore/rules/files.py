@@ -83,16 +83,17 @@ def usable_files(
 
     for file in listed:
         path = file.path
-        if file.size == 0:
+        is_misplaced = bool(files and (file.base - files[0].base) % file_size)
+        if file.size == 0 and not is_misplaced:
             report(path, FileProblem.EMPTY, f"{file_size} bytes", "0 bytes")
             continue
-        if file.size != file_size:
+        if file.size not in {0, file_size}:
             found = f"{file.size} bytes"
             report(path, FileProblem.WRONG_SIZE, f"{file_size} bytes", found)
         if files and file.base == files[-1].base:
             report(path, FileProblem.DUPLICATE, "one file of a name", str(files[-1].path))
             continue
-        if files and (file.base - files[0].base) % file_size:
+        if is_misplaced:
             expected = f"a multiple of {file_size} after {files[0].base}"
             report(path, FileProblem.MISPLACED, expected, str(file.base))
             continue
