@@ -222,6 +222,9 @@ def import_(
 ) -> None:
     """Put every line of the files as a message.
 
+    A new store has files of a broker's sizes, 1 GiB for the log, since 4.9
+    opens none of another size; --set mappedFileSizeCommitLog=… makes others.
+
     Parameters
     ----------
     tags
