@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import warnings
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -52,7 +53,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 ANY_BROKER: Final = ""  # of an offset that names none
 
-_TOPIC_CHOICES: Final = ("subscribe", "topic", "subscribePattern", "assign")
+TOPIC_CHOICES: Final = ("subscribe", "topic", "subscribePattern", "assign")
 
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MiB, "g": 1024 * MiB}
 _TIME_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
@@ -313,6 +314,11 @@ class ReadOptions:
         """Whether a topic is among the chosen ones."""
         if self.topics is not None:
             return topic in self.topics
+        if self.topic_pattern is not None and self.has_kafka_names:
+            from rocketstore.rules.topics import is_reserved  # noqa: PLC0415 - few reads need it
+
+            # As there: found anywhere in a name, and not in that of an internal topic.
+            return re.search(self.topic_pattern, topic) is not None and not is_reserved(topic)
         if self.topic_pattern is not None:
             return re.fullmatch(self.topic_pattern, topic) is not None
         if self.queues is not None:
@@ -335,8 +341,8 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     ):
         name, by_time = f"{side}Offsets", f"{side}OffsetsByTimestamp"
         text = values.get(name, keyword)
-        is_whole = text.strip().lower() == keyword
-        offsets = {} if is_whole else parse_places(name, text, keyword=keyword)
+        named = text.strip().lower() != keyword
+        offsets = parse_places(name, text, keyword=keyword) if named else {}
         if not_allowed in offsets.values():
             raise values.refused(name, f"must be a queue offset or {keyword}, not {not_allowed}")
         times_ms = queue_times_ms(values, by_time)
@@ -351,7 +357,25 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         check_offsets_are_of_chosen_topics(parsed, by_time, times_ms)
         bounds |= {f"{side}_offsets": offsets, f"{side}_times_ms": times_ms}
         bounds[f"{side}_timestamp_ms"] = of_all
-    return replace(parsed, **bounds)
+    read = replace(parsed, **bounds)
+    if values.has_kafka_names:
+        _check_order(values, read)
+    return read
+
+
+def _check_order(values: GivenOptions, read: ReadOptions) -> None:
+    """Refuse what would end before it starts, as Spark's Kafka source does."""
+    low, high = read.starting_timestamp_ms, read.ending_timestamp_ms
+    if low is not None and high is not None and high < low:
+        raise values.refused("endingTimestamp", f"is before startingTimestamp, {low}")
+    for name, starts, ends in (
+        ("endingOffsets", read.starting_offsets, read.ending_offsets),
+        ("endingOffsetsByTimestamp", read.starting_times_ms, read.ending_times_ms),
+    ):
+        for place, start in starts.items():
+            if LATEST < ends.get(place, LATEST) < start:
+                where = f"{place.topic}/{place.queue_id}"
+                raise values.refused(name, f"ends {where} before its start, {start}")
 
 
 def queue_times_ms(values: GivenOptions, name: str) -> dict[QueuePlace, int]:
@@ -427,7 +451,7 @@ def _columns(values: GivenOptions, columns_of: str) -> tuple[str, ...]:
 
 
 def _topic_choice(values: GivenOptions) -> dict[str, Any]:
-    chosen = [name for name in _TOPIC_CHOICES if name in values]
+    chosen = [name for name in TOPIC_CHOICES if name in values]
     if len(chosen) > 1:
         raise values.conflict(chosen[1], chosen[0])
     for name in chosen:
@@ -437,8 +461,9 @@ def _topic_choice(values: GivenOptions) -> dict[str, Any]:
             return {"queues": _parse_assignment(name, values[name])}
         if name == "subscribePattern":
             try:
-                re.compile(values[name])
-            except re.error as error:
+                with warnings.catch_warnings(action="error"):  # of what Java means otherwise
+                    re.compile(values[name])
+            except (re.error, FutureWarning) as error:
                 what, hint = f"is not a regular expression: {error}", "write it as Python has it"
                 raise values.refused(name, what, hint) from error
             return {"topic_pattern": values[name]}

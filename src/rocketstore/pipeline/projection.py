@@ -22,8 +22,7 @@ from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESS
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, HEADERS, PROPERTIES, TABLES
 from rocketstore.pipeline.options import ANY_BROKER, ReadOptions, of_broker
 from rocketstore.rules.batch_entries import queue_stops
-from rocketstore.scan import kernels
-from rocketstore.scan.arrow import text_slices, to_arrow
+from rocketstore.scan.arrow import distinct, key_lists, property_maps, timestamps, to_arrow
 from rocketstore.scan.columns import CallsFor, Column, RecordColumns
 from rocketstore.units import MiB, QueueKey
 
@@ -39,10 +38,6 @@ pa: Any = pyarrow  # the annotations of both are too narrow
 VALUE: Final = "value"
 LOG_APPEND_TIME: Final = 1  # Kafka's name of a time that the store gave
 INFLATED_BATCH_BYTES: Final = 64 * MiB  # of bodies that end a batch where some are inflated
-
-FIRST_TIMESTAMP_MS: Final = -62_135_596_800_000
-LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""The years 1 to 9999, which Spark's and Python's calendars have."""
 
 
 def wanted_records(
@@ -85,13 +80,6 @@ def _masks(
         # A record of a batch topic counts if one of its messages does.
         outside = (queue_stops(columns) <= wanted.start) | (columns.queue_offset >= wanted.stop)
         yield ~(outside & in_queue(*key))
-
-
-def distinct(columns: RecordColumns, name: str) -> tuple[list[str], Int64Array]:
-    """Return the distinct texts of a column, and which of them each record has; -1 is none."""
-    encoded: Any = to_arrow(columns, [name]).column(0).dictionary_encode()
-    numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return encoded.dictionary.to_pylist(), numbers
 
 
 def _passing(texts: list[str], numbers: Int64Array, test: Callable[[str], bool]) -> BoolArray:
@@ -137,17 +125,6 @@ def _array(values: Any, kind: Any, count: int | None) -> Any:
         values = timestamps(values)
     array = values if isinstance(values, pa.Array) else pa.array(values, kind)
     return array if array.type == kind else array.cast(kind)
-
-
-def timestamps(milliseconds: Int64Array | Sequence[int | None]) -> Any:
-    """Return milliseconds as UTC times, null where there are none or no calendar has the time."""
-    no_date = LAST_TIMESTAMP_MS + 1
-    if not isinstance(milliseconds, np.ndarray):
-        given = [no_date if one is None else one for one in milliseconds]
-        milliseconds = np.array(given, dtype=np.int64)
-    is_date = (milliseconds >= FIRST_TIMESTAMP_MS) & (milliseconds <= LAST_TIMESTAMP_MS)
-    mask = None if is_date.all() else ~is_date
-    return pa.array(milliseconds * 1000, pa.int64(), mask=mask).view(pa.timestamp("us", "UTC"))
 
 
 def record_values(
@@ -196,38 +173,6 @@ def _bodies(
     yield slice(begin, len(columns)), bodies
 
 
-def _key_lists(columns: RecordColumns) -> Any:
-    """Return the keys of each record: KEYS split at blanks, empty ones left out."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - costs a planning process 0.06 s
-
-    found = pc.split_pattern(to_arrow(columns, ["keys"]).column(0), " ")
-    lists = pa.ListArray.from_arrays(found.offsets, found.values)  # no null, an empty list
-    if not pc.any(pc.equal(lists.flatten(), "")).as_py():
-        return lists
-    return pa.array([[key for key in keys if key] for keys in lists.to_pylist()], lists.type)
-
-
-def property_maps(columns: RecordColumns) -> Any:
-    """Return the properties of each record as a map, by the rule of ``decode_properties``."""
-    count = len(columns)
-    # A part has a name, a value and their separator, and all but the last one more separator.
-    room = int(columns.properties_size.sum()) // 4 + count
-    parts = np.empty((room, 4), dtype=np.int64)
-    ends = np.empty(count, dtype=np.int64)
-    found, may_repeat = kernels.split_properties(
-        columns.buffer, columns.properties_at, columns.properties_size, ends, parts
-    )
-    offsets = np.zeros(count + 1, dtype=np.int32)
-    offsets[1:] = ends
-    names = text_slices(columns, parts[:found, 0], parts[:found, 1], PROPERTIES)
-    values = text_slices(columns, parts[:found, 2], parts[:found, 3], PROPERTIES)
-    maps = pa.MapArray.from_arrays(offsets, names, values)
-    if may_repeat:
-        # The later value wins at the earlier place, as in a `dict`.
-        return pa.array([list(dict(one).items()) for one in maps.to_pylist()], maps.type)
-    return maps
-
-
 def _headers(columns: RecordColumns) -> Any:
     """Return all properties but KEYS as headers of Kafka; null where there are none."""
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
@@ -245,7 +190,7 @@ def _headers(columns: RecordColumns) -> Any:
 
 _MADE: Final[dict[str, Callable[[RecordColumns], Any]]] = {
     PROPERTIES: property_maps,
-    "keys": _key_lists,
+    "keys": key_lists,
     "bornTimestamp": lambda columns: columns.born_timestamp,
     "storeTimestamp": lambda columns: columns.store_timestamp,
     "key": lambda columns: to_arrow(columns, ["keys"]).column(0).cast(pa.binary()),

@@ -36,7 +36,7 @@ from rocketstore.format.queue_entry import (
 from rocketstore.format.queue_extension import LEAST_UNIT_BYTES, MOST_UNIT_BYTES
 from rocketstore.pipeline import planning, queues, reads_table, waiting_tables
 from rocketstore.pipeline.log_read import chosen_records, read_split
-from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS, batch_of, record_batches, rows_batch
+from rocketstore.pipeline.projection import batch_of, record_batches, rows_batch
 from rocketstore.pipeline.queues import chosen_queues, chosen_stores, named_stores
 from rocketstore.places.files import FileEntry, entries_of, opened, read_part, side_by_side
 from rocketstore.places.log_files import list_segments, segment_at, store_timestamp_ms
@@ -49,6 +49,7 @@ from rocketstore.places.queue_files import (
 )
 from rocketstore.places.small_files import read_consumer_offsets, read_damage_map, read_metadata
 from rocketstore.places.stores import StorePlace
+from rocketstore.scan.arrow import LAST_TIMESTAMP_MS
 from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE
 from rocketstore.scan.extension_units import units_of
 from rocketstore.units import QueueKey

@@ -23,12 +23,7 @@ from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline import planning
 from rocketstore.pipeline.log_read import chosen_records
 from rocketstore.pipeline.options import ANY_BROKER, QueuePlace, ReadOptions
-from rocketstore.pipeline.projection import (
-    LAST_TIMESTAMP_MS,
-    batch_of,
-    property_maps,
-    record_values,
-)
+from rocketstore.pipeline.projection import batch_of, record_values
 from rocketstore.pipeline.queues import chosen_stores
 from rocketstore.places.log_files import list_segments
 from rocketstore.places.queue_files import QueueFiles, list_queues
@@ -38,7 +33,7 @@ from rocketstore.rules.expectation import groups
 from rocketstore.rules.half_messages import Halves
 from rocketstore.rules.topics import HALF_TOPIC, OP_TOPIC
 from rocketstore.rules.waiting import waiting_offsets
-from rocketstore.scan.arrow import to_arrow
+from rocketstore.scan.arrow import LAST_TIMESTAMP_MS, property_maps, to_arrow
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

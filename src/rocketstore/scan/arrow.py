@@ -20,9 +20,11 @@ from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
+
+    from rocketstore.native.row import Int64Array
 
 pa: Any = pyarrow
 """Its annotations are too narrow."""
@@ -30,6 +32,10 @@ pa: Any = pyarrow
 COLUMN_SIZE_MAX_BYTES: Final = 2**31 - 1
 """Most bytes of one variable-length column of a batch: Arrow's offsets are 32-bit numbers. One
 CommitLog file of the default 1 GiB never exceeds it."""
+
+FIRST_TIMESTAMP_MS: Final = -62_135_596_800_000
+LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
+"""The years 1 to 9999, which Spark's and Python's calendars have."""
 
 _NUMBERS: Final[dict[str, tuple[Column, Any]]] = {
     "physicalOffset": (Column.PHYSICAL_OFFSET, pa.int64()),
@@ -164,6 +170,56 @@ def text_slices(
 ) -> Any:
     """Return slices of the scanned buffer as strings; see `binary_slices`."""
     return _text(binary_slices(columns, at, sizes, name))
+
+
+def property_maps(columns: RecordColumns) -> Any:
+    """Return the properties of each record as a map, by the rule of ``decode_properties``."""
+    count = len(columns)
+    # A part has a name, a value and their separator, and all but the last one more separator.
+    room = int(columns.properties_size.sum()) // 4 + count
+    parts = np.empty((room, 4), dtype=np.int64)
+    ends = np.empty(count, dtype=np.int64)
+    found, may_repeat = kernels.split_properties(
+        columns.buffer, columns.properties_at, columns.properties_size, ends, parts
+    )
+    offsets = np.zeros(count + 1, dtype=np.int32)
+    offsets[1:] = ends
+    names = text_slices(columns, parts[:found, 0], parts[:found, 1], "properties")
+    values = text_slices(columns, parts[:found, 2], parts[:found, 3], "properties")
+    maps = pa.MapArray.from_arrays(offsets, names, values)
+    if may_repeat:
+        # The later value wins at the earlier place, as in a `dict`.
+        return pa.array([list(dict(one).items()) for one in maps.to_pylist()], maps.type)
+    return maps
+
+
+def key_lists(columns: RecordColumns) -> Any:
+    """Return the keys of each record: KEYS split at blanks, empty ones left out."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - costs a planning process 0.06 s
+
+    found = pc.split_pattern(to_arrow(columns, ["keys"]).column(0), " ")
+    lists = pa.ListArray.from_arrays(found.offsets, found.values)  # no null, an empty list
+    if not pc.any(pc.equal(lists.flatten(), "")).as_py():
+        return lists
+    return pa.array([[key for key in keys if key] for keys in lists.to_pylist()], lists.type)
+
+
+def timestamps(milliseconds: Int64Array | Sequence[int | None]) -> Any:
+    """Return milliseconds as UTC times, null where there are none or no calendar has the time."""
+    no_date = LAST_TIMESTAMP_MS + 1
+    if not isinstance(milliseconds, np.ndarray):
+        given = [no_date if one is None else one for one in milliseconds]
+        milliseconds = np.array(given, dtype=np.int64)
+    is_date = (milliseconds >= FIRST_TIMESTAMP_MS) & (milliseconds <= LAST_TIMESTAMP_MS)
+    mask = None if is_date.all() else ~is_date
+    return pa.array(milliseconds * 1000, pa.int64(), mask=mask).view(pa.timestamp("us", "UTC"))
+
+
+def distinct(columns: RecordColumns, name: str) -> tuple[list[str], Int64Array]:
+    """Return the distinct texts of a column, and which of them each record has; -1 is none."""
+    encoded: Any = to_arrow(columns, [name]).column(0).dictionary_encode()
+    numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return encoded.dictionary.to_pylist(), numbers
 
 
 def _each_distinct(array: Any, text_of: Callable[[bytes], str]) -> Any:

@@ -1,4 +1,7 @@
-"""Columns and options as Spark's Kafka source and sink have them, without Spark."""
+"""Columns and options as Spark's Kafka source and sink have them, without Spark.
+
+What these do was observed of those of Spark 4.2.0, which ran in Spark 4.3.0 against Kafka 3.9.1.
+"""
 
 import pyarrow as pa
 import pytest
@@ -81,6 +84,36 @@ def test_a_message_is_what_a_consumer_of_kafka_would_see(root):
     ]
     assert list(read(store)[0]) == NAMES
     assert read(store, columns="value,key")[1] == {"value": b"", "key": b"k3"}
+
+
+def test_a_pattern_is_found_anywhere_in_a_name_but_not_in_internal_topics_names():
+    options = {"path": "/s", "columnNames": "kafka", "subscribePattern": "order"}
+    for read in (parse_options(options), parse_stream_options(options).read):
+        names = ["order", "orders", "my-orders", "Orders", "%RETRY%orders", "RMQ_SYS_order"]
+        assert [*filter(read.wants_topic, names)] == ["order", "orders", "my-orders"]
+    assert parse_options(options | {"subscribePattern": "^order$"}).wants_topic("order")
+    assert not parse_options(options | {"subscribePattern": "^order$"}).wants_topic("orders")
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ({"startingOffsets": '{"T":{"0":4}}'}, {"endingOffsets": '{"T":{"0":2}}'}),
+        (
+            {"startingOffsetsByTimestamp": '{"T":{"0":4}}'},
+            {"endingOffsetsByTimestamp": '{"T":{"0":2}}'},
+        ),
+        ({"startingTimestamp": "4"}, {"endingTimestamp": "2"}),
+    ],
+)
+def test_what_ends_before_it_starts_is_refused(start, end):
+    given = {"path": "/s", "columnNames": "kafka", "subscribe": "T", **start}
+    with pytest.raises(ConfigError, match=r"before .* 4, found") as caught:
+        parse_options(given | end)
+    assert [caught.value.key] == [*end]
+    for other in ("4", "6"):
+        parse_options(given | {name: text.replace("2", other) for name, text in end.items()})
+    parse_options({**start, **end, "path": "/s", "subscribe": "T"})  # our own rows: there are none
 
 
 def test_the_address_says_the_names_too():

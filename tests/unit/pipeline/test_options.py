@@ -235,9 +235,18 @@ def test_a_choice_of_nothing_is_refused(name, text):
     assert f"option {name} names no" in str(refused(**{name: text}))
 
 
-def test_an_error_about_a_pattern_of_java_says_that_patterns_are_python_s():
-    error = refused(subscribePattern="topic\\p{Digit}")
-    assert "is not a regular expression: bad escape" in str(error)
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("topic\\p{Digit}", "bad escape"),
+        ("[a-z&&[^b]]", "set intersection"),
+        ("[[a]b]", "nested set"),
+    ],
+)
+def test_an_error_about_a_pattern_of_java_says_that_patterns_are_python_s(pattern, why):
+    error = refused(subscribePattern=pattern)
+    assert "is not a regular expression: " in str(error)
+    assert why in str(error)
     assert "write it as Python has it" in str(error)
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rocketstore.format import stored_message
 from rocketstore.format.properties import decode_properties
 from rocketstore.pipeline import projection
-from rocketstore.pipeline.projection import property_maps, record_batches, timestamps
+from rocketstore.pipeline.projection import record_batches
+from rocketstore.scan.arrow import property_maps, timestamps
 from rocketstore.scan.scanner import scan_window
 from support.scan_strategies import record_fields, whole_properties
 from support.synthetic_log import SyntheticLog

@@ -25,10 +25,19 @@ from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
-from rocketstore.pipeline.options import ANY_BROKER, EARLIEST, LATEST, QueuePlace, of_broker
+from rocketstore.pipeline.option_table import STREAM
+from rocketstore.pipeline.options import (
+    ANY_BROKER,
+    EARLIEST,
+    LATEST,
+    GivenOptions,
+    QueuePlace,
+    of_broker,
+    read_options,
+)
 from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, last_dispatched, record_start
 from rocketstore.pipeline.projection import wanted_records
-from rocketstore.pipeline.queues import check_none_lost, chosen_queues
+from rocketstore.pipeline.queues import check_none_lost, chosen_queues, is_chosen
 from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, LiveLog
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.places.log_files import segment_at, store_timestamp_ms
@@ -36,7 +45,7 @@ from rocketstore.places.queue_files import NEIGHBOURS, QueueFiles, ScanNeeded
 from rocketstore.units import ByteRange, GiB, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import Losses
@@ -136,6 +145,14 @@ class LiveQueues(LiveLog):
             return stored_ms is None or stored_ms >= since_ms  # as late as any if it has none
 
         return queue.first_where(queue.first_left(self.start), queue.max_offset, is_since)
+
+    def added(self, before: Mapping[str, str], stop: int) -> list[str]:
+        """Return the queues that have messages before a place, and that `before` did not choose."""
+        values = GivenOptions({"path": "/"} | dict(before), frozenset({STREAM}))
+        chosen = read_options(values)
+        added = [one for one in self.queues if not is_chosen(chosen, self.store, one.key)]
+        spans = [(one.key, *one.pointing_into(self.start, stop)) for one in added]
+        return [str(key) for key, first, last in spans if first < last]
 
     # --- what comes -----------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import FILLER, equal_mask, written_mask
 from rocketstore.pipeline.planning import MOST_QUEUES
-from rocketstore.pipeline.projection import distinct
 from rocketstore.rules.expectation import extra_entries
+from rocketstore.scan.arrow import distinct
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:

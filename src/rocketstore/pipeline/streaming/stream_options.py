@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 LOG: Final = "log"
 QUEUES: Final = "queues"
+CHOICE: Final = "choice"
 VERSIONS: Final = {LOG: 1, QUEUES: 2}  # of an offset; the first one of queues had a place of each
 
 _FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribePattern or assign)"}
@@ -41,6 +42,7 @@ _STARTS: Final = ("startingOffsets", *option_table.TIME_STARTS)
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
 
 _MOST_HINT: Final = 2000  # characters of startingOffsets that an error repeats
+_KEPT: Final = range(1, 1001)  # characters of a choice that each offset keeps, for every batch
 
 Starts = dict[QueuePlace | str | None, int]
 
@@ -77,13 +79,13 @@ def ranges_of(place: Place) -> tuple[tuple[QueueKey, range], ...]:
     )
 
 
-def to_json(kind: str, places: Places) -> dict[str, Any]:
+def to_json(kind: str, places: Places, choice: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return an offset as Spark keeps it; equal offsets give equal text."""
     kept = {
         name: {field: n for field, n in places[name]._asdict().items() if n is not None}
         for name in sorted(places)
     }
-    return {"version": VERSIONS[kind], kind: kept}
+    return {"version": VERSIONS[kind], kind: kept} | ({CHOICE: choice} if choice else {})
 
 
 def from_json(saved: dict[str, Any], kind: str) -> Places:
@@ -160,10 +162,12 @@ class StreamOptions:
     """What a stream was asked for: of `read` everything but a start or an end.
 
     Queues, or logs (by store), begin at the first record since one of `start_times_ms`, or at the
-    end unless they `must_have_time`, else where `starts` says; None names all of them.
+    end unless they `must_have_time`, else where `starts` says; None names all of them. `choice` is
+    the option that chose the queues, to be kept with offsets.
     """
 
     read: options.ReadOptions
+    choice: dict[str, str]
     starts: Starts
     start_times_ms: Starts
     must_have_time: bool
@@ -208,15 +212,16 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     strategies = ("error", "latest") if read.has_kafka_names else ("latest", "error")
     limit_of = ("all", "store") if read.has_kafka_names else ("store", "all")
     of_all = values.one_of("triggerLimitOf", limit_of) == "all"
+    unit = "ms" if read.has_kafka_names else "s"
+    chosen = options.TOPIC_CHOICES if read.has_kafka_names else ()
     return StreamOptions(
         read,
+        choice={one: values[one] for one in chosen if len(values.get(one, "")) in _KEPT},
         starts=starts,
         start_times_ms=times_ms if since_ms is None else {None: since_ms},
         must_have_time=values.one_of(option_table.STRATEGY, strategies) == "error",
         limits=BatchLimits(most, values.byte_count("maxBytesPerTrigger"), least, of_all),
-        longest_wait_s=values.seconds(
-            "maxTriggerDelay", 15 * 60, "ms" if read.has_kafka_names else "s"
-        ),
+        longest_wait_s=values.seconds("maxTriggerDelay", 15 * 60, unit),
     )
 
 

@@ -42,6 +42,7 @@ from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
 from rocketstore.pipeline.streaming.live_queues import LiveQueues, nothing_since
 from rocketstore.pipeline.streaming.queue_evidence import QueueEvidence
 from rocketstore.pipeline.streaming.stream_options import (
+    CHOICE,
     LOG,
     QUEUES,
     UNLIMITED,
@@ -134,7 +135,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         refuse_unknown(places_of, unknown_topics(places_of, options.read))
         places = {name: self._first_place(log) for name, log in self._found().items()}
         self._refuse_batch_queues(places_of)
-        return to_json(self.kind, places) | {"initial": True}
+        return to_json(self.kind, places, options.choice) | {"initial": True}
 
     @plain_errors()
     def getDefaultReadLimit(self) -> spark.ReadLimit:  # noqa: N802
@@ -151,7 +152,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         limits = UNLIMITED if is_all else self.stream_options.limits
         is_cut = limits[:2] != UNLIMITED[:2]
         begun = {name: one.begun() for name, one in from_json(start, self.kind).items()}
-        is_initial = "initial" in start
+        choice, is_initial = self.stream_options.choice, "initial" in start
+        before = start.get(CHOICE, choice)
         found = self._found(begun, self.ends if is_cut else {})
         for name in begun.keys() - found.keys():
             self._report_absent("the checkpoint has", name, begun[name], found)
@@ -161,6 +163,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             if target is not None and name not in target and name not in begun:
                 continue
             begin = places[name] = self._begin(log, begun.get(name))
+            if before != choice and name in begun:
+                self._report_added(log, before, begin)
             goal = self.ends[name] = log.end
             if target is not None:
                 goal = min(goal, target.get(name, begin), key=lambda place: place.offset)
@@ -179,7 +183,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
                 rows, size_bytes = rows + more_rows, size_bytes + more_bytes
             goes_on = goal._replace(since=begin.offset, first=begin.first, until=begin.until)
             places[log.store.broker_name] = goes_on
-        return to_json(self.kind, places) if is_initial or places != begun else start
+        is_new = is_initial or before != choice or places != begun
+        return to_json(self.kind, places, choice) if is_new else start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where feeds ended when ``latestOffset`` looked; Spark asks right after it.
@@ -282,6 +287,19 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         what += f"below {', '.join(self.stream_options.read.locations)}, found "
         what += ", ".join(f"store {one!r}" for one in sorted(found)) or "none"
         self.losses.report(what, "it is left out as long as it is not there")
+
+    def _report_added(self, log: LiveLog, before: Mapping[str, str], begin: Place) -> None:
+        """Report queues chosen since `before` of which a query of Kafka would read all."""
+        added = log.added(before, begin.offset) if isinstance(log, LiveQueues) else []
+        if added:
+            what = (
+                f"{log}: the checkpoint is of a query with {before!s:.200}, and queues new to it "
+            )
+            what += (
+                f"have messages before its physical offset {begin.offset}, which a query with a "
+            )
+            what += f"checkpoint of its own would read: {', '.join(added):.200}"
+            self.losses.report(what, "only later messages of them are read")
 
     def _first_place(self, log: LiveLog) -> Place:
         options, broker = self.stream_options, log.store.broker_name

@@ -48,12 +48,12 @@ from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure, row_ba
 from rocketstore.pipeline.jobs.publishing import plain_write_errors, refuse_inside_store
 from rocketstore.pipeline.log_read import damage_of, scanned
 from rocketstore.pipeline.planning import SplitTask, tasks_of
-from rocketstore.pipeline.projection import record_batches, timestamps
+from rocketstore.pipeline.projection import record_batches
 from rocketstore.pipeline.queues import job_options, named_stores
 from rocketstore.places.files import entries_of, opened, read_part
 from rocketstore.places.log_files import list_segments, segment_at
 from rocketstore.scan import kernels
-from rocketstore.scan.arrow import binary_slices
+from rocketstore.scan.arrow import binary_slices, timestamps
 from rocketstore.scan.scanner import LOOKBACK_BYTES
 from rocketstore.units import MiB
 

@@ -40,9 +40,8 @@ from rocketstore.pipeline import waiting_tables
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.jobs.report.key_sketch import add_counts, add_packed, new_sketch
 from rocketstore.pipeline.log_read import FoundDamage, read_split
-from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
 from rocketstore.rules.topics import purpose_of
-from rocketstore.scan.arrow import to_arrow
+from rocketstore.scan.arrow import LAST_TIMESTAMP_MS, to_arrow
 from rocketstore.scan.columns import Column, RecordColumns
 
 if TYPE_CHECKING:

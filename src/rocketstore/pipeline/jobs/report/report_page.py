@@ -23,8 +23,8 @@ import pyarrow.compute
 
 from rocketstore.pipeline.jobs.report import report_tables
 from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
-from rocketstore.pipeline.projection import LAST_TIMESTAMP_MS
 from rocketstore.places.small_files import read_damage_map
+from rocketstore.scan.arrow import LAST_TIMESTAMP_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -37,11 +37,10 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
 )
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors
-from rocketstore.pipeline.projection import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS
 from rocketstore.places.location import is_remote, joined
 from rocketstore.places.objects import ObjectStore
 from rocketstore.scan import kernels
-from rocketstore.scan.arrow import bytes_of
+from rocketstore.scan.arrow import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS, bytes_of
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
