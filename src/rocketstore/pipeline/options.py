@@ -89,9 +89,13 @@ class GivenOptions(dict[str, str]):
         """Return the error that an option has a value that it cannot have."""
         return refused(name, self.get(name, ""), what, hint)
 
-    def conflict(self, name: str, other: str) -> ConfigError:
-        """Return the error that two options were given of which one is possible."""
-        return self.refused(name, f"cannot be given together with {other}", "give one of them")
+    def only_one(self, given: Iterable[str]) -> list[str]:
+        """Return the option that is given of some that exclude each other, if any is."""
+        found = [*given]
+        if found[1:]:
+            what = f"cannot be given together with {found[0]}"
+            raise self.refused(found[1], what, "give one of them")
+        return found
 
     def check_company(self, name: str, needed: Sequence[str]) -> None:
         """Refuse an option without any of those that it is about."""
@@ -161,7 +165,7 @@ class GivenOptions(dict[str, str]):
         if SERVERS not in self:
             return "path"
         if "path" in self or "paths" in self:
-            raise self.conflict(SERVERS, "path")
+            self.only_one(("path", SERVERS))
         if re.fullmatch(r"[\w.-]+:\d+(\s*,\s*[\w.-]+:\d+)*", self[SERVERS].strip()):
             # A sink would make a directory of that name, and the messages would not be where meant.
             raise self.refused(SERVERS, "has addresses of brokers", "name the store's directory")
@@ -350,32 +354,24 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         # A job of Kafka means one of the three, as there; our own rows are those of all.
         one_ms = of_all if values.has_kafka_names else None
         said = zip((name, by_time, f"{side}Timestamp"), (offsets, times_ms, one_ms), strict=True)
-        first, *others = [one for one, what in said if what] or [""]
-        if others:
-            raise values.conflict(others[0], first)
+        values.only_one(one for one, what in said if what)
         check_offsets_are_of_chosen_topics(parsed, name, offsets)
         check_offsets_are_of_chosen_topics(parsed, by_time, times_ms)
         bounds |= {f"{side}_offsets": offsets, f"{side}_times_ms": times_ms}
         bounds[f"{side}_timestamp_ms"] = of_all
     read = replace(parsed, **bounds)
-    if values.has_kafka_names:
-        _check_order(values, read)
-    return read
-
-
-def _check_order(values: GivenOptions, read: ReadOptions) -> None:
-    """Refuse what would end before it starts, as Spark's Kafka source does."""
     low, high = read.starting_timestamp_ms, read.ending_timestamp_ms
-    if low is not None and high is not None and high < low:
+    if values.has_kafka_names and low is not None and high is not None and high < low:
         raise values.refused("endingTimestamp", f"is before startingTimestamp, {low}")
     for name, starts, ends in (
         ("endingOffsets", read.starting_offsets, read.ending_offsets),
         ("endingOffsetsByTimestamp", read.starting_times_ms, read.ending_times_ms),
     ):
-        for place, start in starts.items():
-            if LATEST < ends.get(place, LATEST) < start:
+        for place in starts.keys() & ends.keys() if values.has_kafka_names else ():
+            if LATEST < ends[place] < starts[place]:
                 where = f"{place.topic}/{place.queue_id}"
-                raise values.refused(name, f"ends {where} before its start, {start}")
+                raise values.refused(name, f"ends {where} before its start, {starts[place]}")
+    return read
 
 
 def queue_times_ms(values: GivenOptions, name: str) -> dict[QueuePlace, int]:
@@ -451,10 +447,7 @@ def _columns(values: GivenOptions, columns_of: str) -> tuple[str, ...]:
 
 
 def _topic_choice(values: GivenOptions) -> dict[str, Any]:
-    chosen = [name for name in TOPIC_CHOICES if name in values]
-    if len(chosen) > 1:
-        raise values.conflict(chosen[1], chosen[0])
-    for name in chosen:
+    for name in values.only_one(one for one in TOPIC_CHOICES if one in values):
         if not values.names(name):
             raise values.refused(name, "names no topic")
         if name == "assign":

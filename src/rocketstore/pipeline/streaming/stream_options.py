@@ -189,9 +189,7 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     if read.table not in RECORD_TABLES:
         hint = f"streams are of {' and '.join(sorted(RECORD_TABLES))}; read it with spark.read"
         raise values.refused("table", "names one that cannot be read as a stream", hint)
-    first, *others = [name for name in _STARTS if name in values] or [""]
-    if others:
-        raise values.conflict(others[0], first)
+    values.only_one(name for name in _STARTS if name in values)
     most, least = (values.number(f"{one}OffsetsPerTrigger", 1) for one in ("max", "min"))
     if least is not None and most is not None and least > most:
         raise values.refused("minOffsetsPerTrigger", f"is more than maxOffsetsPerTrigger, {most}")
