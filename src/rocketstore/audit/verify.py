@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.audit.store_audit import audit_store, find_kinds, find_layout
 from rocketstore.config import StoreConfig
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
     from rocketstore.rules.table_files import Content
     from rocketstore.storage.layout import StoreLayout
+
+LOOKS: Final = 5
+"""Most looks that writers may disturb."""
 
 
 @system_errors("cannot verify the store")
@@ -69,15 +72,12 @@ def verify_store(
     """
     now_ms = system_clock_ms() if now_ms is None else now_ms
     look = partial(_look, Path(path), config or StoreConfig(), now_ms, progress)
-    try:
-        report, is_live = look()
-    except FileNotFoundError:  # deleted since the directory was listed
-        report, is_live = look()
+    report, is_live = _undisturbed(Path(path), look)
     if not is_live or not (report.is_damaged or report.has_warnings):
         return report
     # Files are not all read at one moment: what was written meanwhile looks torn. Damage is what is
     # seen twice.
-    again, _ = look()
+    again, _ = _undisturbed(Path(path), look)
     seen = {(found.kind, found.file, found.offset) for found in report.findings}
     findings = [
         found
@@ -85,6 +85,28 @@ def verify_store(
         if found.severity is Severity.NOTE or (found.kind, found.file, found.offset) in seen
     ]
     return VerifyReport(findings, again.counts)
+
+
+def _undisturbed(
+    root: Path, look: Callable[[], tuple[VerifyReport, bool]]
+) -> tuple[VerifyReport, bool]:
+    """Return what a look finds that knew of a writer, or during which none came."""
+    for left in reversed(range(LOOKS)):
+        before = _last_opening(root)
+        try:
+            report, is_live = look()
+        except FileNotFoundError:  # deleted since its directory was listed
+            if not left:
+                raise
+            continue
+        if is_live or not left or before == _last_opening(root):
+            break
+    return report, is_live
+
+
+def _last_opening(root: Path) -> int:
+    """Return what each opening changes, as it makes ``abort`` in the root."""
+    return root.stat().st_mtime_ns if root.exists() else 0
 
 
 def _look(

@@ -185,10 +185,12 @@ def refuse_dledger(layout: StoreLayout, *, writes: bool = False) -> None:
     """Raise where the log is one of DLedger, or, for a writer, goes on in one beside it."""
     logs = dledger_directories(layout.root)
     is_log = not any(path.is_dir() for path in layout.log_directories)
-    for base, _, path, _ in sorted(listed_files(layout.log_directories, []))[:1]:
-        with Disk().opened(path, writable=False) as descriptor:
-            if is_dledger_head(read_at(descriptor, path, 0, DLEDGER_HEAD_BYTES), base):
-                logs, is_log = [path], True
+    for base, _, path, _ in sorted(listed_files(layout.log_directories, [])):
+        with suppress(FileNotFoundError):  # expired since it was listed: the next one tells
+            with Disk().opened(path, writable=False) as descriptor:
+                if is_dledger_head(read_at(descriptor, path, 0, DLEDGER_HEAD_BYTES), base):
+                    logs, is_log = [path], True
+            break
     if logs and (is_log or writes):
         raise NotAStoreError(
             f"{logs[0]} is the log of a DLedger broker, which is neither read nor written here",

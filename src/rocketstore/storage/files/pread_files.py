@@ -103,8 +103,11 @@ class ReadLogFile:
 
     def data_stop(self) -> int:
         """Return the position after which the file holds no byte."""
-        with Disk().opened(self.path, writable=False) as descriptor:
-            return data_stop(descriptor, min(self.size, os.fstat(descriptor).st_size))
+        try:
+            with Disk().opened(self.path, writable=False) as descriptor:
+                return data_stop(descriptor, min(self.size, os.fstat(descriptor).st_size))
+        except FileNotFoundError:  # as `read_into`
+            return 0
 
 
 class OpenFile:
