@@ -20,7 +20,13 @@ from cyclopts import App
 from rocketstore import events
 from rocketstore.cli import exit_codes
 from rocketstore.cli.help_pages import FilledParagraphs
-from rocketstore.cli.wording import STANDARD_INPUT, complain, program_name, system_error
+from rocketstore.cli.wording import (
+    STANDARD_INPUT,
+    complain,
+    drop_output,
+    program_name,
+    system_error,
+)
 from rocketstore.errors import RocketStoreError, SparkJobError, UnsupportedEnvironmentError
 
 if TYPE_CHECKING:
@@ -125,7 +131,7 @@ def run(arguments: list[str]) -> int:
         return exit_codes.INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has left (`| head`): there is no one to write to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return exit_codes.FINE
     except OSError as error:
         complain(system_error(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.cli import exit_codes
-from rocketstore.cli.output import print_object, print_rows, print_text
+from rocketstore.cli.output import before_a_verdict, print_object, print_rows, print_text
 from rocketstore.rules.findings import Finding, VerifyReport, state_of
 from rocketstore.units import counted
 
@@ -21,15 +21,16 @@ _LOST_COLUMNS: Final = ("verb", "start", "stop", "recordCount")
 
 def print_verification(report: VerifyReport, output: Output) -> int:
     """Print what verify found and return the exit code: 0, 1 for findings, 4 for damage."""
-    if output == "json":
-        print_object(report.to_dict(), output)
-    elif output == "jsonl":
-        print_rows((finding.to_dict() for finding in report.findings), output, columns=())
-    else:
-        print_findings(report.findings)
-        print_text(verification_summary(report))
-        if report.counts.unwitnessed_bytes:
-            print_text(checksum_note(report))
+    with before_a_verdict():
+        if output == "json":
+            print_object(report.to_dict(), output)
+        elif output == "jsonl":
+            print_rows((finding.to_dict() for finding in report.findings), output, columns=())
+        else:
+            print_findings(report.findings)
+            print_text(verification_summary(report))
+            if report.counts.unwitnessed_bytes:
+                print_text(checksum_note(report))
     return report.exit_code
 
 
@@ -56,15 +57,16 @@ def checksum_note(report: VerifyReport) -> str:
 
 def print_repair(report: RepairReport, output: Output) -> int:
     """Print what repair did; return 0, 1 for changes or warnings that stay, 4 for damage left."""
-    if output != "table":
-        print_object(report.to_dict(), output)
-    else:
-        print_findings(report.findings)
-        _print_actions(report)
-        _print_lost(report.lost_for_broker)
-        if report.remaining:
-            print("Left in the store:")
-            print_findings(report.remaining)
+    with before_a_verdict():
+        if output != "table":
+            print_object(report.to_dict(), output)
+        else:
+            print_findings(report.findings)
+            _print_actions(report)
+            _print_lost(report.lost_for_broker)
+            if report.remaining:
+                print("Left in the store:")
+                print_findings(report.remaining)
     if report.is_damaged:
         return exit_codes.DAMAGED
     return exit_codes.FOUND if report.is_changed or report.remaining else exit_codes.FINE

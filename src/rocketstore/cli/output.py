@@ -9,16 +9,17 @@ has milliseconds. Rich's tables are not used: they take 0.2 ms a row and cut all
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.cli.wording import local_time, printable
+from rocketstore.cli.wording import drop_output, local_time, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rocketstore.cli.options import Output
 
@@ -30,6 +31,16 @@ _LEAST_WIDTH_OF_OTHERS: Final = 16
 _USUAL_WIDTH: Final = 80
 _GAP: Final = "  "
 _INDENT: Final = "    "
+
+
+@contextlib.contextmanager
+def before_a_verdict() -> Iterator[None]:
+    """Print what the exit code is of, so that the code is right whether or not it is read."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_output()
 
 
 def print_rows(

@@ -26,7 +26,7 @@ from rocketstore.cli.options import (
     StoreLocation,
     must_exist,
 )
-from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.output import before_a_verdict, print_object, print_rows
 from rocketstore.cli.wording import complain, print_on_stderr
 from rocketstore.units import MiB, counted
 
@@ -182,8 +182,8 @@ def _print_proof(report: AuditReport, output: Output) -> int:
     from rocketstore.pipeline.jobs.audit.audit_job import REASONS
 
     code = print_verification(report, output)
-    if output == "table":
-        for reason, count in report.explained.items():
+    with before_a_verdict():
+        for reason, count in report.explained.items() if output == "table" else ():
             print(f"{count:,} explained ({reason}): {REASONS[reason]}")
     return code
 
@@ -328,6 +328,7 @@ def sweep(
     found = sweeping.sweep(place, remove=remove, untouched_h=untouched_hours)
     if not found:  # what a killed job left lies beside a target that is still to come
         must_exist(place, hint="nothing of that name was left beside it either")
-    print_rows(found, output, columns=("state", "size", "path", "why"))
+    with before_a_verdict():
+        print_rows(found, output, columns=("state", "size", "path", "why"))
     is_left = any(one["state"] != "held" for one in found)
     return exit_codes.FOUND if is_left else exit_codes.FINE

@@ -22,7 +22,7 @@ from rocketstore.cli.options import (
     StoreSettings,
     TopicOption,
 )
-from rocketstore.cli.output import print_object, print_rows
+from rocketstore.cli.output import before_a_verdict, print_object, print_rows
 from rocketstore.cli.progress import progress
 from rocketstore.cli.wording import system_error
 from rocketstore.errors import ConfigError, FormatError, RocketStoreError
@@ -175,11 +175,12 @@ def scrub(
     check = ColdCheck(store, options.load(store))
     with progress("scrubbing", total=check.total_bytes) as advance:
         check.run(bytes_per_second, advance)
-    if check.damage or options.output != "table":
-        shown = ("kind", "physicalOffset", "size", "reason")
-        print_rows(check.rows(), options.output, columns=shown, notes=("file", "evidence"))
-    if options.output == "table":
-        print(check.summary())
+    with before_a_verdict():
+        if check.damage or options.output != "table":
+            shown = ("kind", "physicalOffset", "size", "reason")
+            print_rows(check.rows(), options.output, columns=shown, notes=("file", "evidence"))
+        if options.output == "table":
+            print(check.summary())
     return exit_codes.DAMAGED if check.damage else exit_codes.FINE
 
 

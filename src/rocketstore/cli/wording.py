@@ -41,6 +41,11 @@ def print_on_stderr(text: str) -> None:
         sys.stderr.flush()
 
 
+def drop_output() -> None:
+    """Write what is still to come nowhere: the reader of our output has left (`| head`)."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def program_name() -> str:
     """Return how this program was started, so that a command shown to the user works as it is."""
     started = sys.argv[0] if sys.argv else ""

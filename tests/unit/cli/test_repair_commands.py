@@ -3,6 +3,8 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from rocketstore import MessageStore
 from rocketstore.cli.application import run
 from support.golden import golden_case
+from support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -122,6 +125,18 @@ def test_rebuild_brings_back_queues_that_were_lost(
     assert run(["queue", "rebuild", str(basic), *size]) == 1
     assert digest(basic / "consumequeue") == before
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", ["verify", "scrub --rate 0", "repair --dry-run", "repair"])
+def test_a_verdict_is_the_same_where_no_one_reads_what_was_found(
+    flipped: Path, command: str
+) -> None:
+    """As of ``rocketstore store verify STORE | head``."""
+    words = ["-m", "rocketstore", "store", *command.split(), str(flipped)]
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(PATIENCE_S) == 4
 
 
 def test_repair_refuses_a_store_with_a_writer(
