@@ -155,7 +155,7 @@ class StoreLock:
 
     def check_place(self, directories: Iterable[Path]) -> None:
         """Raise where other directories, or none, have the names of those that are locked."""
-        for path in directories:
+        for path in directories if self._locked else ():
             status = _status(path, os.stat)
             if not any(status and os.path.samestat(status, one) for _, one in self._locked):
                 raise StoreError(
