@@ -285,8 +285,10 @@ def _lock(descriptor: int, path: Path) -> None:
 
 def _files_at_end(directory: Path) -> Iterator[Path]:
     """Yield the files of a log from the last one back to the one in which the log ends."""
-    for path in sorted(directory.iterdir(), reverse=True):
-        if parse_file_name(path.name) is not None and path.is_file():
+    # A directory of queues has a name for each topic: paths are made of the log's names only.
+    names = (name for name in os.listdir(directory) if parse_file_name(name) is not None)  # noqa: PTH208
+    for path in (directory / name for name in sorted(names, reverse=True)):
+        if path.is_file():
             yield path
             if holds_data(path):
                 return

@@ -201,19 +201,20 @@ def changed_ns(directory: Path) -> dict[str, int]:
 
 def has_data(descriptor: int, path: Path, start: int, stop: int) -> bool:
     """Whether a byte of a range is not zero."""
-    # The first bytes that the file system holds mostly tell, and to list all takes a while.
-    held = stop
-    with contextlib.suppress(OSError):  # no data, or it cannot tell
-        held = os.lseek(descriptor, start, os.SEEK_DATA)
-    if held + _HEAD_BYTES <= stop and any(read_at(descriptor, path, held, _HEAD_BYTES)):
-        return True
     return any(True for _ in _nonzero_pieces(descriptor, path, start, stop))
 
 
 def holds_data(path: Path) -> bool:
     """Whether a file holds any byte that is not zero."""
     with path.open("rb", buffering=0) as file:
-        return has_data(file.fileno(), path, 0, os.fstat(file.fileno()).st_size)
+        descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
+        # The first bytes that the file system holds mostly tell, and to list all takes a while.
+        held = size
+        with contextlib.suppress(OSError):  # no data, or it cannot tell
+            held = os.lseek(descriptor, 0, os.SEEK_DATA)
+        if held < size and any(read_at(descriptor, path, held, _HEAD_BYTES)):
+            return True
+        return has_data(descriptor, path, 0, size)
 
 
 def nonzero_extent(descriptor: int, path: Path, start: int, stop: int) -> tuple[int, int] | None:
