@@ -15,7 +15,8 @@ reading that, not the test:
             "compiled": with it, and built again where `file` is one of `native`
 
 ``make mutate`` runs all, ``make mutate CHOSEN="S0-19 retention"`` those of a line or of a list;
-``CHOSEN="pipeline --longest-test 300"`` where Spark's tests have to share the machine.
+``CHOSEN="pipeline --longest-test 300"`` where Spark's tests have to share the machine. Where the
+product is broken, tests wait a quarter of that for what may never come (support/patience.py).
 A mutation that some test of its own survives is a hole in the tests: close it, or say in
 docs/coverage.md what the line really rests on. Everything happens in a copy of the tree.
 """
@@ -84,6 +85,7 @@ class Tree:
     def __init__(self, place: Path, longest_test_s: int = LONGEST_TEST_S) -> None:
         self.place = place
         self._longest_test_s = longest_test_s
+        self._is_broken = False
         self._moment = 0
         for name in COPIED:
             source = ROOT / name
@@ -102,9 +104,11 @@ class Tree:
             raise ValueError(f"{mutation.file} has {text.count(mutation.old)} of: {mutation.old}")
         is_built = mutation.code == "compiled" and path.parent.name == "native"
         self._write(path, text.replace(mutation.old, mutation.new), is_built=is_built)
+        self._is_broken = True
         try:
             yield
         finally:
+            self._is_broken = False
             self._write(path, text, is_built=is_built)
 
     def _write(self, path: Path, text: str, *, is_built: bool) -> None:
@@ -133,6 +137,8 @@ class Tree:
         report.unlink(missing_ok=True)
         environment = os.environ | {"PYTHONPATH": str(self.place / "src")}
         environment["ROCKETSTORE_KERNELS"] = "off" if code == "plain" else "on"
+        if self._is_broken:
+            environment["ROCKETSTORE_PATIENCE"] = str(self._longest_test_s / 4)
         command = [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line",
             f"--timeout={self._longest_test_s}", f"--junitxml={report}", *named.values(),

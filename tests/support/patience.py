@@ -4,12 +4,16 @@ No test that succeeds needs so long, however loaded the machine is: where what i
 come any more, because its process died, the wait ends at once.
 """
 
+import os
 import time
 from collections.abc import Callable
 from typing import Final
 
-PATIENCE_S: Final = 240.0
-"""For what other threads and processes do in a moment where nothing else runs."""
+PATIENCE_S: Final = float(os.environ.get("ROCKETSTORE_PATIENCE", "240"))
+"""For what other threads and processes do in a moment where nothing else runs.
+
+Less where a test is expected to fail (`mutation/tool.py`).
+"""
 
 START_S: Final = 600.0
 """For what starts JVMs, or builds something."""
