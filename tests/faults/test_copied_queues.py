@@ -45,6 +45,13 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {name: content for name, content in held.items() if any(content)}
 
 
+def entries_in(directory: Path) -> list[bytes]:
+    """Return the entries of a queue that are not zero."""
+    content = b"".join(contents(directory).values())
+    found = [content[at : at + ENTRY_SIZE_BYTES] for at in range(0, len(content), ENTRY_SIZE_BYTES)]
+    return [entry for entry in found if any(entry)]
+
+
 def copied(root: Path, name: str) -> dict[str, bytes]:
     queues = root / "consumequeue"
     shutil.copytree(queues / "orders", queues / name)
@@ -201,6 +208,7 @@ def test_queues_of_another_store_are_made_again_from_the_log(
         put(store, "other", 3)
     shutil.rmtree(root / "consumequeue")
     shutil.copytree(theirs / "consumequeue", root / "consumequeue")
+    theirs_there = entries_in(root / "consumequeue" / "orders")
     if known != "own":
         (root / "known-ends").unlink()
     if known == "theirs":
@@ -208,6 +216,9 @@ def test_queues_of_another_store_are_made_again_from_the_log(
     with opened(root) as store:
         assert numbers(store) == [*range(COUNT)]
         assert store.recovery.findings
+        kept_there = b"".join(kept(root, "orders").values())
+        if count > COUNT and known != "theirs":  # else each entry is put right in its place
+            assert all(entry in kept_there for entry in theirs_there), "copied to repair/"
         put(store, "orders", 1)
         assert len(numbers(store)) == COUNT + 1
     with opened(root) as store:

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -276,6 +277,9 @@ def test_after_what_the_hint_says_the_store_opens(tmp_path: Path) -> None:
     }
     for name, moved in given_up.items():
         root = copied(name, tmp_path)
+        with pytest.raises(StoreError) as refused:
+            MessageStore.open(root, OURS)
+        assert re.search(r"move .* out of", str(refused.value.hint)), name
         for one in moved:
             shutil.move(root / one, tmp_path / f"{name}-{one.replace('/', '-')}")
         MessageStore.open(root, OURS).close()

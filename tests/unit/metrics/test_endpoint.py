@@ -97,8 +97,10 @@ def test_names_of_the_exporter_say_the_same_as_runtime_info(root: Path) -> None:
     with open_served(root) as store:
         store.put(ORDER)
         store.wait_dispatched()
+        store.flush()
         found = {name: value for (name, _), value in scrape(store, EXPORTER).items()}
         info = store.runtime_info()
+        times = store.statistics.put_time_histogram()
     prefix = "rocketmq_brokeruntime_"
     assert found[prefix + "commitlog_maxoffset"] == float(info["commitLogMaxOffset"])
     assert found[prefix + "put_message_size_total"] == float(info["putMessageSizeTotal"])
@@ -108,7 +110,10 @@ def test_names_of_the_exporter_say_the_same_as_runtime_info(root: Path) -> None:
     total = found[prefix + "commitlogdir_capacity_total"]
     assert 0 < found[prefix + "commitlogdir_capacity_free"] <= total
     assert 0 <= found[prefix + "put_latency_99"] <= found[prefix + "put_latency_999"]
-    assert sum(value for name, value in found.items() if "_pmdt_" in name) == 1
+    assert found[prefix + "remain_howmanydata_toflush"] == 0
+    told = {name: value for name, value in found.items() if "_pmdt_" in name}
+    assert [*told.values()] == [*times.values()], "one put, and how long it took"
+    assert [*told][::12] == [f"{prefix}pmdt_0ms", f"{prefix}pmdt_10stomore"]
     assert {f"{prefix}put_tps{span}" for span in (10, 60, 600)} <= found.keys()
     assert len(PUT_LIMITS_S) == len(BUCKET_NAMES)
 

@@ -335,6 +335,7 @@ def test_with_threads_a_check_runs_by_itself() -> None:
     settings = msgspec.structs.replace(CONFIG, transaction_check_interval=1, transaction_time_out=0)
     with memory_directory() as root, MessageStore.open(root, settings) as store:
         store.check_transactions(Producer(CheckAnswer.COMMIT))
+        assert store.transaction_checks._thread._interval_s == 0.001
         store.begin(MESSAGE, 3)
         assert store.wait_for("orders", 3, 0, timeout_s=PATIENCE_S)
 

@@ -171,6 +171,19 @@ def test_only_a_file_whose_every_put_is_synced_is_kept_in_single_pages(tmp_path,
         assert not any(file.is_mapped for file in slave.files.files)
 
 
+def test_a_full_file_is_let_go_of_on_a_slave_too(tmp_path, monkeypatch):
+    """K-M5: a slave of 4.9 keeps it locked in memory."""
+    master, slave = LogParts(tmp_path / "master"), LogParts(tmp_path / "slave")
+    retired = []
+    monkeypatch.setattr(slave.log.preallocator, "retire", retired.append)
+    append(master, bytes(3000))
+    append(master, bytes(2000))
+    for file in master.files.files:
+        content = file.read_at(0, file.write_position)
+        slave.log.append_replicated(file.base, memoryview(content), 5)
+    assert [file.base for file in retired] == [0]
+
+
 def test_many_threads_leave_one_unbroken_row(tmp_path):
     parts = LogParts(tmp_path, log_file_bytes=65_536)
     is_held = set()

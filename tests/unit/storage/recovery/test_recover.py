@@ -10,6 +10,8 @@ from rocketstore import Message, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.message_store import MessageStore
+from rocketstore.storage.recovery import recover
+from rocketstore.units import MiB
 from support.clock import Clock
 from support.dying_disk import DyingDisk, KilledError
 from support.inside import parts_of
@@ -61,7 +63,8 @@ def test_a_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
 def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rocketstore.storage.recovery.recover.CLEAN_TAIL_BYTES", 4096)
+    assert 32 * MiB == recover.CLEAN_TAIL_BYTES
+    monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 4096)
     clock, config = Clock(), StoreConfig.small(mapped_file_size_commit_log=1 << 20)
     with MessageStore.open(tmp_path, config, clock=clock, threads=False) as store:
         put_all(store, messages(COUNT), clock)
@@ -86,14 +89,15 @@ def test_a_crash_without_damage_loses_nothing(tmp_path: Path) -> None:
 def test_a_torn_last_record_is_cut_and_kept_as_evidence(tmp_path: Path) -> None:
     clock = Clock()
     offsets = build_store(tmp_path, COUNT, clock)
-    torn = read_log(tmp_path, offsets[-1], 100)
     overwrite(tmp_path, offsets[-1] + 150, bytes(300))
+    torn = read_log(tmp_path, offsets[-1], 1000).rstrip(b"\0")
     crashed(tmp_path)
     with open_store(tmp_path, clock) as store:
         assert store.recovery.end == offsets[-1]
         assert_all_there(store, without=(COUNT - 1,))
-        (kept,) = (tmp_path / str(store.recovery.evidence)).glob("commitlog/*@*")
-        assert torn in kept.read_bytes()
+        (kept,) = tmp_path.glob("repair/*T*Z/commitlog/*@*")
+        assert kept.parents[1] == tmp_path / str(store.recovery.evidence)
+        assert kept.read_bytes().endswith(torn)
         assert not any(read_log(tmp_path, offsets[-1], 1000))
         put_all(store, messages(1, first=COUNT - 1), clock)
         # A consumer may have seen the lost message, so its number is not given again.
