@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
-    from rocketstore.format.known_ends import ReadLog
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.layout import StoreLayout
@@ -158,23 +157,6 @@ def forget_known_ends(root: Path, *, keep_queues: bool, disk: Disk) -> None:
         disk.unlink(root / KNOWN_ENDS_FILE_NAME)
 
 
-def reading(log: MappedFileQueue) -> ReadLog:
-    """Return how `KnownEnds` asks a log that is open for writing; no file stays open for that."""
-
-    def read(offset: int, size: int) -> bytes | None:
-        file = log.find(offset)
-        if file is None:
-            return None
-        try:
-            return file.read_at(offset - file.base, size)
-        except FileNotFoundError:  # retention was faster
-            return None
-        finally:
-            file.close_descriptor()
-
-    return read
-
-
 @dataclass(slots=True)
 class KnownEndsWriter:
     """Keeps the file of an open store; one thread at a time."""
@@ -210,7 +192,7 @@ class KnownEndsWriter:
         ties, known = [], dict(self._written.ties if self._written else ())
         for at in sorted(near | {self.log.min_offset}):
             try:
-                checksum = known.get(at) or tie_at(reading(self.log), at)
+                checksum = known.get(at) or tie_at(self.log.read, at)
             except (OSError, StoreError):
                 if self._written is None and at in near:
                     raise

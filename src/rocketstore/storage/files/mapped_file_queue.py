@@ -154,9 +154,19 @@ class MappedFileQueue:
         return files[index]
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return up to `size` bytes at `offset` by `pread`, as far as one file goes."""
+        """Return up to `size` bytes at `offset` by `pread`, as far as one file goes, or None.
+
+        No file stays open for it.
+        """
         file = self.find(offset)
-        return None if file is None else file.read_at(offset - file.base, size)
+        if file is None:
+            return None
+        try:
+            return file.read_at(offset - file.base, size)
+        except FileNotFoundError:  # retention was faster
+            return None
+        finally:
+            file.close_descriptor()
 
     def ending_after(self, offset: int) -> list[MappedFile]:
         """Return the files that end after an offset, usually the last one."""

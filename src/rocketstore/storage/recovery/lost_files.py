@@ -22,7 +22,6 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_a
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.index_headers import HeaderWitness, right_times
-from rocketstore.storage.checkpoint import reading
 from rocketstore.storage.dispatch.entry_decisions import is_elsewhere
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -83,7 +82,7 @@ class LostFiles:
         self._log_min = self._log.min_offset
         self._entries_stop = self.data_stop + _FARTHEST_BYTES
         self._walk_from, self._is_known = None, True
-        read, files = reading(self._log), self._log.files
+        read, files = self._log.read, self._log.files
         tied = None if known is None else known.tied_up_to(read)
         self.is_of_another_log = known is not None and tied is None
         if self.is_of_another_log:
