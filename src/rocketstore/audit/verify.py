@@ -18,7 +18,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.rules.batch_entries import queue_bounds
 from rocketstore.rules.findings import Finding, Severity, VerifyReport, finding
 from rocketstore.storage.files.disk import system_errors
-from rocketstore.storage.files.lock import may_have_writer
+from rocketstore.storage.files.lock import last_opening, may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.tables.positions import agreed_end
@@ -92,21 +92,16 @@ def _undisturbed(
 ) -> tuple[VerifyReport, bool]:
     """Return what a look finds that knew of a writer, or during which none came."""
     for left in reversed(range(LOOKS)):
-        before = _last_opening(root)
+        before = last_opening(root)
         try:
             report, is_live = look()
         except FileNotFoundError:  # deleted since its directory was listed
             if not left:
                 raise
             continue
-        if is_live or not left or before == _last_opening(root):
+        if is_live or not left or before == last_opening(root):
             break
     return report, is_live
-
-
-def _last_opening(root: Path) -> int:
-    """Return what each opening changes, as it makes ``abort`` in the root."""
-    return root.stat().st_mtime_ns if root.exists() else 0
 
 
 def _look(

@@ -30,7 +30,9 @@ from rocketstore.verification import index_rules, queue_rules
 from support.arrow_frames import Frame
 from support.audit_runs import audited, keys, kinds
 from support.clock import Clock
+from support.configured_store import open_small
 from support.golden_stores import STORES, golden_store
+from support.openings import SIZES, look_beside_openings, put
 from support.small_store import (
     LOG_FILE_BYTES,
     QUEUE_FILE_BYTES,
@@ -875,3 +877,29 @@ def test_offsets_of_transactions_in_front_of_their_queues_are_found(tmp_path):
     put_offsets(root, "consumerOffset.json", {f"{topic}@CID_RMQ_SYS_TRANS": {"0": 13}})
     (found,) = audited(root).findings
     assert (found.kind, found.topic, found.queue_offset) == ("consumer-ahead", topic, 13)
+
+
+@pytest.mark.parametrize("end", ["close", "abandon", None])
+def test_a_writer_that_comes_while_a_store_is_audited_is_no_damage(tmp_path, monkeypatch, end):
+    """Whether or not it has gone again before the audit ends."""
+
+    def look(root, now_ms):
+        return audited(root, now_ms=now_ms).findings
+
+    look_beside_openings(tmp_path, end, look, monkeypatch, every=4)
+
+
+def test_offsets_of_groups_are_not_ahead_of_queues_that_a_writer_fills_meanwhile(
+    tmp_path, monkeypatch
+):
+    clock = Clock()
+    with open_small(tmp_path, clock, **SIZES) as store:
+        put(store, clock, 2)
+        contents = audit_job.small_contents
+
+        def after_more(places):
+            put(store, clock, 20)
+            return contents(places)
+
+        monkeypatch.setattr(audit_job, "small_contents", after_more)
+        assert audited(tmp_path, now_ms=clock.now_ms + 100_000).exit_code == 0

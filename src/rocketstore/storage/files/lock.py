@@ -251,6 +251,11 @@ def may_have_writer(path: Path) -> bool:
     return is_doubtful and _is_shared_disk(path)
 
 
+def last_opening(root: Path) -> int:
+    """Return what each opening of a store changes, as it makes ``abort`` in the root."""
+    return root.stat().st_mtime_ns if root.exists() else 0
+
+
 def _is_shared_disk(path: Path) -> bool:
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -54,7 +54,7 @@ from rocketstore.verification.queue_rules import EXPLAINED
 from rocketstore.verification.small_files import positions, small_file_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -131,18 +131,48 @@ def audit(
     config = config or StoreConfig()
     if out is not None:
         refuse_taken(str(out))
-    # A wrong place is reported before slow work begins.
-    places = list_store(str(store), config)
     now_ms = system_clock_ms() if now_ms is None else now_ms
+    look = partial(_look, spark, str(store), out, config, max_split_bytes, now_ms)
+    with suppress(_WriterCameError):
+        return look(is_live=False)
+    return look(is_live=True)
+
+
+class _WriterCameError(Exception):
+    """Somebody opened a store that nobody wrote to as an audit began."""
+
+
+def _look(  # noqa: PLR0913 - as `audit`
+    spark: SparkSession, store: str, out: str | Path | None, config: StoreConfig,
+    max_split_bytes: int, now_ms: int, *, is_live: bool,
+) -> AuditReport:  # fmt: skip
+    """Audit a store, with what `is_live` or a lock says: that a process may be writing."""
+    from rocketstore.storage.files.lock import last_opening  # noqa: PLC0415 - drivers only
+
+    root = None if is_remote(store) else Path(local_path(store))
+    before = last_opening(root) if root is not None else 0
+
+    def listed() -> StoreListing:
+        places = list_store(store, config)
+        return places._replace(is_live=True, was_aborted=False) if is_live else places
+
+    def refuse_opening() -> None:
+        if root is not None and not places.is_live and before != last_opening(root):
+            raise _WriterCameError
+
+    # A wrong place is reported before slow work begins.
+    places = listed()
     # Read first: the queues, read later, then have every message that the offsets count.
     small, changed = small_contents(places)
+    if places.is_live:
+        places = listed()
     kinds = queue_kinds(small.get, places.queues, places.batch_queues)
     places = places.without(kinds)
     common, tasks, index_files = audit_plan.plan_tasks(
         places, config, kinds.batch_topics, max_split_bytes, now_ms
     )
     work = _Audit(spark, places, now_ms, small, changed, kinds.findings, common, index_files)
-    return work.run(tasks, out)
+    return work.run(tasks, out, refuse_opening)
 
 
 def prove_rebuild(
@@ -193,7 +223,9 @@ class _Audit(NamedTuple):
     common: AuditTask
     index_files: list[Finding]
 
-    def run(self, tasks: Sequence[AuditTask], out: str | Path | None) -> AuditReport:
+    def run(
+        self, tasks: Sequence[AuditTask], out: str | Path | None, check: Callable[[], None]
+    ) -> AuditReport:
         with ExitStack() as stack, plain_failure():
             facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS).persist()
             stack.callback(facts.unpersist)
@@ -209,6 +241,7 @@ class _Audit(NamedTuple):
             judged = self._judged(facts, of_log, view, excluded).persist()
             stack.callback(judged.unpersist)
             report, own = self._report(judged, index, view)
+            check()
             if out is not None:
                 _write_report(report, own, judged, str(out))
             return report
