@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from rocketstore.format.record import RECORD_MAGICS, body_crc
+from rocketstore.format.record import FIXED_SIZE, RECORD_MAGICS, body_crc
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import RecordColumns, StopReason, new_columns
 from rocketstore.units import ByteRange, KiB, MiB
@@ -344,7 +344,7 @@ class _Scan:
         at = self.position - self.at
         if reason is StopReason.TRUNCATED and self.window_stop < self.size:
             total = int.from_bytes(self.array[at : at + 4].tobytes(), "big")
-            return f"length: {total} bytes, but the file ends after {self.size - self.position}"
+            return f"{total} bytes, but the file ends after {self.size - self.position}"
         base, file_size = self.base + self.at, self.file_size - self.at
         return describe_break(self.array, at, reason, base, file_size)
 
@@ -453,7 +453,8 @@ def describe_break(  # noqa: PLR0911 - one sentence per reason
         return "zeros with written bytes after them"
     if reason is StopReason.BAD_LENGTH:
         remaining = file_size - position
-        return f"length: expected 91 to {remaining} or a blank of {remaining}, found {total}"
+        of_record = f"{FIXED_SIZE} to {remaining} or " if remaining >= FIXED_SIZE else ""
+        return f"expected {of_record}a blank of {remaining}, found {total}"
     if reason is StopReason.BAD_MAGIC:
         return f"magic: expected daa320a7, found {head[4:8].hex()}"
     if reason is StopReason.BAD_ADDRESS:
@@ -464,7 +465,7 @@ def describe_break(  # noqa: PLR0911 - one sentence per reason
         computed = body_crc(RecordColumns(array, cols, base).body(0))
         return f"body CRC: expected {number(8, 4) & 0xFFFFFFFF:08x}, found {computed:08x}"
     if reason is StopReason.TRUNCATED:
-        return f"length: {total} bytes, but the file ends after {available}"
+        return f"{total} bytes, but the file ends after {available}"
     return (
         f"inner lengths do not add up to the record's {total} bytes, or its topic or properties "
         "were cut off or overwritten"

@@ -324,6 +324,12 @@ def test_resync_finds_a_record_at_every_alignment(noise):
     assert kernels.resync(array, 0, noise, BASE, size) == -1
 
 
+def test_where_no_record_has_room_any_more_a_blank_is_expected():
+    content = (99).to_bytes(4, "big") + MAGIC_V1.to_bytes(4, "big") + bytes(13)
+    [batch] = scan_window(content, base=0)
+    assert batch.damage[0].evidence == "expected a blank of 21, found 99"
+
+
 @pytest.mark.parametrize("filling", [0, 0xDA, 0xCB, 1])
 def test_resync_reads_no_further_than_the_magic_number_of_the_last_place(filling):
     """The page after may be one that the kernel would have to bring, with many zeros more."""
