@@ -129,7 +129,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         if role is not BrokerRole.SLAVE:
             return msgspec.structs.replace(self, broker_id=0)
         if self.broker_id <= 0:
-            raise ConfigError("brokerId of a slave must be above 0", key="brokerId")
+            raise ConfigError("a slave has a brokerId above 0: set brokerId=1", key="brokerId")
         return self
 
     @property

@@ -56,7 +56,11 @@ class ConsumingService(Service):
             check_topic(topic)
         if not isinstance(group, str) or not group:
             raise InvalidNameError(f"a consumer group is a name, not {group!r:.40}")
-        check_topic(RETRY_PREFIX + group)
+        try:
+            check_topic(RETRY_PREFIX + group)
+        except InvalidNameError as error:
+            what = f"consumer group {group!r:.40} has a retry topic: {error.message}"
+            raise InvalidNameError(what, hint=error.hint) from error
         parse_tags(wanted.tags)
         start, most = wanted.start, wanted.max_unacknowledged
         if start not in ("first", "last") and type(start) is not int:

@@ -285,7 +285,7 @@ def test_names_and_settings_that_cannot_be_are_refused(store):
         store.consume("or/ders", GROUP)
     with pytest.raises(InvalidNameError):
         store.consume(TOPIC, "")
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(InvalidNameError, match="consumer group 'a@b'"):
         store.consume(TOPIC, "a@b")
     with pytest.raises(ConfigError):
         consume(store, start="middle")
