@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from rocketstore.broker.refused import SEE
 from rocketstore.errors import InvalidNameError
 from rocketstore.format.metadata_json import DataVersion, SubscriptionGroup, TopicConfig
@@ -118,8 +120,8 @@ def first_topics(settings: BrokerSettings) -> list[TopicConfig]:
     ]
 
 
-def _of_group(topic: str, queue_count: int, is_unit: bool) -> TopicConfig:  # noqa: FBT001 - private
-    """Return a topic of second tries or dead letters as it is made."""
+def _made(topic: str, queue_count: int, is_unit: bool) -> TopicConfig:  # noqa: FBT001 - private
+    """Return a topic as a client makes it."""
     flag = (UNIT_SUB if topic.startswith(RETRY_PREFIX) else UNIT) if is_unit else 0
     return TopicConfig(
         topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count,
@@ -171,10 +173,9 @@ class Topics:
         model = None if is_closed else self.get(template or "")
         if model is not None and model.perm & PERM_INHERIT:
             count = max(min(queue_count, model.write_queue_nums), 0)
-            made = TopicConfig(
-                topic_name=topic, read_queue_nums=count, write_queue_nums=count,
-                perm=model.perm & ~PERM_INHERIT, topic_filter_type=model.topic_filter_type,
-                topic_sys_flag=UNIT if is_unit else 0,
+            made = msgspec.structs.replace(
+                _made(topic, count, is_unit), perm=model.perm & ~PERM_INHERIT,
+                topic_filter_type=model.topic_filter_type,
             )  # fmt: skip
             self.settle(made)
             return made
@@ -189,7 +190,7 @@ class Topics:
         """
         known = self.get(topic)
         if known is None:
-            known = _of_group(topic, queue_count, is_unit)
+            known = _made(topic, queue_count, is_unit)
             self.settle(known)
         return known
 
@@ -208,7 +209,7 @@ class Topics:
         self._make_groups(groups)
         known = filter(None, map(self._known_group, groups))
         retries = [
-            _of_group(RETRY_PREFIX + one.group_name, one.retry_queue_nums, groups[one.group_name])
+            _made(RETRY_PREFIX + one.group_name, one.retry_queue_nums, groups[one.group_name])
             for one in known
         ]
         new = [topic for topic in retries if self.get(topic.topic_name) is None]

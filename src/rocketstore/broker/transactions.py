@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.sending import not_stored
+from rocketstore.broker.topic_admin import NOT_SET
 from rocketstore.config import BrokerRole
 from rocketstore.events import get_logger
 from rocketstore.format.record import encode_stored
@@ -95,15 +96,17 @@ class TransactionEnds:
         return self._loop.aside(call, lambda: self._flow.refusal(call, 0) or self._ended(header))
 
     def _ended(self, header: EndHeader) -> Command:
+        is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
         result: EndResult = self._store.end_transaction(
             header.producer_group, header.tran_state_table_offset, header.commit_log_offset,
-            commits=header.commit_or_rollback == TRANSACTION_COMMIT,
+            commits=is_commit,
         )  # fmt: skip
         if (remark := _REMARKS.get(result.status)) is not None:
             return reply(ResponseCode.SYSTEM_ERROR, remark)
         if result.status is EndStatus.NOT_STORED and result.put is not None:
             return not_stored(result.put.status, self._store)
-        return reply()
+        # Compatible: that of a rollback keeps its first remark.
+        return reply(remark=None if is_commit else NOT_SET)
 
     def _ask(self, half: StoredMessage) -> None:
         """Have a producer asked, from the thread of the checks; it answers with an end."""

@@ -38,12 +38,13 @@ def test_topic_that_is_settled_keeps_what_else_the_file_says_of_it(desk: Desk) -
     marked = json.loads(path.read_text()) | {"more": 1}
     marked["topicConfigTable"]["orders"]["mark"] = "x"
     path.write_text(json.dumps(marked))
-    header = {"topic": "orders", "readQueueNums": 9, "writeQueueNums": 2, "perm": 4}
+    header = {"topic": "orders", "readQueueNums": 9, "writeQueueNums": 2, "perm": 4, "order": True}
     assert desk.answer(17, header).code == 0
     table = json.loads(path.read_text())
     assert (table["more"], table["dataVersion"]["counter"]) == (1, 2)
     entry = table["topicConfigTable"]["orders"]
     assert (entry["mark"], entry["readQueueNums"], entry["perm"]) == ("x", 9, 4)
+    assert entry["order"] is True
     assert decode_table(path.read_bytes(), TopicTable).topic_config_table["orders"].perm == 4
 
 

@@ -71,6 +71,16 @@ def test_topic_gets_as_many_queues_as_asked_for_and_the_template_has(desk: Desk)
     assert many.write_queue_nums == 8
 
 
+@pytest.mark.parametrize(("topic", "flag"), [("orders", 1), ("%RETRY%G", 2)])
+@pytest.mark.parametrize("template", ["TBW102", "none"])
+def test_topic_of_a_unit_is_marked_as_one_that_sends_or_that_consumes(
+    desk: Desk, topic: str, flag: int, template: str
+) -> None:
+    desk.send(topic, c=template, k=True)
+    known = desk.topics.get(topic)
+    assert (known and known.topic_sys_flag) == (None if topic + template == "ordersnone" else flag)
+
+
 def test_topic_is_not_made_where_that_is_off(tmp_path: Path) -> None:
     desk = Desk(tmp_path, auto_create_topic_enable=False)
     assert desk.send("orders").code == 17
