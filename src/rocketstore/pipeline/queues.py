@@ -168,8 +168,8 @@ def queue_ranges(
             problem = f"there is no queue {key}"
         elif start != EARLIEST and not minimum <= start <= maximum:
             problem = f"startingOffsets asks for {start}, there are {minimum} to {maximum}"
-        elif stop > maximum:
-            problem = f"endingOffsets asks for {stop}, the queue ends at {maximum}"
+        elif stop > maximum or 0 < stop < minimum:
+            problem = f"endingOffsets asks for {stop}, there are {minimum} to {maximum}"
         else:
             continue
         what, hint = f"queue {key} of {store.location}: {problem}", "to read what is there: "

@@ -385,7 +385,7 @@ def test_a_file_that_retention_deleted_after_planning_is_loss(copy, monkeypatch)
     ("options", "message"),
     [
         ({"startingOffsets": '{"TopicA":{"0":5000}}'}, "asks for 5000, there are 0 to"),
-        ({"endingOffsets": '{"TopicA":{"0":5000}}'}, "asks for 5000, the queue ends at"),
+        ({"endingOffsets": '{"TopicA":{"0":5000}}'}, "asks for 5000, there are 0 to"),
         ({"endingOffsets": '{"TopicA":{"77":1}}'}, "no queue TopicA/77"),
     ],
 )
@@ -405,12 +405,16 @@ def test_expired_offsets_are_loss():
     topic, queues = next(iter(manifest["consumeQueues"].items()))
     queue_id, queue = next((n, q) for n, q in queues.items() if q["minOffset"] > 0)
     given = {topic: {queue_id: queue["minOffset"] - 1}}
-    with pytest.raises(StoreError, match=f"there are {queue['minOffset']} to {queue['maxOffset']}"):
-        read_table(store, subscribe=topic, startingOffsets=json.dumps(given))
+    there = f"there are {queue['minOffset']} to {queue['maxOffset']}"
+    for side in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(StoreError, match=f"{side} asks for {queue['minOffset'] - 1}, {there}"):
+            read_table(store, subscribe=topic, **{side: json.dumps(given)})
     given = {topic: {queue_id: queue["minOffset"]}}
     rows = read_table(store, subscribe=topic, startingOffsets=json.dumps(given))
     found = [row["queueOffset"] for row in rows if row["queueId"] == int(queue_id)]
     assert found == list(range(queue["minOffset"], queue["maxOffset"]))
+    up_to = read_table(store, subscribe=topic, endingOffsets=json.dumps(given))
+    assert [row for row in up_to if row["queueId"] == int(queue_id)] == []
 
 
 # --- places that are no store -------------------------------------------------------------------

@@ -200,6 +200,14 @@ def test_columns_are_the_same_for_a_query_and_for_a_stream():
         read_options_of_either({**path, "maxOffsetsPerTrigger": "x"})
     with pytest.raises(ConfigError, match="did you mean"):
         read_options_of_either({**path, "startingOffset": "x"})
+    # What a batch may begin at tells nothing of a stream.
+    for name, value in (
+        ("startingTimestamp", "5"),
+        ("startingOffsetsByTimestamp", '{"T":{"0":5}}'),
+        ("startingOffsets", '{"T":{"0":5}}'),
+    ):
+        with pytest.raises(ConfigError, match="endingTimestamp must be ms"):
+            read_options_of_either({**path, "subscribe": "T", name: value, "endingTimestamp": "x"})
 
 
 def test_a_query_has_no_limit_per_trigger():

@@ -231,12 +231,11 @@ def read_options_of_either(given: Mapping[str, str]) -> options.ReadOptions:
         try:
             return parse_stream_options(given).read
         except ConfigError as stream_error:
-            own = {
-                one.name.lower()
-                for one in option_table.OPTIONS
-                if one.uses == {option_table.STREAM}
-            }
-            is_stream = any(key.lower() in own - {"startingoffsets"} for key in given)
+            of_stream, of_reads = (
+                {one.name.lower() for one in option_table.OPTIONS if one.uses & uses}
+                for uses in ({option_table.STREAM}, option_table.READS)
+            )
+            is_stream = any(key.lower() in of_stream - of_reads for key in given)
             raise (stream_error if is_stream else batch_error) from None
 
 
