@@ -18,9 +18,9 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline import log_read
-from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work, log_verdict
+from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work
 from rocketstore.places import files as place_files
-from rocketstore.places import queue_files
+from rocketstore.places import log_verdict, queue_files
 from rocketstore.places.files import ArrowFiles
 from rocketstore.places.store_listing import list_store
 from rocketstore.rules.log_rules import Stretch

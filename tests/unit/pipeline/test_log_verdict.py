@@ -6,7 +6,7 @@ import pytest
 
 from rocketstore import verify_store
 from rocketstore.format.file_name import file_name
-from rocketstore.pipeline.jobs.audit import log_verdict
+from rocketstore.places import log_verdict
 from rocketstore.units import MiB
 from support.audit_runs import audited, keys
 from support.clock import START_MS, Clock

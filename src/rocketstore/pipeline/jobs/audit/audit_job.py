@@ -31,7 +31,6 @@ from rocketstore.pipeline.jobs.audit.audit_judgement import (
     judge_targets,
 )
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, RUNS, FactRow
-from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, write_parquet
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
@@ -40,6 +39,7 @@ from rocketstore.pipeline.queues import ALL_OFFSETS
 from rocketstore.places.files import read_part, sync_path
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.log_files import store_timestamp_ms
+from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.queue_files import QueueFiles
 from rocketstore.places.store_listing import list_store, passing_over_deleted, small_contents
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport

@@ -25,13 +25,13 @@ from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
-from rocketstore.pipeline.jobs.audit.log_verdict import judged_log
 from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuild_commit, rebuilt_files
 from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.places.location import is_remote
+from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.store_listing import batch_topics_of, list_store
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileProblem
