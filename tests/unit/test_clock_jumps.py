@@ -47,6 +47,8 @@ def test_pauses_of_an_open_store_are_counted_by_no_clock_that_is_set(store):
                parts.log)  # fmt: skip
     assert {one.monotonic for one in waiting} == {monotonic_ms}
     assert workers.statistics._monotonic is monotonic_ms
+    workers.flusher.start()
+    assert 0 < workers.flusher._last_thorough_ms <= monotonic_ms()
 
 
 @either_way

@@ -65,7 +65,9 @@ def test_time_spent_waiting_for_others_of_a_turn_counts_and_the_others_are_told_
     asked = [(310, SEND), (30, place), (310, SEND), (30, place), (310, SEND), (30, place)]
     answers = turn(desk, *asked, waited_ms=0)
     assert [one.code for one in answers] == [0, 0, 0, 0, 2, 0]
-    assert str(answers[4].remark).endswith("period in queue: 300ms, size of queue: 1")
+    remark = str(answers[4].remark)
+    assert remark.startswith("[TIMEOUT_CLEAN_QUEUE]")
+    assert remark.endswith("period in queue: 300ms, size of queue: 1")
     assert desk.store.next_queue_offset("orders", 0) == 3
 
 

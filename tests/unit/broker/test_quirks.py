@@ -2,6 +2,8 @@
 table "Odd habits that are kept" of docs/compatibility.md.
 """
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +74,12 @@ def test_9_a_reply_to_a_send_says_region_and_trace_whatever_became_of_it(
     reply = desk.answer(code, {**fields, **changed}, b"x")
     assert reply.code == answer
     assert fields_of(reply).items() >= {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}.items()
+
+
+def test_9_region_and_trace_of_a_reply_are_settings(tmp_path: Path) -> None:
+    with closing(Desk(tmp_path, region_id="north", trace_on=False)) as desk:
+        reply = desk.answer(310, SEND, b"x")
+    assert fields_of(reply).items() >= {"MSG_REGION": "north", "TRACE_ON": "false"}.items()
 
 
 def test_10_keys_of_bodies_are_numbers_and_objects(desk: Desk) -> None:

@@ -384,11 +384,20 @@ def offsets(root: Path) -> dict[str, int]:
     return {name.removesuffix("@CID_RMQ_SYS_TRANS"): queues[0] for name, queues in table.items()}
 
 
-def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores: TransactionStores) -> None:
+@pytest.mark.parametrize("opened_again", [True, False])
+def test_an_op_message_of_a_half_message_to_come_ends_nothing(
+    stores: TransactionStores, *, opened_again: bool
+) -> None:
     store = stores.store
-    for body in (b"0", b"1", b"-1", b"x", b"9" * 400):
+    store.rollback(store.begin(MESSAGE, ORDERS.queue_id))
+    for body in (b"0", b"1", b"2", b"-1", b"x", b"9" * 400):
         store.put(Message(topic=OP.topic, body=body, tags="d"))
     half = store.begin(MESSAGE, ORDERS.queue_id)
+    if opened_again:
+        store = stores.reopen(killed=True)
+    else:
+        store.wait_dispatched()
+        store.attached["transactions"].read_ops()
     assert store.commit(half).status is EndStatus.COMMITTED
     store = stores.reopen(killed=True)
     assert store.commit(half).status is EndStatus.ENDED_ALREADY
