@@ -43,8 +43,9 @@ def orders(desk: Desk) -> Desk:
     return desk
 
 
-def test_what_is_there_is_answered_at_once(orders: Desk) -> None:
-    found = pull(orders, subscription="b")
+@pytest.mark.parametrize("expression_type", ["TAG", ""])
+def test_what_is_there_is_answered_at_once(orders: Desk, expression_type: str) -> None:
+    found = pull(orders, subscription="b", expressionType=expression_type)
     assert found is not None
     assert (found.code, found.remark) == (0, "FOUND")
     assert found.fields == {
@@ -54,6 +55,11 @@ def test_what_is_there_is_answered_at_once(orders: Desk) -> None:
     both = pull(orders)
     assert both is not None
     assert both.body == orders.store.get_raw("orders", 0, 0).records
+
+
+def test_bytes_in_the_middle_of_a_message_are_not_viewed_as_one(orders: Desk) -> None:
+    viewed = orders.answer(33, {"offset": 1})
+    assert (viewed.code, viewed.remark) == (1, "can not find message by the offset, 1")
 
 
 def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders: Desk) -> None:
