@@ -32,7 +32,8 @@ def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFil
     is_new = layout.commit_log_directories[0].is_dir() and not any(
         layout.consume_queue.glob("*/*/*")
     )
-    if not files.files and not is_new:
+    # Or a writer has made the first file since the log was listed, and then a queue's.
+    if not files.files and not is_new and not files.refresh():
         where = ", ".join(map(str, layout.log_directories))
         raise NotAStoreError(
             f"{root} is not a store: no CommitLog file in {where}",
@@ -62,7 +63,13 @@ class LogScan:
         self.begin = 0 if begin is None else begin
         self.end = end
         self.damaged_bytes = 0
-        self._is_live = writer_pid(layout.lock) is not None
+        self._lock = layout.lock
+        self._was_live = writer_pid(self._lock) is not None
+
+    @property
+    def _is_live(self) -> bool:
+        """Whether a process writes to the log, or one did as the scan began."""
+        return self._was_live or writer_pid(self._lock) is not None
 
     def rows(self, *, damage_only: bool = False) -> Iterator[dict[str, Any]]:
         """Yield one JSON-ready row per record, blank and damaged range."""

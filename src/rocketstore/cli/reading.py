@@ -51,7 +51,10 @@ def queues_of(
 
 
 def _none_at_all(reader: ReadOnlyStore) -> str:
-    if reader.earliest_log_timestamp() is None:
+    from rocketstore.storage.files.lock import may_have_writer
+
+    # The first message of a writer may have come since, or is not in its queue yet.
+    if reader.earliest_log_timestamp() is None or may_have_writer(reader.layout.lock):
         return "it has no message yet"
     return "its log has messages, but no queue has them: see store verify"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rocketstore import Message
 from rocketstore.cli.application import run
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.config import StoreConfig
@@ -20,7 +21,9 @@ from rocketstore.metrics.damage_map import (
     DamageMap,
     encode_damage_map,
 )
+from support.configured_store import open_small
 from support.golden import golden_case, manifest
+from support.openings import At
 
 
 @pytest.fixture
@@ -144,6 +147,42 @@ def test_a_store_that_has_no_message_yet_scans_as_empty(
     MessageStore.open(tmp_path).close()
     assert run(["store", "scan", str(tmp_path)]) == 0
     assert lines(capsys) == []
+
+
+@pytest.mark.parametrize("is_dispatched", [True, False])
+@pytest.mark.parametrize(
+    "command",
+    ["store scan", "store scrub", "store verify", "message tail -t orders",
+     "queue show -t orders -q 0", "queue lag", "delay list", "transaction list"],
+)  # fmt: skip
+def test_a_first_message_that_comes_beside_a_command_is_nothing_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command: str, *, is_dispatched: bool,
+) -> None:  # fmt: skip
+    """Neither where a directory was listed before it and another one after it."""
+    words = command.split()
+
+    def at(number: int) -> int:
+        root = tmp_path / str(number)
+        with open_small(root) as writer:
+
+            def come() -> None:
+                writer.put(Message(topic="orders", body=b"first"))
+                if is_dispatched:
+                    writer.wait_dispatched()
+
+            calls = At(number, come)
+            with monkeypatch.context() as patch:
+                for name in ("open", "scandir", "listdir", "stat"):
+                    patch.setattr(os, name, calls.wrapped(getattr(os, name)))
+                code = run([*words[:2], str(root), *words[2:]])
+            said = capsys.readouterr().err
+            assert code in {0, 1}, said
+            assert said in {"", f"rocketstore: {root} has no topic orders; it has no message yet\n"}
+        return calls.count
+
+    for number in range(1, at(-1) + 1):
+        at(number)
 
 
 def test_queue_list_prints_offsets_of_every_queue(
