@@ -1,9 +1,11 @@
 """Options of the sink: each is known, and refused when malformed or out of place."""
 
 import pytest
+from pyspark.sql.types import StructType
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
+from rocketstore.pipeline.sink.spark_sink import BatchSink, StreamSink
 
 
 def parse(*, streaming=False, **given):
@@ -58,3 +60,14 @@ def test_a_file_uri_and_a_relative_path_become_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert parse(path="file:///data/store").root == "/data/store"
     assert parse(path="store").root == str(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("sink", "what", "hint"),
+    [(BatchSink, "mode overwrite", 'mode "append"'), (StreamSink, "mode complete", "foreachBatch")],
+)
+def test_a_log_is_not_replaced_and_the_error_says_how_to_append(tmp_path, sink, what, hint):
+    with pytest.raises(ConfigError, match=f"{what} would replace the messages of") as caught:
+        sink.planned({"path": str(tmp_path / "s")}, StructType(), overwrite=True)
+    assert hint in caught.value.hint
+    assert [*tmp_path.iterdir()] == []

@@ -59,12 +59,13 @@ class _Sink:
 
         options = parse_sink_options(given, streaming=cls.streaming)
         if overwrite:
-            kind = "output mode complete" if cls.streaming else "mode overwrite"
-            raise ConfigError(
-                f"{kind} would replace the messages of {options.root}: a log is only appended to",
-                key="mode",
-                hint='use mode "append"; for a new log name a directory that is not there',
-            )
+            kind = "mode overwrite"
+            hint = 'use mode "append"; for a new log name a directory that is not there'
+            if cls.streaming:
+                kind = "output mode complete"
+                hint = "append each result by itself: foreachBatch, with options sinkId and batchId"
+            what = f"{kind} would replace the messages of {options.root}: a log is only appended to"
+            raise ConfigError(what, key="mode", hint=hint)
         types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_columns(types, options.topic, has_kafka_names=options.has_kafka_names)
         size = sink_commit.check_target(options)
