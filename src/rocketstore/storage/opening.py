@@ -12,7 +12,6 @@ before the services start, not after, so that no crash in between looks like an 
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -225,9 +224,8 @@ class StoreParts(LoadedStore):
         for directory in self.layout.commit_log_directories:
             self.disk.make_directory(directory)
         self.lock.extend(self.layout.written_directories)
-        places = self.layout.root, *self.layout.commit_log_directories
         self._to_drop.callback(setattr, self.disk, "guard", self.disk.guard)
-        self.disk.guard = partial(self.lock.check_place, places)
+        self.disk.guard = self.lock.guard((self.layout.root, *self.layout.commit_log_directories))
         claim(self.layout, self.disk)
         self.known_ends = KnownEndsWriter(
             self.layout.root, self.log_files, self.queues, self.index, disk=self.disk,

@@ -265,11 +265,12 @@ class Disk:
 
         Without `sync` the names become durable with `fsync_directory` of each parent.
         """
-        self.guard()
         missing = []
         while not directory.is_dir():
             missing.append(directory)
             directory = directory.parent
+        if missing:
+            self.guard()
         for path in reversed(missing):
             try:
                 path.mkdir(exist_ok=True)

@@ -153,16 +153,24 @@ class StoreLock:
         for path in sorted(ends, key=lambda end: end.name)[-_HELD_FILES:]:
             self._lock_too(path, path.stat(), self._made)
 
-    def check_place(self, directories: Iterable[Path]) -> None:
-        """Raise where other directories, or none, have the names of those that are locked."""
-        for path in directories if self._locked else ():
-            status = _status(path, os.stat)
-            if not any(status and os.path.samestat(status, one) for _, one in self._locked):
-                raise StoreError(
-                    f"{path} is gone, or another directory, while the store is open: it was moved "
-                    "or unmounted",
-                    hint="bring it back, or close the store and open it where it is now",
-                )
+    def guard(self, directories: Iterable[Path]) -> Callable[[], None]:
+        """Return what raises, while this is held, where a directory is not the one that it is now.
+
+        What holds it open keeps its inode from being given to another one.
+        """
+        known = {directory: directory.stat() for directory in directories}
+
+        def check() -> None:
+            for path, status in known.items() if self._locked else ():
+                found = _status(path, os.stat)
+                if found is None or not os.path.samestat(found, status):
+                    raise StoreError(
+                        f"{path} is gone, or another directory, while the store is open: it was "
+                        "moved or unmounted",
+                        hint="bring it back, or close the store and open it where it is now",
+                    )
+
+        return check
 
     def hold(self, path: Path) -> None:
         """Lock a file that was just made, if the system allows it."""
