@@ -74,6 +74,7 @@ class StoreParts(LoadedStore):
                     f"{layout.root} is a file", hint="name a directory, or a new one"
                 )
             refuse_part(layout)
+            disk.hold()
             disk.make_directory(layout.root)
         self.lock, self._to_drop = StoreLock(layout.lock, layout.written_directories), to_drop
         to_drop.callback(self.lock.release)  # before it is held, as an interrupt may come
@@ -224,8 +225,8 @@ class StoreParts(LoadedStore):
         for directory in self.layout.commit_log_directories:
             self.disk.make_directory(directory)
         self.lock.extend(self.layout.written_directories)
-        self._to_drop.callback(setattr, self.disk, "guard", self.disk.guard)
-        self.disk.guard = self.lock.guard((self.layout.root, *self.layout.commit_log_directories))
+        self._to_drop.callback(self.disk.hold)
+        self.disk.hold(self.layout.root, *self.layout.commit_log_directories)
         claim(self.layout, self.disk)
         self.known_ends = KnownEndsWriter(
             self.layout.root, self.log_files, self.queues, self.index, disk=self.disk,

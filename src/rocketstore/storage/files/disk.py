@@ -20,6 +20,7 @@ import errno
 import functools
 import os
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
@@ -28,7 +29,7 @@ from rocketstore.rules.table_files import NO_FILE
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers for a lack of space: a full file system, or a used-up quota."""
@@ -135,19 +136,29 @@ def no_space_error(path: Path, size: int) -> StoreFullError:
 
 
 class Disk:
-    """The real disk. Subclass it in a test to fail calls or to record what became durable.
+    """The real disk. Subclass it in a test to fail calls or to record what became durable."""
 
-    Attributes
-    ----------
-    guard
-        Called before something new is made; raises where the store is not there any more.
-    """
+    _held: Mapping[Path, os.stat_result] = MappingProxyType({})
 
-    guard: Callable[[], object] = staticmethod(lambda: None)
+    def hold(self, *directories: Path) -> None:
+        """Make nothing from now on while one of these is gone or another directory; of none, all.
+
+        Who keeps them open, as a lock does, keeps their inodes from being given to others.
+        """
+        self._held = {one: one.stat() for one in directories}
+
+    def _check_held(self) -> None:
+        for path, status in self._held.items():
+            if not path.is_dir() or not os.path.samestat(path.stat(), status):
+                raise StoreError(
+                    f"{path} is gone, or another directory, while the store is open: it was moved "
+                    "or unmounted",
+                    hint="bring it back, or close the store and open it where it is now",
+                )
 
     def create_file(self, path: Path) -> int:
         """Create the file, which must not exist, and return a descriptor to read and write it."""
-        self.guard()
+        self._check_held()
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def create_unnamed(self, path: Path) -> int | None:
@@ -156,7 +167,7 @@ class Disk:
         It is gone with its last descriptor, also when the process is killed. None where the file
         system, or a system without ``/proc``, cannot do it.
         """
-        self.guard()
+        self._check_held()
         if not hasattr(os, "O_TMPFILE") or not _OWN_DESCRIPTORS.is_dir():
             return None
         try:
@@ -270,7 +281,7 @@ class Disk:
             missing.append(directory)
             directory = directory.parent
         if missing:
-            self.guard()
+            self._check_held()
         for path in reversed(missing):
             try:
                 path.mkdir(exist_ok=True)

@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from rocketstore.errors import StoreError, StoreLockedError
+from rocketstore.errors import StoreLockedError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     LOCK_CONTENT,
@@ -152,25 +152,6 @@ class StoreLock:
                 ends += _files_at_end(directory)
         for path in sorted(ends, key=lambda end: end.name)[-_HELD_FILES:]:
             self._lock_too(path, path.stat(), self._made)
-
-    def guard(self, directories: Iterable[Path]) -> Callable[[], None]:
-        """Return what raises, while this is held, where a directory is not the one that it is now.
-
-        What holds it open keeps its inode from being given to another one.
-        """
-        known = {directory: directory.stat() for directory in directories}
-
-        def check() -> None:
-            for path, status in known.items() if self._locked else ():
-                found = _status(path, os.stat)
-                if found is None or not os.path.samestat(found, status):
-                    raise StoreError(
-                        f"{path} is gone, or another directory, while the store is open: it was "
-                        "moved or unmounted",
-                        hint="bring it back, or close the store and open it where it is now",
-                    )
-
-        return check
 
     def hold(self, path: Path) -> None:
         """Lock a file that was just made, if the system allows it."""
