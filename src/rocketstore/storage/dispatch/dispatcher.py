@@ -31,12 +31,13 @@ from rocketstore.rules.expectation import delay_array
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, StopReason, new_columns
 from rocketstore.scan.queue_search import first_from
-from rocketstore.storage.dispatch.entry_decisions import EntryDecisions
+from rocketstore.storage.dispatch.entry_decisions import EntryDecisions, ForcedPass
 from rocketstore.storage.threads import Changes
 from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Iterable, Mapping
+    from pathlib import Path
 
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -298,18 +299,20 @@ class Dispatcher:
         return True
 
     def dispatch_range(
-        self, start: int, stop: int, *, force: bool = True, check_crc: bool = False
-    ) -> None:
+        self, start: int, stop: int, *, force: bool = True, check_crc: bool = False,
+        copy: Callable[[Path, int, int], object] | None = None,
+    ) -> None:  # fmt: skip
         """Dispatch the records of [start, stop) now, for recovery.
 
         `start` is where a record or a file begins. A second thread walks ahead where there is a
         second core, with equal results. With `force` a different queue entry is replaced when the
         record it points at is not intact, or comes after the new one: then the queue ends up as if
-        it were built from nothing. With `check_crc` a record with a wrong body checksum is damage.
+        it were built from nothing; `copy` gets the range of a file's path before that. With
+        `check_crc` a record with a wrong body checksum is damage.
         """
         self.dispatched_offset = start
         self._check_crc = check_crc
-        self._decisions.forced_range = (start, stop) if force else None
+        self._decisions.forced = ForcedPass(start, stop, copy) if force else None
         # A listener wants its batches in step with the walk.
         if can_walk_ahead() and not self.board.listeners:
             self._ahead_from = start
@@ -318,7 +321,7 @@ class Dispatcher:
         finally:
             self._ahead_from = _NOWHERE
             self._check_crc = False
-            self._decisions.forced_range = None
+            self._decisions.forced = None
 
     def _dispatch_to(self, limit: int) -> None:
         self._loop.now_ms = self._clock()  # later than every put before the limit
@@ -402,11 +405,11 @@ class Dispatcher:
             del decisions.columns
 
     def _note_stepped_over(self, start: int, stop: int, reason: StopReason | None) -> None:
-        if self._decisions.forced_range is not None or len(self.stepped_over) < _LISTED_DAMAGE:
+        if self._decisions.forced is not None or len(self.stepped_over) < _LISTED_DAMAGE:
             self.stepped_over.append(SteppedOver(ByteRange(start, stop), reason))
         what = "file missing" if reason is None else reason.name
         # The unwritten tail is among those of a forced pass: recovery says which are damage.
-        log = _log.warning if self._decisions.forced_range is None else _log.debug
+        log = _log.warning if self._decisions.forced is None else _log.debug
         log("dispatch.stepped_over", start=start, stop=stop, reason=what)
 
     def _announce(self, columns: RecordColumns, done: int) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -83,12 +86,23 @@ def is_elsewhere(file: MappedFile, entry: QueueEntry, key: QueueKey, queue_offse
     return not is_further and not fits_record(record, entry, key, queue_offset)
 
 
+class ForcedPass(NamedTuple):
+    """A pass from `start` to `stop` that replaces entries, as recovery makes.
+
+    `copy` is given path, start and stop of what it is about to write over.
+    """
+
+    start: int
+    stop: int
+    copy: Callable[[Path, int, int], object] | None
+
+
 @dataclass(eq=False)
 class EntryDecisions:
     """Answers about `columns`, the rows being dispatched; parameters as `Dispatcher`.
 
-    `forced_range` is where a forced pass began and ends, None outside one; `entries` counts those
-    that are refused, and what became of those of extra queues and of batches.
+    `forced` is the forced pass that runs, None outside one; `entries` counts those that are
+    refused, and what became of those of extra queues and of batches.
     """
 
     _files: MappedFileQueue
@@ -98,7 +112,8 @@ class EntryDecisions:
     columns: RecordColumns = field(init=False)
 
     def __post_init__(self) -> None:
-        self.forced_range: tuple[int, int] | None = None
+        self.forced: ForcedPass | None = None
+        self._copied: set[Path] = set()
         self.entries: Counter[PutEntry] = Counter()
 
     def enter_batch(self, number: int) -> bool:
@@ -173,17 +188,25 @@ class EntryDecisions:
         old = queue.entry(offset)
         if self._keeps_due_time(number, old):
             return False
-        if self.forced_range is None:
+        if self.forced is None:
             self.entries[PutEntry.REFUSED] += 1
             return False
         if (
             old is not None
             and old.physical_offset < self.columns.physical_offset[number]
-            and old.physical_offset + old.record_size <= self.forced_range[1]
+            and old.physical_offset + old.record_size <= self.forced.stop
             and self._is_intact(old, queue.key, offset)
         ):
             return self._refuse(number, "an earlier record has its place")
+        self._keep_file(queue, offset)
         return True
+
+    def _keep_file(self, queue: ConsumeQueue, offset: int) -> None:
+        """Have a queue's file copied before the first of its entries is replaced."""
+        file, copy = queue.files.find(offset * ENTRY_SIZE_BYTES), self.forced and self.forced.copy
+        if copy is not None and file is not None and file.path not in self._copied:
+            copy(file.path, 0, file.size)
+            self._copied.add(file.path)
 
     def _keeps_due_time(self, number: int, old: QueueEntry | None) -> bool:
         row = self.columns.cols[number].tolist()
@@ -249,7 +272,7 @@ class EntryDecisions:
             )
         before = queue.max_physical_offset
         if before > physical_offset:
-            before = 0 if self.forced_range is None else self.forced_range[0]
+            before = 0 if self.forced is None else self.forced.start
         return may_follow(offset, queue.given_stop, physical_offset - before, file_entries)
 
     def _next_offset(self, key: QueueKey, following: slice) -> int | None:
@@ -281,7 +304,10 @@ class EntryDecisions:
         old = queue.entry(offset)
         # The record that has the place does not help: it states the number in its first queue.
         is_later = old is not None and old.physical_offset > entry.physical_offset
-        return queue.put(offset, entry, overwrite=self.forced_range is not None and is_later)
+        is_replaced = self.forced is not None and is_later
+        if is_replaced:
+            self._keep_file(queue, offset)
+        return queue.put(offset, entry, overwrite=is_replaced)
 
     def _refuse(self, number: int, why: str) -> Literal[False]:
         """Leave a record without a queue entry; its index items follow."""

@@ -346,8 +346,9 @@ class _Recovery:
         dispatcher.stepped_over.clear()
         if start < limit:
             dispatcher.dispatch_range(
-                start, limit, force=force, check_crc=self.parts.config.check_crc_on_recover
-            )
+                start, limit, force=force, check_crc=self.parts.config.check_crc_on_recover,
+                copy=self.copies.copy_range,
+            )  # fmt: skip
         return list(dispatcher.stepped_over)
 
     def _plain_end(self, stepped: list[SteppedOver], limit: int) -> int | None:

@@ -345,6 +345,30 @@ def test_a_forced_pass_repairs_zeroed_and_wrong_entries(parts):
     assert parts.bytes_on_disk() == before
 
 
+def test_a_forced_pass_has_a_file_copied_once_before_it_replaces_its_first_entry(parts):
+    for number in (b"0", b"1"):
+        names = b"INNER_MULTI_DISPATCH\x01further\x02INNER_MULTI_QUEUE_OFFSET\x01" + number
+        parts.append(properties=names)
+    parts.run()
+    right = parts.bytes_on_disk()
+    for topic in ("TopicTest", "further"):
+        for number in (0, 1):
+            wrong = QueueEntry(parts.end + 1000, 120, 5)
+            parts.queue(topic, 0).put(number, wrong, overwrite=True)
+    wrong, copies = parts.bytes_on_disk(), {}
+
+    def copy(path, start, stop):
+        assert path not in copies
+        assert (start, stop) == (0, path.stat().st_size)
+        copies[path] = path.read_bytes()
+
+    parts.dispatcher.dispatch_range(0, parts.end, copy=copy)
+    assert {path.parts[-3] for path in copies} == {"TopicTest", "further"}
+    assert set(copies.values()) <= set(wrong.values())
+    assert not set(copies.values()) & set(right.values())
+    assert parts.bytes_on_disk() == right
+
+
 def test_a_forced_pass_keeps_an_earlier_intact_record_in_its_place(parts):
     [first] = parts.append(queue_offset=0)
     [second] = parts.append(queue_offset=0)
