@@ -10,7 +10,12 @@ import pytest
 from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.format.file_name import file_name
 from rocketstore.rules.files import FileProblem
-from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
+from rocketstore.storage.files.pread_files import (
+    OpenFiles,
+    PreadFiles,
+    ReadLogFile,
+    listed_files,
+)
 from rocketstore.units import ByteRange
 from support.descriptors import open_descriptors
 
@@ -219,3 +224,14 @@ def test_a_file_that_one_listing_missed_is_no_hole(
     files.refresh()
     assert files.holes == [ByteRange(100, 200)]
     assert problems(files) == {file_name(100): FileProblem.MISSING}
+
+
+def test_a_file_that_is_deleted_after_it_was_listed_has_no_bytes(tmp_path: Path) -> None:
+    path = tmp_path / file_name(0)
+    path.write_bytes(b"x" * 100)
+    [listed] = listed_files([tmp_path], [])
+    file = ReadLogFile(listed, 4096)
+    assert file.data_stop() == 100
+    path.unlink()
+    assert file.data_stop() == 0
+    assert not file.array.any()
