@@ -131,6 +131,15 @@ def test_a_closed_store_says_so(files: StoreFiles) -> None:
             question()
 
 
+def test_a_time_alone_is_no_question_to_the_index_but_to_a_queue(files: StoreFiles) -> None:
+    for number in range(3):
+        files.put(keys="k", store_timestamp_ms=1_000 + number)
+    store = ReadOnlyStore(files.root)
+    with pytest.raises(TypeError, match="key"):
+        store.find("TopicTest", begin_ms=1_000, end_ms=1_000 + 2)  # type: ignore[call-arg]
+    assert store.offset_at(*QUEUE, 1_000 + 1) == 1
+
+
 # --- opening --------------------------------------------------------------------------------------
 
 
