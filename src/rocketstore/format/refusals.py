@@ -124,7 +124,8 @@ def refuse_special(properties: Mapping[str, str], *, alone: bool = False) -> Non
 def delay_level(properties: Mapping[str, str]) -> int:
     """Return the delay level that properties ask for (getDelayTimeLevel), 0 or less for none.
 
-    What Java's ``parseInt`` refuses is none: a 4.9 broker could never commit such a half message.
+    Text that Java's ``parseInt`` refuses is an error: a 4.9 broker could never commit such a half
+    message.
     """
     text = properties.get(DELAY, "0")
     if isinstance(text, str) and _LEVEL.fullmatch(text):

@@ -216,7 +216,7 @@ def timestamps(milliseconds: Int64Array | Sequence[int | None]) -> Any:
 
 
 def distinct(columns: RecordColumns, name: str) -> tuple[list[str], Int64Array]:
-    """Return the distinct texts of a column, and which of them each record has; -1 is none."""
+    """Return the distinct texts of a column, and which of them each record has: -1 without one."""
     encoded: Any = to_arrow(columns, [name]).column(0).dictionary_encode()
     numbers = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return encoded.dictionary.to_pylist(), numbers

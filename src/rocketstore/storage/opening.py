@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.config import RecoveryPolicy, StoreConfig, resolve_sizes
-from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
+from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes
 from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
@@ -33,8 +33,7 @@ from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.log_directories import claim, refuse_foreign, refuse_part
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.pread_files import OpenFiles, file_lengths
-from rocketstore.storage.files.whole_file import holds_data
+from rocketstore.storage.files.pread_files import OpenFiles, commonest_file, file_lengths
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.kinds.resolution import kinds_of
 from rocketstore.storage.log.commit_log import CommitLog
@@ -252,22 +251,15 @@ def open_parts(
 
 def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     """Return a file of the commonest length of each family that the store has."""
-
-    def usual(files: Iterable[tuple[Path, int]], wanted: int | None) -> FileObservation | None:
-        # A file of zeros that is shorter than what is set was being made when the power went.
-        return commonest(
-            (path, size) for path, size in files if size >= (wanted or 0) or holds_data(path)
-        )
-
     root, slots, items = layout.consume_queue, config.max_hash_slot_num, config.max_index_num
     queues = (file_lengths([root / key.topic / str(key.queue_id)]) for key in listed_queues(root))
     return ObservedSizes(
-        usual(file_lengths(layout.log_directories), config.mapped_file_size_commit_log),
-        usual(
+        commonest_file(file_lengths(layout.log_directories), config.mapped_file_size_commit_log),
+        commonest_file(
             chain.from_iterable(islice(filter(None, queues), LOOKED_AT_QUEUES)),
             config.mapped_file_size_consume_queue,
         ),
-        usual(
+        commonest_file(
             listed_index_files(layout.index, []).items(),
             None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
         ),

@@ -26,17 +26,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from rocketstore.config.files import commonest
 from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import is_judged, parse_file_name
 from rocketstore.rules.files import FileFinding, FileProblem, usable_files
 from rocketstore.storage.files.disk import Disk, fill, read_at, system_error, system_errors
-from rocketstore.storage.files.whole_file import data_stop
+from rocketstore.storage.files.whole_file import data_stop, holds_data
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from rocketstore.config.files import FileObservation
     from rocketstore.native.row import ByteArray
     from rocketstore.storage.files.mapped_file import MappedFile
 
@@ -295,6 +297,17 @@ def listed_files(
 def file_lengths(directories: Sequence[Path]) -> list[tuple[Path, int]]:
     """Return the files of directories, whose sizes are to be learnt, and how long they are."""
     return [(file.path, file.size) for file in listed_files(directories, [])]
+
+
+def commonest_file(
+    files: Iterable[tuple[Path, int]], wanted: int | None, multiple_of: int = 1
+) -> FileObservation | None:
+    """Return a file of the commonest length, where one of `wanted` bytes is set.
+
+    A file of zeros that is shorter than that was being made when the power went.
+    """
+    made = ((path, size) for path, size in files if size >= (wanted or 0) or holds_data(path))
+    return commonest(made, multiple_of)
 
 
 def _is_still(file: LogFile) -> bool:

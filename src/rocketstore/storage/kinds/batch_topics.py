@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from rocketstore.config.files import commonest, resolve_size
+from rocketstore.config.files import resolve_size
 from rocketstore.errors import FormatError, RefusedMessageError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BATCH_ENTRY_SIZE_BYTES
@@ -37,8 +37,7 @@ from rocketstore.native.row import PutEntry
 from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.properties import with_properties
 from rocketstore.rules.queue_kinds import compare_kinds
-from rocketstore.storage.files.pread_files import file_lengths
-from rocketstore.storage.files.whole_file import holds_data
+from rocketstore.storage.files.pread_files import commonest_file, file_lengths
 from rocketstore.storage.kinds.batch_pages import BatchPages, LastBatch
 from rocketstore.storage.queues.batch_queues import MappedBatchQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
@@ -284,12 +283,7 @@ def file_size(layout: StoreLayout, config: StoreConfig, sizes: StoreSizes) -> in
     wanted = config.mapped_file_size_batch_queue
     wanted = None if wanted is None else -(-wanted // entry) * entry
     queues = [root / key.topic / str(key.queue_id) for key in listed_queues(root)]
-    # A file of zeros that is shorter than what is set was being made when the power went.
-    lengths = (
-        (path, size)
-        for path, size in file_lengths(queues)
-        if size >= (wanted or 0) or holds_data(path)
-    )
+    usual = commonest_file(file_lengths(queues), wanted, entry)
     default = sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES * entry
     key = "mapperFileSizeBatchConsumeQueue"
-    return resolve_size(key, wanted, commonest(lengths, entry), default)
+    return resolve_size(key, wanted, usual, default)
