@@ -198,7 +198,8 @@ class Topics:
 
     def group(self, name: str) -> SubscriptionGroup | None:
         """Return a consumer group, made where that is allowed; None where there is none."""
-        self._make_groups([name])
+        if self._known_group(name) is None:
+            self._make_groups([name])
         return self._known_group(name)
 
     def meet(self, groups: Mapping[str, bool]) -> None:
@@ -207,10 +208,9 @@ class Topics:
         Of each is said whether it is a unit. One that may not be made is left out.
         """
         self._make_groups(groups)
-        known = filter(None, map(self._known_group, groups))
         retries = [
             _made(RETRY_PREFIX + one.group_name, one.retry_queue_nums, groups[one.group_name])
-            for one in known
+            for one in filter(None, map(self._known_group, groups))
         ]
         new = [topic for topic in retries if self.get(topic.topic_name) is None]
         if new:
