@@ -101,7 +101,8 @@ def scan(
 ) -> int:
     """Print every record, blank and damaged range of the CommitLog, in physical order.
 
-    Blanks and damage have no time: --begin and --end leave out messages only.
+    Blanks and damage have no time: --begin and --end leave out messages only. Where the reader of
+    the output leaves (`| head`), the scan ends, and its exit code tells of what it met until then.
 
     Parameters
     ----------
@@ -122,21 +123,9 @@ def scan(
         if "body" not in row
         or ((begin or 0) <= row["storeTimestamp"] and (end is None or row["storeTimestamp"] < end))
     )
-    print_rows(
-        rows,
-        output,
-        columns=(
-            "kind",
-            "physicalOffset",
-            "size",
-            "topic",
-            "queueId",
-            "queueOffset",
-            "tags",
-            "keys",
-        ),
-        notes=("file", "reason"),
-    )
+    columns = ("kind", "physicalOffset", "size", "topic", "queueId", "queueOffset", "tags", "keys")
+    with before_a_verdict():
+        print_rows(rows, output, columns=columns, notes=("file", "reason"))
     return exit_codes.DAMAGED if scanned.damaged_bytes else exit_codes.FINE
 
 
@@ -209,7 +198,11 @@ def repair(
     return print_repair(repair_store(store, config, policy=policy, dry_run=dry_run), options.output)
 
 
-@app.command(name="import")
+@app.command(
+    name="import",
+    # The parser would call the files ARGS.
+    usage="Usage: rocketstore store import --topic STR [OPTIONS] STORE FILE...",
+)
 def import_(
     store: MadeStoreArgument,
     /,

@@ -82,3 +82,11 @@ def test_a_reader_of_help_may_leave_early() -> None:
         process.stdout.close()
         _, said = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, said) == (0, b"")
+
+
+def test_a_usage_names_each_argument_as_the_table_below_it_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["store", "import", "--help"]) == 0
+    usage = capsys.readouterr().out.splitlines()[0]
+    assert usage == "Usage: rocketstore store import --topic STR [OPTIONS] STORE FILE..."

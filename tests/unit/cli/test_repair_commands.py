@@ -12,8 +12,10 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.cli.application import run
+from support.clock import Clock
 from support.golden import golden_case
 from support.patience import PATIENCE_S
+from support.small_store import build_store, flip_body
 
 
 @pytest.fixture
@@ -127,16 +129,33 @@ def test_rebuild_brings_back_queues_that_were_lost(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("command", ["verify", "scrub --rate 0", "repair --dry-run", "repair"])
+@pytest.mark.parametrize(
+    "command", ["scan --damage-only", "verify", "scrub --rate 0", "repair --dry-run", "repair"]
+)
 def test_a_verdict_is_the_same_where_no_one_reads_what_was_found(
     flipped: Path, command: str
 ) -> None:
     """As of ``rocketstore store verify STORE | head``."""
-    words = ["-m", "rocketstore", "store", *command.split(), str(flipped)]
-    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE) as process:
+    assert exit_code_of([*command.split(), str(flipped)], read_bytes=0) == 4
+
+
+def exit_code_of(words: list[str], *, read_bytes: int) -> int:
+    command = [sys.executable, "-m", "rocketstore", "store", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
+        process.stdout.read(read_bytes)
         process.stdout.close()
-        assert process.wait(PATIENCE_S) == 4
+        return process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize(("damaged", "expected"), [(0, 4), (-1, 0)])
+def test_a_scan_whose_reader_leaves_ends_with_the_verdict_on_what_it_met(
+    tmp_path: Path, damaged: int, expected: int
+) -> None:
+    """As of ``rocketstore store scan STORE | head``, which reads no terabyte to its end."""
+    offsets = build_store(tmp_path, 2000, Clock())  # more lines than a pipe takes
+    flip_body(tmp_path, offsets[damaged])
+    assert exit_code_of(["scan", str(tmp_path)], read_bytes=100) == expected
 
 
 def test_repair_refuses_a_store_with_a_writer(

@@ -30,6 +30,11 @@ def unmount(place: Path) -> None:
     place.mkdir()
 
 
+def lead_nowhere(place: Path) -> None:
+    move(place)
+    place.symlink_to(place)
+
+
 def left_at(place: Path) -> list[Path]:
     return list(place.rglob("*")) if place.exists() else []
 
@@ -44,7 +49,7 @@ def put_until_refused(store: MessageStore) -> tuple[int, str]:
     raise AssertionError("no put was refused")
 
 
-@pytest.mark.parametrize("lose", [move, unmount])
+@pytest.mark.parametrize("lose", [move, unmount, lead_nowhere])
 def test_a_root_that_is_gone_ends_puts_with_the_log_file_and_makes_nothing_there(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:

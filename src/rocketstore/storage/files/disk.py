@@ -135,6 +135,16 @@ def no_space_error(path: Path, size: int) -> StoreFullError:
     return StoreFullError(f"no room for {path}: {size} bytes needed", hint=_HINTS[errno.ENOSPC])
 
 
+def _status(path: Path) -> os.stat_result | None:
+    """Return what a path leads to; None where that is nothing, or only a link to itself."""
+    try:
+        return path.stat()
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            return None
+        raise
+
+
 class Disk:
     """The real disk. Subclass it in a test to fail calls or to record what became durable."""
 
@@ -149,7 +159,8 @@ class Disk:
 
     def _check_held(self) -> None:
         for path, status in self._held.items():
-            if not path.is_dir() or not os.path.samestat(path.stat(), status):
+            found = _status(path)
+            if found is None or not os.path.samestat(found, status):
                 raise StoreError(
                     f"{path} is gone, or another directory, while the store is open: it was moved "
                     "or unmounted",

@@ -291,8 +291,8 @@ class MappedFile:
         """Return the committed position: what is in the mapping is in the file (B5)."""
         return self.write_position
 
-    def flush(self, least_pages: int = 0) -> int:
-        """Make the written bytes durable; return the flushed position.
+    def flush(self, least_pages: int = 0, names: list[MappedFile] | None = None) -> int:
+        """Make the written bytes durable, as `sync` does; return the flushed position.
 
         With fewer than `least_pages` whole dirty pages nothing is done, unless the file is full.
         After `FlushFailedError` the position did not move, and must not be trusted to move later
@@ -309,19 +309,32 @@ class MappedFile:
             # processor, which takes as long as putting the bytes did. Taken out of the mapping
             # together they cost one interrupt; a reader maps many of them again in one fault.
             advise(self.__dict__.get("array"), mmap.MADV_DONTNEED, self.flushed_position, position)
-        self.sync()
+        self.sync(names)
         # Another thread may have flushed further meanwhile; never step back.
         self.flushed_position = max(self.flushed_position, position)
         return self.flushed_position
 
-    def sync(self) -> None:
-        """Call `fdatasync`, whatever is written; raises `FlushFailedError`."""
+    def sync(self, names: list[MappedFile] | None = None) -> None:
+        """Call `fdatasync`, whatever is written; raises `FlushFailedError`.
+
+        A new file's name becomes durable too, or is left to the caller, who passes `names`.
+        """
         with self._flush_errors(), self.descriptor() as descriptor:
             self._disk.fdatasync(descriptor, self.path)
-            if not self.has_durable_name:
-                for directory in itertools.islice(self.path.parents, _NAME_LEVELS):
+        if not self.has_durable_name:
+            if names is None:
+                sync_names([self])
+            else:
+                names.append(self)
+
+    def sync_name(self, synced: set[Path]) -> None:
+        """Make the name of a new file durable; `synced` are directories that need nothing more."""
+        with self._flush_errors():
+            for directory in itertools.islice(self.path.parents, _NAME_LEVELS):
+                if directory not in synced:
                     self._disk.fsync_directory(directory)
-                self.has_durable_name = True
+                    synced.add(directory)
+        self.has_durable_name = True
 
     def sync_by(self, sync: Callable[[int | Callable[[], None]], _T]) -> _T | None:
         """Call `sync` with the means to bring the file to the disk (`Disk.sync_call`)."""
@@ -386,6 +399,17 @@ class MappedFile:
         """Drop the mapping; the next use makes it again, or takes one that a reader kept."""
         for name in ("mapping", "array"):  # in this order: `array` asks for the mapping
             self.__dict__.pop(name, None)
+
+
+def sync_names(files: list[MappedFile]) -> None:
+    """Make the names of new files durable, and forget the files; raises `FlushFailedError`.
+
+    Directories that several of them have in common are synced once.
+    """
+    synced: set[Path] = set()
+    for file in files:
+        file.sync_name(synced)
+    files.clear()
 
 
 def advise(array: npt.NDArray[np.uint8] | None, advice: int, start: int, stop: int) -> bool:

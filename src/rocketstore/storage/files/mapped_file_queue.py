@@ -173,12 +173,15 @@ class MappedFileQueue:
         files = reversed(self.files)
         return [*takewhile(lambda file: file.base + file.size > offset, files)][::-1]
 
-    def flush(self, least_pages: int = 0) -> bool:
-        """Make written bytes durable; return whether all that were written before the call are."""
+    def flush(self, least_pages: int = 0, names: list[MappedFile] | None = None) -> bool:
+        """Make written bytes durable; return whether all that were written before the call are.
+
+        For `names` see `MappedFile.sync`.
+        """
         is_complete = True
         for file in self.files:
             wanted = file.write_position
-            is_complete &= file.flush(least_pages) >= wanted
+            is_complete &= file.flush(least_pages, names) >= wanted
             file.close_descriptor()
         return is_complete
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rocketstore.format.batch_queue_entry import BatchEntry
     from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.mapped_file import MappedFile
 
 _log = get_logger(__name__)
 
@@ -149,9 +150,9 @@ class MappedBatchQueue(BatchQueue):
         self.stop_place += 1
         return PutEntry.WRITTEN
 
-    def flush(self, least_pages: int = 0) -> bool:
+    def flush(self, least_pages: int = 0, names: list[MappedFile] | None = None) -> bool:
         """Make entries durable; return whether everything written before the call is."""
-        return self.files.flush(least_pages)
+        return self.files.flush(least_pages, names)
 
     def delete_expired(self, log_min_offset: int, **when: int) -> tuple[list[Path], bool]:
         """Delete leading files whose every record has expired, as `ConsumeQueue` does."""

@@ -312,11 +312,11 @@ class ConsumeQueue(QueueSearch):
 
     # --- durability -----------------------------------------------------------------------------
 
-    def flush(self, least_pages: int = 0) -> bool:
+    def flush(self, least_pages: int = 0, names: list[MappedFile] | None = None) -> bool:
         """Make entries durable; return whether everything written before the call is.
 
         Files with fewer than `least_pages` new whole pages are left for later; 0 flushes every
-        byte.
+        byte. For `names` see `MappedFile.sync`.
         """
         changes = self._rows.value(self.row, QueueColumn.CHANGES)
         if changes == self._flushed_changes:
@@ -331,7 +331,7 @@ class ConsumeQueue(QueueSearch):
             file.write_position = min(max(following - file.base, 0), file.size)
             if is_rewritten:
                 file.flushed_position = 0
-            file.flush(0 if is_rewritten else least_pages)
+            file.flush(0 if is_rewritten else least_pages, names)
             file.close_descriptor()
         if any(file.flushed_position < file.write_position for file in files):
             return False

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
     from rocketstore.scan.queue_search import QueueSearch
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.mapped_file import MappedFile
 
 DEFAULT_FILE_BYTES: Final = 48 * MiB
 MOST_OPEN: Final = 256
@@ -260,9 +261,9 @@ class QueueExtension(UnitReader):
             start += len(entries)
         return None
 
-    def flush(self, least_pages: int = 0) -> bool:
+    def flush(self, least_pages: int = 0, names: list[MappedFile] | None = None) -> bool:
         """Make units durable; return whether every one put before the call is."""
-        return self.files.flush(least_pages)
+        return self.files.flush(least_pages, names)
 
     def drop(self) -> None:
         """Let go of all files."""

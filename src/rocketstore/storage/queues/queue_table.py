@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.rules.files import FileFinding, FileProblem
+from rocketstore.storage.files.mapped_file import MappedFile, sync_names
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
@@ -61,6 +62,7 @@ class ConsumeQueueTable:
         self.set_aside: set[QueueKey] = set()  # was a copy of another queue's directory
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._create_lock = threading.Lock()
+        self._new_names: list[MappedFile] = []  # also those that an interrupted flush has left
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -180,9 +182,13 @@ class ConsumeQueueTable:
         is_complete = True
         for queue in self.every():
             try:
-                is_complete &= queue.flush(least_pages)
+                is_complete &= queue.flush(least_pages, self._new_names)
             except FlushFailedError as error:
                 failure = failure or error
+        try:
+            sync_names(self._new_names)
+        except FlushFailedError as error:
+            failure = failure or error
         if failure is not None:
             self.is_flush_broken = True
             raise failure

@@ -1,12 +1,15 @@
 """ConsumeQueues: reading, filling, cutting, flushing, and many of them at once."""
 
 import gc
+import itertools
 import os
 import resource
 import shutil
 import threading
 import time
+from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -424,6 +427,26 @@ def test_dispatch_syncs_no_name_of_a_new_queue_and_its_first_flush_all(tmp_path,
     put(table.get_or_create(KEY), [3])
     assert table.flush()
     assert disk.count("fsync_directory") == 3
+
+
+def test_a_flush_of_many_new_queues_syncs_each_directory_once(tmp_path, log_min):
+    """Names come after all bytes, and an interrupt between them leaves none of them out."""
+    disk = FailingDisk()
+    table = open_table(tmp_path, log_min, disk)
+    for topic, queue_id in itertools.product(("orders", "bills"), range(20)):
+        put(table.get_or_create(QueueKey(topic, queue_id)), range(3))
+    sync = disk.fsync_directory
+    disk.fsync_directory = interrupted = Mock(side_effect=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        table.flush()
+    interrupted.assert_called_once()
+    disk.fsync_directory = sync
+    assert len(disk.synced) == 40
+    assert table.flush()
+    assert len(disk.synced) == 40
+    named = Counter(name for call, name in disk.calls if call == "fsync_directory")
+    assert (named["consumequeue"], named["orders"], named["bills"]) == (1, 1, 1)
+    assert named.total() == 40 + 2 + 1
 
 
 def test_few_new_pages_wait_for_a_thorough_flush(tmp_path, log_min, disk):
