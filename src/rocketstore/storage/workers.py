@@ -229,6 +229,9 @@ class StoreWorkers:
             is_all = parts.dispatcher.dispatched_offset >= parts.log.max_offset
             is_durable = self.queue_flusher.flush_all(is_closed=is_all)
             self._parts.checkpoint.flush()
+            last = parts.log.files.last()
+            if is_durable and is_all and last is not None and parts.touch_ahead is not None:
+                last.give_back()
         except (RocketStoreError, OSError) as error:
             # Queues and index can be built again; the next open does so.
             _log.error(

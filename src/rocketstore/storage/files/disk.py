@@ -258,6 +258,11 @@ class Disk:
             self.write_at(descriptor, path, start, _ZEROS[:piece])
             start += piece
 
+    def know_zeros(self, descriptor: int, start: int, stop: int) -> None:
+        """Let the file system know that bytes are zeros, where it can: nobody reads them then."""
+        if start < stop:
+            _fallocate_zero_range(descriptor, start, stop - start)
+
     def fdatasync(self, descriptor: int, path: Path) -> None:  # noqa: ARG002 - path is for subclasses
         """Return when the file's bytes, and the metadata needed to read them, are on the disk."""
         os.fdatasync(descriptor)

@@ -226,6 +226,15 @@ class MappedFile:
                 if stop > at:
                     return
 
+    def give_back(self) -> None:
+        """Give back the pages that were touched ahead of a put, which the next opening would read.
+
+        They are zeros on the disk; that they are, the file system can know instead.
+        """
+        start = self.write_position + -self.write_position % OS_PAGE_SIZE_BYTES
+        with self.descriptor() as descriptor:
+            self._disk.know_zeros(descriptor, start, data_stop(descriptor, self.size))
+
     def data_stop(self) -> int:
         """Return the position from which on the file system knows that there are only zeros."""
         with self.descriptor() as descriptor:
