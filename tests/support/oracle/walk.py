@@ -145,7 +145,7 @@ def _decimal(text: bytes) -> int:
     return value if value <= _INT_MAX else 0
 
 
-def _row(view: memoryview, position: int, base: int, places: _Places) -> list[int]:
+def row_of(view: memoryview, position: int, base: int, places: _Places) -> list[int]:
     """Return the row of an intact record, in the order of ``Column``."""
     total, _ = _LENGTH_AND_MAGIC(view, position)
     crc, queue_id, flag, queue_offset, _, sys_flag, born_time = _HEAD(view, position + 8)
@@ -222,7 +222,7 @@ def walk(
         if isinstance(found, StopReason):
             reason = found
             break
-        row = _row(view, position, base, found)
+        row = row_of(view, position, base, found)
         rows.append(row)
         position += row[Column.SIZE]
     if rows:

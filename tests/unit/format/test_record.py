@@ -1,4 +1,4 @@
-"""record: a message that stands where it says it stands, or a typed error, and nothing else."""
+"""record: a message that stands where it says it stands, or the reason why none does."""
 
 import importlib.util
 import re
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.errors import FieldRangeError, FormatError, TruncatedRecordError
+from rocketstore.errors import FieldRangeError, FormatError
 from rocketstore.format.host import encode_host
 from rocketstore.format.record import (
     FIELDS,
@@ -21,13 +21,8 @@ from rocketstore.format.record import (
     host_flags,
     record_size,
 )
-from support.oracle.record import (
-    MESSAGE_MAGIC_V2,
-    BadMagicError,
-    ChecksumMismatchError,
-    MisaddressedRecordError,
-    decode_record,
-)
+from rocketstore.scan.columns import StopReason
+from support.oracle.record import MESSAGE_MAGIC_V2, decode_record
 from support.page_tables import DOCS
 from support.record_encoder import encode_record
 from support.scan_strategies import whole_properties
@@ -257,52 +252,44 @@ def test_every_other_bit_of_sys_flag_leaves_the_layout_alone(sys_flag):
     assert message.raw_body == b"Hello RocketMQ 0"
 
 
-# --- what cannot be written ---------------------------------------------------------------------
-
-
 # --- what cannot be read ------------------------------------------------------------------------
 
 RECORD = encode_record(**fields(physical_offset=0))
 BODY_SIZE_AT = 84
 TOPIC_SIZE_AT = 88 + 16
 PROPERTIES_SIZE_AT = TOPIC_SIZE_AT + 1 + 9
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+
+
+def check_refused(reason, record, position=0, base=0):
+    with pytest.raises(FormatError, match=f"^{reason.name}: .* {base + position}$"):
+        decode_record(record, position, base=base)
 
 
 @pytest.mark.parametrize("magic", [0, 0xFFFFFFFF, MESSAGE_MAGIC_V1 - 1, MESSAGE_MAGIC_V2 + 1])
 @pytest.mark.parametrize("stop", [8, 90, 91, None])
 def test_unknown_magic_is_no_message(magic, stop):
-    with pytest.raises(BadMagicError, match=f"{magic:#010x}") as info:
-        decode_record(patched(RECORD, 4, "I", magic)[:stop], 0, base=0)
-    assert info.value.offset == 4
+    check_refused(StopReason.BAD_MAGIC, patched(RECORD, 4, "I", magic)[:stop])
 
 
 def test_blank_is_no_message_and_named():
-    with pytest.raises(BadMagicError, match="a BLANK"):
-        decode_record(encode_blank(100) + bytes(92), 0, base=0)
+    check_refused(StopReason.BLANK, encode_blank(100) + bytes(92))
 
 
 def test_unwritten_bytes_are_no_message():
-    with pytest.raises(BadMagicError):
-        decode_record(bytes(4096), 0, base=0)
+    check_refused(StopReason.UNWRITTEN, bytes(200), 100, 900)
 
 
-@pytest.mark.parametrize("stop", range(len(RECORD)))
-def test_record_cut_anywhere_is_truncated(stop):
-    with pytest.raises(TruncatedRecordError) as info:
-        decode_record(RECORD[:stop], 0, base=0)
-    assert info.value.expected == f"{len(RECORD) if stop >= 8 else FIXED_SIZE} bytes"
-
-
-@pytest.mark.parametrize("sys_flag", [0x10, 0x20, 0x30])
-def test_ipv6_record_cut_anywhere_is_truncated(sys_flag):
+@pytest.mark.parametrize("sys_flag", [0, 0x10, 0x20, 0x30])
+def test_record_cut_anywhere_is_no_message(sys_flag):
     hosts = {
         "born_host": HOSTS[20 if sys_flag & 0x10 else 8],
         "store_host": HOSTS[20 if sys_flag & 0x20 else 8],
     }
     record = encode_record(**fields(physical_offset=0, sys_flag=sys_flag, **hosts))
     for stop in range(len(record)):
-        with pytest.raises(TruncatedRecordError):
-            decode_record(record[:stop], 0, base=0)
+        is_written = any(record[:stop])
+        check_refused(StopReason.BAD_LENGTH if is_written else StopReason.UNWRITTEN, record[:stop])
 
 
 @pytest.mark.parametrize("position", [-1, -91, len(RECORD) + 1, 1 << 62])
@@ -311,86 +298,59 @@ def test_position_outside_the_bytes_is_refused(position):
         decode_record(RECORD, position, base=-position)
 
 
-@pytest.mark.parametrize("total_size", [-(1 << 31), -1, 0, 8, 90])
-def test_total_size_below_the_fixed_fields_is_refused(total_size):
+@pytest.mark.parametrize("total_size", [INT_MIN, -1, 0, 8, 90, len(RECORD) + 1, 1 << 20, INT_MAX])
+def test_total_size_that_does_not_fit_is_refused(total_size):
     for stop in (89, len(RECORD)):
-        with pytest.raises(FieldRangeError, match="at least 91") as info:
-            decode_record(patched(RECORD, 0, "i", total_size)[:stop], 0, base=0)
-        assert info.value.field == "total_size"
+        check_refused(StopReason.BAD_LENGTH, patched(RECORD, 0, "i", total_size)[:stop])
 
 
 @pytest.mark.parametrize(("sys_flag", "minimum"), [(0x10, 103), (0x20, 103), (0x30, 115)])
 def test_ipv6_hosts_raise_the_least_total_size(sys_flag, minimum):
     record = patched(patched(RECORD, 36, "i", sys_flag), 0, "i", minimum - 1)
-    with pytest.raises(FieldRangeError, match=f"at least {minimum}"):
-        decode_record(record, 0, base=0)
+    check_refused(StopReason.BAD_FIELDS, record)
 
 
 def test_v2_raises_the_least_total_size_by_one():
-    record = patched(record_v2(topic=b"", body=b""), 0, "i", 91)
-    with pytest.raises(FieldRangeError, match="at least 92"):
-        decode_record(record, 0, base=0)
-
-
-@pytest.mark.parametrize("total_size", [len(RECORD) + 1, 1 << 20, 0x7FFFFFFF])
-def test_total_size_beyond_the_bytes_is_truncated(total_size):
-    with pytest.raises(TruncatedRecordError) as info:
-        decode_record(patched(RECORD, 0, "i", total_size), 0, base=0)
-    assert info.value.expected == f"{total_size} bytes"
+    check_refused(StopReason.BAD_LENGTH, patched(record_v2(topic=b"", body=b""), 0, "i", 91))
 
 
 @pytest.mark.parametrize("stated", [-1, 1, 65536, -(1 << 63)])
 def test_record_of_another_address_is_misaddressed(stated):
-    with pytest.raises(MisaddressedRecordError) as info:
-        decode_record(patched(RECORD, 28, "q", stated), 0, base=0)
-    assert (info.value.expected, info.value.found) == (0, stated)
+    check_refused(StopReason.BAD_ADDRESS, patched(RECORD, 28, "q", stated))
 
 
 def test_record_inside_the_body_of_another_is_misaddressed():
     outer = encode_record(**fields(physical_offset=1000, body=RECORD, properties=b""))
-    with pytest.raises(MisaddressedRecordError):
-        decode_record(outer, 88, base=1000)
+    check_refused(StopReason.BAD_ADDRESS, outer, 88, 1000)
 
 
-@pytest.mark.parametrize("body_size", [-1, -(1 << 31), 17 + 200, 0x7FFFFFFF])
-def test_body_size_that_does_not_fit_is_refused(body_size):
-    with pytest.raises(FieldRangeError, match="body_size") as info:
-        decode_record(patched(RECORD, BODY_SIZE_AT, "i", body_size), 0, base=0)
-    assert (info.value.offset, info.value.found) == (BODY_SIZE_AT, body_size)
-
-
-@pytest.mark.parametrize("topic_size", [0x80, 0xFF, 0x7F])
-def test_topic_size_that_is_negative_or_does_not_fit_is_refused(topic_size):
-    with pytest.raises(FieldRangeError, match="topic_size") as info:
-        decode_record(patched(RECORD, TOPIC_SIZE_AT, "B", topic_size), 0, base=0)
-    assert info.value.offset == TOPIC_SIZE_AT
+@pytest.mark.parametrize(
+    ("at", "code", "size"),
+    [
+        *((BODY_SIZE_AT, "i", size) for size in (-1, INT_MIN, 17 + 200, INT_MAX)),
+        *((TOPIC_SIZE_AT, "B", size) for size in (0x80, 0xFF, 0x7F)),
+        *((PROPERTIES_SIZE_AT, "h", size) for size in (-1, -(1 << 15), 0, 16, 18, 0x7FFF)),
+    ],
+)
+def test_size_inside_that_is_negative_or_does_not_fit_is_refused(at, code, size):
+    check_refused(StopReason.BAD_FIELDS, patched(RECORD, at, code, size))
 
 
 def test_v2_topic_size_that_is_negative_is_refused():
-    with pytest.raises(FieldRangeError, match="topic_size"):
-        decode_record(record_v2(topic=b"t" * 40000, topic_size=40000 - (1 << 16)), 0, base=0)
-
-
-@pytest.mark.parametrize("properties_size", [-1, -(1 << 15), 0, 16, 18, 0x7FFF])
-def test_properties_size_that_does_not_fill_the_record_is_refused(properties_size):
-    with pytest.raises(FieldRangeError, match="properties_size") as info:
-        decode_record(patched(RECORD, PROPERTIES_SIZE_AT, "h", properties_size), 0, base=0)
-    assert info.value.offset == PROPERTIES_SIZE_AT
+    record = record_v2(topic=b"t" * 40000, topic_size=40000 - (1 << 16))
+    check_refused(StopReason.BAD_FIELDS, record)
 
 
 def test_negative_properties_size_is_refused_even_if_the_record_is_long_enough():
     record = encode_record(**fields(physical_offset=0, properties=b""))
     size = 40000
     record = patched(record, len(record) - 2, "H", size) + bytes(size)
-    with pytest.raises(FieldRangeError, match="properties_size"):
-        decode_record(patched(record, 0, "i", len(record)), 0, base=0)
+    check_refused(StopReason.BAD_FIELDS, patched(record, 0, "i", len(record)))
 
 
 @pytest.mark.parametrize("at", range(88, 104))
 def test_flipped_bit_in_the_body_is_a_checksum_mismatch(at):
-    with pytest.raises(ChecksumMismatchError, match="body CRC mismatch") as info:
-        decode_record(patched(RECORD, at, "B", RECORD[at] ^ 4), 0, base=0)
-    assert info.value.expected == "0x248c774f"
+    check_refused(StopReason.BAD_CRC, patched(RECORD, at, "B", RECORD[at] ^ 4))
 
 
 def test_checksum_is_not_compared_when_not_asked_for():
@@ -399,18 +359,12 @@ def test_checksum_is_not_compared_when_not_asked_for():
 
 
 def test_negative_stored_checksum_is_a_mismatch():
-    with pytest.raises(ChecksumMismatchError, match="expected 0xffffffff"):
-        decode_record(patched(RECORD, 8, "i", -1), 0, base=0)
+    check_refused(StopReason.BAD_CRC, patched(RECORD, 8, "i", -1))
 
 
 def test_checksum_of_an_empty_body_is_not_compared():
     record = encode_record(**fields(physical_offset=0, body=b"", crc=77))
     assert decode_record(record, 0, base=0).body_crc == 77
-
-
-def test_error_names_the_physical_offset_of_the_record():
-    with pytest.raises(FormatError, match=r"record at physical offset 1000"):
-        decode_record(bytes(200), 100, base=900)
 
 
 # --- what is read although it is odd ------------------------------------------------------------
