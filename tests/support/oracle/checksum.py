@@ -13,15 +13,8 @@ Law: pure numbers; no file, no kernel.
 
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 POLYNOMIAL: Final = 0x104C11DB7
 """P, its bit 32 included, highest power first."""
-
-CRC_MASK: Final = 0x7FFFFFFF
-# Compatible: 4.9 masks the CRC to 31 bits (UtilAll.crc32; spec F3.2).
-"""Bits of the CRC that a record keeps."""
 
 
 def reflected(value: int, bits: int) -> int:
@@ -37,34 +30,6 @@ def power_of_x(exponent: int) -> int:
         if remainder >> 32:
             remainder ^= POLYNOMIAL
     return remainder
-
-
-def multiplied(a: int, b: int) -> int:
-    """Return a times b mod P, all three reflected (lowest power in bit 31)."""
-    polynomial = reflected(POLYNOMIAL & 0xFFFFFFFF, 32)
-    product = 0
-    for bit in range(31, -1, -1):
-        if a >> bit & 1:
-            product ^= b
-        b = b >> 1 ^ (polynomial if b & 1 else 0)
-    return product
-
-
-SUM_BLOCK_BYTES: Final = 4096
-"""How far apart the checksums of a prefix stand that `resync` keeps."""
-
-CRC_BUDGET_BYTES: Final = 16 << 20
-"""What one `resync` spends on bodies before it keeps such checksums: 4 ms of work."""
-
-
-def block_shifts(count: int = 40) -> npt.NDArray[np.int64]:
-    """Return by what a CRC is multiplied when 1, 2, 4, … blocks of other bytes follow."""
-    shift = reflected(power_of_x(8 * SUM_BLOCK_BYTES), 32)
-    shifts = np.zeros(count, dtype=np.int64)
-    for number in range(count):
-        shifts[number] = shift
-        shift = multiplied(shift, shift)
-    return shifts
 
 
 def fold_constants(distance_bits: int) -> tuple[int, int]:

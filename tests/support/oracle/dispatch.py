@@ -8,8 +8,9 @@ import struct
 from typing import Any, Final
 
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_SIZE, MAX_QUEUE_OFFSET
-from rocketstore.native.row import ByteArray, Int64Array, QueueColumn, SlotColumn, slot_of
+from rocketstore.native.row import ByteArray, Int64Array, QueueColumn
 from rocketstore.scan.columns import Column
+from support.oracle.entries import find_queue, key_places
 from support.oracle.index import positive_hash, put_item
 from support.oracle.java_hash import java_hash
 
@@ -46,24 +47,6 @@ class RowDispatch:
             self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, stored)
         self.cursor = len(cols)
 
-    def find_queue(self, row: list[int]) -> int:
-        """Return the number of a record's queue, or -1."""
-        topic_hash, queue_id = row[Column.TOPIC_HASH], row[Column.QUEUE_ID]
-        topic = self._bytes(row[Column.TOPIC_AT], row[Column.TOPIC_SIZE])
-        slot_count = self.table.slots.shape[0]
-        number = slot_of(topic_hash, queue_id, slot_count)
-        while self.table.slots[number, SlotColumn.QUEUE] >= 0:
-            slot = self.table.slots[number].tolist()
-            at, size = slot[SlotColumn.TOPIC_AT], slot[SlotColumn.TOPIC_SIZE]
-            if (
-                slot[SlotColumn.TOPIC_HASH] == topic_hash
-                and slot[SlotColumn.QUEUE_ID] == queue_id
-                and self.table.topics[at : at + size].tobytes() == topic
-            ):
-                return int(slot[SlotColumn.QUEUE])
-            number = (number + 1) % slot_count
-        return -1
-
     def tags_code(self, row: list[int]) -> int:
         """Return what the entry keeps as tags code: in the delay topic, when to deliver."""
         level = row[Column.DELAY_LEVEL]
@@ -84,7 +67,7 @@ class RowDispatch:
             self.without_entry += 1
             return
         while True:
-            queue = self.find_queue(row)
+            queue = find_queue(self.buffer, row, self.table.slots, self.table.topics)
             if queue < 0:
                 answer = self.decisions.take_in_queue
             elif not 0 <= row[Column.QUEUE_OFFSET] <= MAX_QUEUE_OFFSET:
@@ -128,7 +111,8 @@ class RowDispatch:
 
     def put_keys(self, row: list[int]) -> None:
         """Put the index items of one record that are not there yet."""
-        places, physical_offset = self._key_places(row), row[Column.PHYSICAL_OFFSET]
+        places = list(key_places(self.buffer, row))
+        physical_offset = row[Column.PHYSICAL_OFFSET]
         if not places and not row[Column.KEYS_SIZE]:
             return
         items, end_offset = self.index.last_indexed.tolist()
@@ -148,18 +132,6 @@ class RowDispatch:
                 self.index.roll()
             self.index.last_indexed[:] = ordinal + 1, physical_offset
             self.index_items += 1
-
-    def _key_places(self, row: list[int]) -> list[tuple[int, int]]:
-        """Return position and size of the unique key and of every key, in the order of items."""
-        places = []
-        if row[Column.UNIQUE_KEY_SIZE] > 0:
-            places.append((row[Column.UNIQUE_KEY_AT], row[Column.UNIQUE_KEY_SIZE]))
-        at = row[Column.KEYS_AT]
-        for key in self._bytes(at, row[Column.KEYS_SIZE]).split(b" "):
-            if key:
-                places.append((at, len(key)))
-            at += len(key) + 1
-        return places
 
     def _bytes(self, at: int, size: int) -> bytes:
         return self.buffer[at : at + size].tobytes()

@@ -32,14 +32,15 @@ def number_queues(
         if row[Column.SYS_FLAG] & _TRANSACTION_MASK in _WITHOUT_ENTRY:
             numbers[number] = -1
             continue
-        queue = _find_queue(buffer, row, slots, topics)
+        queue = find_queue(buffer, row, slots, topics)
         if queue < 0:
             return number
         numbers[number] = queue
     return count
 
 
-def _find_queue(buffer: ByteArray, row: list[int], slots: Int64Array, topics: ByteArray) -> int:
+def find_queue(buffer: ByteArray, row: list[int], slots: Int64Array, topics: ByteArray) -> int:
+    """Return the number of a record's queue, or -1."""
     at, size = row[Column.TOPIC_AT], row[Column.TOPIC_SIZE]
     wanted = (row[Column.TOPIC_HASH], row[Column.QUEUE_ID], buffer[at : at + size].tobytes())
     number = slot_of(row[Column.TOPIC_HASH], row[Column.QUEUE_ID], len(slots))
@@ -60,7 +61,7 @@ def list_items(buffer: ByteArray, cols: Int64Array, rows: Int64Array, hashes: In
     for number, row in enumerate(cols.tolist()):
         if row[Column.SYS_FLAG] & _TRANSACTION_MASK == _ROLLBACK:
             continue
-        for at, size in _key_places(buffer, row):
+        for at, size in key_places(buffer, row):
             if count == room:
                 return -1
             seed = row[Column.TOPIC_HASH] * 31 + 35
@@ -70,7 +71,8 @@ def list_items(buffer: ByteArray, cols: Int64Array, rows: Int64Array, hashes: In
     return count
 
 
-def _key_places(buffer: ByteArray, row: list[int]) -> Iterator[tuple[int, int]]:
+def key_places(buffer: ByteArray, row: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield position and size of the unique key and of every key, in the order of items."""
     if row[Column.UNIQUE_KEY_SIZE] > 0:
         yield row[Column.UNIQUE_KEY_AT], row[Column.UNIQUE_KEY_SIZE]
     at = row[Column.KEYS_AT]
