@@ -147,6 +147,8 @@ def _outcome(arguments: list[str]) -> object:
     if sorted(arguments) == ["--verbose", "--version"]:
         return _show_parts()
     command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
+    if command == app.help_print:
+        _complete_help(bound.arguments["tokens"])
     gc.enable()
     try:
         return command(*bound.args, **bound.kwargs)
@@ -157,6 +159,16 @@ def _outcome(arguments: list[str]) -> object:
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         raise
+
+
+def _complete_help(tokens: list[str]) -> None:
+    """Let the page of a command say more than its line in a list, and a list have each line."""
+    shown = app.parse_commands(tokens)[1][-1]
+    if shown.default_command is not None:
+        shown.help = shown.default_command.__doc__
+    elif shown is not app:
+        for name in shown:
+            shown[name]
 
 
 def _widths() -> Iterator[int]:

@@ -12,7 +12,7 @@ import pytest
 from cyclopts import App
 from rich.console import Console
 
-from rocketstore.cli.application import app, run
+from rocketstore.cli.application import COMMANDS, app, run
 from support.patience import PATIENCE_S
 
 DESCRIBED = re.compile(r"^\w+\n((?: {4}.*\n?)+)", re.MULTILINE)
@@ -27,20 +27,31 @@ def commands(of: App = app, *words: str) -> Iterator[tuple[list[str], str]]:
             yield from commands(of[word], *words, word)
 
 
-def test_all_that_is_written_of_an_option_is_shown(
+def test_all_that_is_written_of_a_command_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an annotation says of an option hides what the docstring says of it."""
+    """A line of a list hides the docstring, and an annotation what that says of an option."""
     monkeypatch.setenv("COLUMNS", "1000")
     hidden = []
     for words, text in commands():
         assert run([*words, "--help"]) == 0
         shown = " ".join(capsys.readouterr().out.replace("│", "").split())
-        for described in DESCRIBED.findall(text.partition("Parameters\n----------\n")[2]):
+        before, _, parameters = text.partition("Parameters\n----------\n")
+        for described in [before, *DESCRIBED.findall(parameters)]:
             said = " ".join(described.replace("``", "").split())
             if said not in shown:
                 hidden.append((words, said))
     assert not hidden
+
+
+@pytest.mark.parametrize("group", [[], *([name] for name, what, _ in COMMANDS if what == "app")])
+def test_a_list_says_what_each_command_does(group: list[str]) -> None:
+    """Also of commands that are imported when they are used: in a process that used none."""
+    command = [sys.executable, "-m", "rocketstore", *group, "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    listed = [line.strip("│ ") for line in shown.splitlines() if line.startswith("│ ")]
+    assert listed
+    assert [line for line in listed if re.fullmatch(r"[\w-]+", line)] == []
 
 
 def test_paragraphs_are_filled_in_a_narrow_terminal(
