@@ -174,9 +174,9 @@ class BrokerService(Service):
 
     async def _own_name_server(self, stack: contextlib.AsyncExitStack) -> str:
         settings = self.settings
-        server = await stack.enter_async_context(
-            serving(host=listening_host(settings.broker_ip1), port=settings.namesrv_port)
-        )
+        host = listening_host(settings.broker_ip1)
+        listening = serving(host=host, port=settings.namesrv_port, port_key="namesrvPort")
+        server = await stack.enter_async_context(listening)
         self._kept.append(server)
         return address_text(*server.address)
 
@@ -213,7 +213,7 @@ class BrokerService(Service):
         host, port = listening_host(self.settings.broker_ip1), self.settings.listen_port
         server = await stack.enter_async_context(RemotingServer(Turns(table)))
         self._kept.append(server)
-        await server.listen(host, port)
+        await server.listen(host, port, "listenPort")
         try:
             await server.listen(host, port - VIP_DISTANCE)
         except RemotingError as error:

@@ -32,6 +32,7 @@ async def serving(
     *,
     host: str = "127.0.0.1",
     port: int = PORT,
+    port_key: str = "port",
     values: KeyValues | None = None,
     order_messages: bool = False,
     clock: Callable[[], int] = monotonic_ms,
@@ -40,7 +41,7 @@ async def serving(
     settings = {"serverChannelMaxIdleTimeSeconds": str(DEFAULT_LIMITS.idle_ms // 1000)}
     name_server = NameServer(values, settings, order_messages=order_messages, clock=clock)
     async with RemotingServer(Turns(name_server.requests, clock=clock)) as server:
-        await server.listen(host, port)
+        await server.listen(host, port, port_key)
         settings["listenPort"] = str(server.address[1])
         scanner = asyncio.create_task(_scan(name_server, clock))
         try:

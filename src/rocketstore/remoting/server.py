@@ -35,8 +35,8 @@ class RemotingServer:
         self._listeners: list[asyncio.Server] = []
         self.totals = turns.totals
 
-    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen at an address; `RemotingError` where it is in use, or not of this machine."""
+    async def listen(self, host: str = "127.0.0.1", port: int = 0, port_key: str = "port") -> None:
+        """Listen at an address; a `RemotingError`, where that cannot be, names the port's key."""
         loop = asyncio.get_running_loop()
         try:
             listener = await loop.create_server(
@@ -48,9 +48,10 @@ class RemotingServer:
             if len(self._listeners) == 1:
                 self.address = listener.sockets[0].getsockname()[:2]
         except (OSError, OverflowError) as error:
+            reason = str(error).rpartition(": ")[2]  # before it, asyncio names the address again
             raise RemotingError(
-                f"cannot listen at {host}:{port}: {error}",
-                hint="choose another port or host; port 0 takes any free one",
+                f"cannot listen at {host}:{port}: {reason}",
+                hint=f"set {port_key} to another port, or to 0 for any free one",
             ) from error
 
     def forget(self) -> None:

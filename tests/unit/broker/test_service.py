@@ -102,13 +102,16 @@ def test_replies_of_slow_requests_come_when_they_come() -> None:
         assert view.body == query.body == broker.store.get_raw("orders", 0, 0, 1).records
 
 
-def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "key"), [("listen_port", "listenPort"), ("namesrv_port", "namesrvPort")]
+)
+def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(
+    tmp_path: Path, field: str, key: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings = BrokerSettings(
-            listen_port=taken.getsockname()[1], namesrv_addr="127.0.0.1:1", broker_name="b"
-        )
-        make = BrokerService.with_settings(settings)
-        with pytest.raises(RemotingError, match="cannot listen at"):
+        ports = {"listen_port": 0, "namesrv_port": 0, field: taken.getsockname()[1]}
+        make = BrokerService.with_settings(BrokerSettings(broker_name="b", **ports))
+        with pytest.raises(RemotingError, match=f"address already in use; set {key} to another"):
             MessageStore.open(tmp_path, StoreConfig.small(), services=[make])
     with MessageStore.open(tmp_path, StoreConfig.small(), services=[make]) as store:
         assert store.put(Message(topic="orders")).is_stored

@@ -35,8 +35,7 @@ NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers for a lack of space: a full file system, or a used-up quota."""
 
 _ACCESS: Final = (
-    "let the user of this process read and write it (chown, chmod); with read_only=True reading "
-    "is enough"
+    "let the user of this process read it, and write it unless it only reads (chown, chmod)"
 )
 
 _HINTS: Final = {
@@ -55,7 +54,7 @@ _HINTS: Final = {
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "check the path",
     errno.ELOOP: "check the path",
-    errno.EROFS: "mount the file system for writing, or open the store with read_only=True",
+    errno.EROFS: "mount the file system for writing; only reading needs none (read_only=True)",
 }
 _NOT_SUPPORTED_ERRORS: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
 
-_HINT: Final = "stop that writer, or open with read_only=True, which needs no lock"
+_HINT: Final = "stop that writer; only reading needs no lock (read_only=True)"
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _LOCKS: Final = Path("/proc/locks")
