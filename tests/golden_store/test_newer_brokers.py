@@ -279,8 +279,10 @@ def test_after_what_the_hint_says_the_store_opens(tmp_path: Path) -> None:
         root = copied(name, tmp_path)
         with pytest.raises(StoreError) as refused:
             MessageStore.open(root, OURS)
-        assert re.search(r"move .* out of", str(refused.value.hint)), name
+        said = f"{refused.value} {refused.value.hint}"
+        assert re.search(r"move .* out of", said), name
         for one in moved:
+            assert one in said
             shutil.move(root / one, tmp_path / f"{name}-{one.replace('/', '-')}")
         MessageStore.open(root, OURS).close()
     root = copied("pops", tmp_path)

@@ -40,7 +40,7 @@ _TABLES: Final = (
 )
 _ROLE: Final = (
     "a controller of 5.x elects who writes this log: the next master has all else cut off",
-    "write through that broker; to leave its group for good, move both files out of the store",
+    "write there; to leave its group, move brokerIdentity and epochFileCheckpoint out of the store",
 )
 _POPS: Final = "consumers of 5.x (POP) took messages that are neither acknowledged nor put again"
 _UNTIL: Final = "let that broker run until none is left; to give them up, "

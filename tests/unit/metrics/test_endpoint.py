@@ -115,6 +115,8 @@ def test_names_of_the_exporter_say_the_same_as_runtime_info(root: Path) -> None:
     assert [*told.values()] == [*times.values()], "one put, and how long it took"
     assert [*told][::12] == [f"{prefix}pmdt_0ms", f"{prefix}pmdt_10stomore"]
     assert {f"{prefix}put_tps{span}" for span in (10, 60, 600)} <= found.keys()
+    unknown = re.compile("threadpool|queue_size|_client_|_today_|_yesterday_|online|consume_tps")
+    assert not [name for name in found if unknown.search(name)], "what only a broker knows"
     assert len(PUT_LIMITS_S) == len(BUCKET_NAMES)
 
 
