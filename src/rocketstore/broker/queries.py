@@ -66,7 +66,8 @@ class Queries:
     def query(self, header: QueryHeader, call: Call) -> Later:
         """Return the messages of a key."""
         is_unique = (call.command.fields or {}).get(_UNIQUE) == "true"
-        limit = UNIQUE_LIMIT if is_unique else header.max_num
+        wanted = UNIQUE_LIMIT if is_unique else header.max_num
+        limit = min(wanted, self._store.config.max_msgs_num_batch)
 
         def look() -> Command:
             found = self._store.find(

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 
-from rocketstore.cli.serve import ending_signals
+from rocketstore.cli.serve import allow_many_files, ending_signals
 from rocketstore.cli.wording import print_on_stderr
 from rocketstore.format.host import address_text
 from rocketstore.format.metadata_json import decode_body
@@ -43,6 +43,7 @@ def namesrv(
     order_messages
         Send the spread of an order topic with its route (orderMessageEnable).
     """
+    allow_many_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(host, port, _values(kv_config), order_messages=order_messages))
 

@@ -3,12 +3,13 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from threading import Semaphore, get_ident
 
 import pytest
 
-from rocketstore import Message
+from rocketstore import Message, StoreConfig
 from rocketstore.broker.held_pulls import LOOK_MS
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
@@ -60,6 +61,19 @@ def test_what_is_there_is_answered_at_once(orders: Desk, expression_type: str) -
 def test_bytes_in_the_middle_of_a_message_are_not_viewed_as_one(orders: Desk) -> None:
     viewed = orders.answer(33, {"offset": 1})
     assert (viewed.code, viewed.remark) == (1, "can not find message by the offset, 1")
+
+
+@pytest.mark.parametrize("is_unique", [False, True])
+def test_messages_of_a_key_are_no_more_than_the_setting_says(
+    tmp_path: Path, *, is_unique: bool
+) -> None:
+    with closing(Desk(tmp_path, StoreConfig.small(max_msgs_num_batch=3))) as desk:
+        for number in range(5):
+            assert desk.send("orders", b"%d" % number, "KEYS\1k\2UNIQ_KEY\1k").code == 0
+        desk.store.wait_dispatched()
+        asked = {"topic": "orders", "key": "k", "beginTimestamp": 0, "endTimestamp": 2**62}
+        found = desk.answer(12, {**asked, "maxNum": 2**31 - 1, "_UNIQUE_KEY_QUERY": is_unique})
+        assert found.body == desk.store.get_raw("orders", 0, 2).records  # the newest
 
 
 def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders: Desk) -> None:

@@ -1,13 +1,14 @@
 """``rocketstore serve`` and ``rocketstore replica``."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,17 @@ import pytest
 from rocketstore import MessageStore, StoreConfig, StoreError
 from rocketstore.cli.application import run
 from rocketstore.cli.serve import stop_on_signal
+from support.broker_wire import Wire
 from support.patience import PATIENCE_S, wait_until
 from support.replicas import log_bytes, open_master, put_many
 
 
-@contextmanager
-def serving(*arguments: str, ends_by: signal.Signals = signal.SIGTERM) -> Iterator[str]:
+@contextlib.contextmanager
+def serving(
+    *arguments: str, ends_by: signal.Signals = signal.SIGTERM, starts_by: Sequence[str] = ()
+) -> Iterator[str]:
     """Run a command until the block ends; the value is its first line."""
-    command = [sys.executable, "-m", "rocketstore", "serve", *arguments]
+    command = [*starts_by, sys.executable, "-m", "rocketstore", "serve", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -139,6 +143,24 @@ def test_a_slave_that_was_there_first_takes_the_files_of_its_master(
             wait_until(lambda: end_of(slave) == end_of(master), "it has all")
     end = end_of(master)
     assert log_bytes(slave, end) == log_bytes(master, end)
+
+
+@pytest.mark.parametrize(("command", "question"), [("broker", 28), ("namesrv", 106)])
+def test_more_clients_are_served_than_a_login_has_files(
+    tmp_path: Path, command: str, question: int
+) -> None:
+    rest = ["--port", "0"]
+    if command == "broker":
+        ports = ("listenPort=0", "namesrvPort=0", "mappedFileSizeCommitLog=65536")
+        rest = [str(tmp_path), *(f"--set={one}" for one in ports)]
+    limited = ["sh", "-c", 'ulimit -Sn 64; ulimit -Hn 512; exec "$@"', "sh"]
+    with serving(command, *rest, starts_by=limited) as said, contextlib.ExitStack() as clients:
+        address = re.findall(r" at ([^ ,]+)", said)[0]
+        host, port = address.split(":")
+        for _ in range(128):
+            clients.enter_context(socket.create_connection((host, int(port))))
+        with Wire(address) as wire:
+            assert wire.ask(question).code == 0
 
 
 def test_the_end_of_a_terminal_asks_to_stop_unless_it_is_ignored() -> None:
