@@ -15,7 +15,7 @@ import numpy as np
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import new_columns
 from rocketstore.scan.scanner import scan_window
-from support.record_encoder import encode_record
+from support.synthetic_log import record_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,21 +35,14 @@ def log_bytes(size: int, body_size: int) -> np.ndarray:
     body = np.random.default_rng(7).integers(0, 256, body_size + 256, dtype=np.uint8).tobytes()
     position, number = 0, 0
     while True:
-        record = encode_record(
+        record = record_bytes(
+            BASE + position,
             body=body[number % 256 : number % 256 + body_size],
             topic=b"BenchTopic%02d" % (number % 20),
             properties=PROPERTIES % (number, number % 999_999, number, 65 + number % 5),
             queue_id=number % 8,
-            flag=0,
             queue_offset=number // 160,
-            physical_offset=BASE + position,
-            sys_flag=0,
-            born_timestamp_ms=1_700_000_000_000,
-            born_host=HOST,
             store_timestamp_ms=1_700_000_000_000 + number,
-            store_host=HOST,
-            reconsume_times=0,
-            prepared_transaction_offset=0,
         )
         if position + len(record) + 8 > size:
             return log[:position].copy()

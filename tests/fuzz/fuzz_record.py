@@ -13,7 +13,7 @@ from rocketstore.format.record import MESSAGE_MAGIC_V1
 from rocketstore.format.stored_message import StoredMessage
 from support.fuzzing import check_mutations, fuzz_with_atheris
 from support.oracle.record import decode_record
-from support.record_encoder import encode_record
+from support.synthetic_log import record_bytes
 from support.vectors import vector
 
 GOLDEN = tuple(
@@ -54,7 +54,7 @@ def check_encoded_again(message: StoredMessage, data: bytes) -> None:
         return
     born_size = 20 if message.sys_flag & 0x10 else 8
     store_at = 56 + born_size
-    encoded = encode_record(
+    encoded = record_bytes(
         topic=message.topic.encode("utf-8"),
         body=message.raw_body,
         properties=message.raw_properties,

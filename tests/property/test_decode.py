@@ -14,8 +14,8 @@ from rocketstore.native.decode import decode
 from support.guarded_memory import guarded
 from support.leaks import assert_keeps_nothing
 from support.oracle.record import MESSAGE_MAGIC_V2, decode_record
-from support.record_encoder import encode_record
 from support.scan_strategies import CHOICES, whole_properties
+from support.synthetic_log import record_bytes
 
 CHECKED, UNCHECKED = True, False
 
@@ -39,7 +39,7 @@ def records(draw, *, is_whole=False):
     offset = draw(st.integers(0, 1 << 62))
     pieces = [*PIECES, chosen.randbytes(chosen.randint(0, 3))]
     topic = chosen.choice([b"orders", b"t" * 127, b"", chosen.randbytes(chosen.randint(0, 12))])
-    record = encode_record(
+    record = record_bytes(
         topic=topic.rstrip(b"\0") if is_whole else topic,
         body=draw(st.binary(max_size=300)),
         properties=draw(whole_properties())
@@ -115,11 +115,8 @@ def test_any_bytes_give_what_the_plain_way_gives(data, position, base):
 
 
 def simple_record(body=b"hello", topic=b"orders") -> bytes:
-    return encode_record(
-        topic=topic, body=body, properties=b"KEYS\x01k1\x02TAGS\x01t", queue_id=1, queue_offset=2,
-        physical_offset=0, born_timestamp_ms=3, born_host=HOSTS[0], store_timestamp_ms=4,
-        store_host=HOSTS[0],
-    )  # fmt: skip
+    properties = b"KEYS\x01k1\x02TAGS\x01t"
+    return record_bytes(0, topic=topic, body=body, properties=properties)
 
 
 def test_every_kind_of_buffer_is_read_and_given_back():

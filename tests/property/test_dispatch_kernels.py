@@ -41,7 +41,7 @@ def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
             queue_offset=chosen.choice([*range(13), *range(13), -1, 10**6, 2**62]),
             properties=b"\x02".join(parts),
             sys_flag=chosen.choice([0, 0, 0, 0x4, 0x8, 0xC, 0x10]),
-            store_timestamp=chosen.choice([0, 999, 10_000, 20_500, 2**40]),
+            store_timestamp_ms=chosen.choice([0, 999, 10_000, 20_500, 2**40]),
             body=b"",
         )
     return log

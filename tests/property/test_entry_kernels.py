@@ -51,7 +51,7 @@ def keyed_logs(draw: st.DrawFn) -> SyntheticLog:
             queue_offset=number,
             properties=b"\x02".join(parts),
             sys_flag=chosen.choice([0, 0, 0, 0x4, 0x8, 0xC]),
-            store_timestamp=chosen.choice([0, 999, 20_500, 2**40]),
+            store_timestamp_ms=chosen.choice([0, 999, 20_500, 2**40]),
             body=b"",
         )
     return log

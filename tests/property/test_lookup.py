@@ -133,7 +133,7 @@ def keyed_log(chosen: random.Random, topic: str) -> SyntheticLog:
             properties=properties_of(chosen),
             sys_flag=chosen.choice([0, 0, 0x10, 0x20, 0x30]),
             magic=chosen.choice([MAGIC_V1] * 5 + [MAGIC_V2]),
-            store_timestamp=chosen.choice([1_000, 1_999, 2_000, 5_500]),
+            store_timestamp_ms=chosen.choice([1_000, 1_999, 2_000, 5_500]),
             body=chosen.choice([b"", b"body", b"x" * 700]),
             crc=chosen.choice([None] * 6 + [7]),
         )

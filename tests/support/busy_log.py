@@ -109,8 +109,8 @@ def _record(put: dict, address: int, queue_offset: int) -> bytes:
         properties=properties.encode(),
         queue_id=put.get("queue_id", 0),
         queue_offset=queue_offset,
-        store_timestamp=put["store_ms"],
-        born_timestamp=put["store_ms"] - put["latency_ms"],
+        store_timestamp_ms=put["store_ms"],
+        born_timestamp_ms=put["store_ms"] - put["latency_ms"],
         reconsume_times=put.get("reconsume_times", 0),
         sys_flag=put.get("sys_flag", 0),
     )

@@ -94,7 +94,7 @@ def _fields(chosen: random.Random, *, is_whole: bool = False) -> dict[str, objec
         "queue_offset": chosen.choice((0, chosen.randint(0, 2**40), 2**40)),
         "flag": chosen.choice((0, chosen.randint(-(2**31), 2**31 - 1), -(2**31), 2**31 - 1)),
         "reconsume_times": chosen.randint(0, 16),
-        "prepared_offset": chosen.choice((0, chosen.randint(0, 2**40))),
+        "prepared_transaction_offset": chosen.choice((0, chosen.randint(0, 2**40))),
     }
 
 

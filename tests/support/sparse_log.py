@@ -6,15 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rocketstore.format.file_name import file_name
-from rocketstore.format.host import encode_host
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.format.record import encode_blank
 from rocketstore.units import QueueKey
 from support.oracle.codecs import encode_entry
-from support.record_encoder import encode_record
+from support.synthetic_log import record_bytes
 
 GIB = 1 << 30
-HOST = encode_host("127.0.0.1:10911")
 QUEUE_FILE_SIZE = 6_000_000
 BEGIN_MS = 1_700_000_000_000
 FILE_MS = 60_000
@@ -48,17 +46,12 @@ def make_sparse_log(
         for place in range(records_per_file):
             topic = topics[len(offsets) % len(topics)]
             number = number_of(len(entries[topic]))
-            record = encode_record(
+            record = record_bytes(
+                at,
                 topic=topic.encode(),
                 body=body,
-                properties=b"",
-                queue_id=0,
                 queue_offset=number,
-                physical_offset=at,
-                born_timestamp_ms=1,
-                born_host=HOST,
                 store_timestamp_ms=BEGIN_MS + file_number * FILE_MS + place,
-                store_host=HOST,
             )
             entries[topic].append((number, encode_entry(at, len(record), 0)))
             offsets.append(at)

@@ -18,7 +18,7 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER
 from rocketstore.format.record import encode_blank
 from rocketstore.units import QueueKey
 from support.oracle.codecs import IndexItem, encode_entry, encode_item
-from support.record_encoder import encode_record
+from support.synthetic_log import record_bytes
 
 HOST = encode_host("127.0.0.1:10911")
 INDEX_LAYOUT = IndexLayout(16, 64)
@@ -74,15 +74,13 @@ class StoreFiles:
     def _record(
         self, key: QueueKey, body: bytes, properties: dict[str, str], store_timestamp_ms: int
     ) -> bytes:
-        return encode_record(
+        return record_bytes(
             topic=key.topic.encode(),
             body=body,
             properties=encode_properties(properties),
             queue_id=key.queue_id,
             queue_offset=self.next_offsets.get(key, 0),
             physical_offset=self.end,
-            born_timestamp_ms=1,
-            born_host=HOST,
             store_timestamp_ms=store_timestamp_ms,
             store_host=HOST,
         )

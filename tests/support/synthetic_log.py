@@ -14,7 +14,7 @@ HOST_V6 = bytes.fromhex("20010db8000000000000000000000001") + (10911).to_bytes(4
 
 
 def record_bytes(  # one argument per field that a test may want to bend
-    address: int,
+    physical_offset: int,
     *,
     body: bytes = b"body",
     topic: bytes = b"TopicTest",
@@ -23,26 +23,31 @@ def record_bytes(  # one argument per field that a test may want to bend
     sys_flag: int = 0,
     queue_id: int = 0,
     queue_offset: int = 0,
-    store_timestamp: int = 1_600_000_000_123,
-    born_timestamp: int = 1_600_000_000_000,
+    store_timestamp_ms: int = 1_600_000_000_123,
+    born_timestamp_ms: int = 1_600_000_000_000,
+    store_host: bytes | None = None,
+    born_host: bytes | None = None,
     flag: int = 0,
     reconsume_times: int = 0,
-    prepared_offset: int = 0,
+    prepared_transaction_offset: int = 0,
     crc: int | None = None,
 ) -> bytes:
-    """Return one record; sysFlag's host bits choose the hosts."""
+    """Return one record; sysFlag's host bits choose the hosts, or say how long those given are.
+
+    Source: CommitLog.MessageExtEncoder.encode.
+    """
     stored_crc = (zlib.crc32(body) & 0x7FFFFFFF if body else 0) if crc is None else crc
-    born_host = HOST_V6 if sys_flag & 0x10 else HOST_V4
-    store_host = HOST_V6 if sys_flag & 0x20 else HOST_V4
+    born_host = born_host or (HOST_V6 if sys_flag & 0x10 else HOST_V4)
+    store_host = store_host or (HOST_V6 if sys_flag & 0x20 else HOST_V4)
     topic_length = struct.pack(">B" if magic == MAGIC_V1 else ">H", len(topic))
     rest = b"".join(
         (
-            struct.pack(">IiiiqqIq", magic, stored_crc, queue_id, flag, queue_offset, address,
-                        sys_flag, born_timestamp),
+            struct.pack(">IiiiqqIq", magic, stored_crc, queue_id, flag, queue_offset,
+                        physical_offset, sys_flag & 0xFFFFFFFF, born_timestamp_ms),
             born_host,
-            struct.pack(">q", store_timestamp),
+            struct.pack(">q", store_timestamp_ms),
             store_host,
-            struct.pack(">iqi", reconsume_times, prepared_offset, len(body)),
+            struct.pack(">iqi", reconsume_times, prepared_transaction_offset, len(body)),
             body,
             topic_length,
             topic,

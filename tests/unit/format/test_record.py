@@ -24,13 +24,12 @@ from rocketstore.format.record import (
 from rocketstore.scan.columns import StopReason
 from support.oracle.record import MESSAGE_MAGIC_V2, decode_record
 from support.page_tables import DOCS
-from support.record_encoder import encode_record
 from support.scan_strategies import whole_properties
+from support.synthetic_log import record_bytes
 from support.vectors import vector
 
 HOST_V4 = encode_host("10.0.0.1:1234")
 HOST_V6 = encode_host("[2001:db8::1]:51111")
-HOSTS = {8: HOST_V4, 20: HOST_V6}
 
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -44,7 +43,7 @@ topics = st.text("%|abcXYZ019_-", min_size=1, max_size=127).map(str.encode)
 
 @st.composite
 def record_fields(draw):
-    """Draw keyword arguments of `encode_record` for any record that 4.9 could write."""
+    """Draw keyword arguments of `record_bytes` for any record that 4.9 could write."""
     born_host, store_host = draw(hosts), draw(hosts)
     return {
         "topic": draw(topics),
@@ -65,7 +64,7 @@ def record_fields(draw):
 
 
 def fields(**change):
-    """Return arguments of `encode_record` for a plain record, with changes."""
+    """Return arguments of `record_bytes` for a plain record, with changes."""
     return {
         "topic": b"TopicTest",
         "body": b"Hello RocketMQ 0",
@@ -80,23 +79,9 @@ def fields(**change):
     } | change
 
 
-def record_v2(topic=b"t" * 130, body=b"body", properties=b"", sys_flag=0, topic_size=None):
+def record_v2(topic=b"t" * 130, **more):
     """Return a record of 5.x at physical offset 0."""
-    born_host = HOSTS[20 if sys_flag & 0x10 else 8]
-    store_host = HOSTS[20 if sys_flag & 0x20 else 8]
-    rest = (
-        struct.pack(">iiiqqiq", body_crc(body), 3, 0, 7, 0, sys_flag, 1)
-        + born_host
-        + struct.pack(">q", 2)
-        + store_host
-        + struct.pack(">iqi", 0, 0, len(body))
-        + body
-        + struct.pack(">h", len(topic) if topic_size is None else topic_size)
-        + topic
-        + struct.pack(">h", len(properties))
-        + properties
-    )
-    return struct.pack(">iI", 8 + len(rest), MESSAGE_MAGIC_V2) + rest
+    return record_bytes(0, topic=topic, magic=MESSAGE_MAGIC_V2, **more)
 
 
 def patched(record, offset, code, value):
@@ -110,7 +95,7 @@ def patched(record, offset, code, value):
 
 
 def test_record_is_what_java_writes():
-    assert encode_record(**fields()) == vector("record/one-message")
+    assert record_bytes(**fields()) == vector("record/one-message")
 
 
 def test_record_of_java_is_decoded():
@@ -217,7 +202,7 @@ def test_record_size_grows_by_12_for_each_ipv6_host(sys_flag, fixed):
 
 @given(record_fields(), st.integers(0, 40), st.binary(max_size=9))
 def test_what_is_encoded_is_decoded_again(drawn, position, behind):
-    record = encode_record(**drawn)
+    record = record_bytes(**drawn)
     assert len(record) == record_size(
         body_size=len(drawn["body"]),
         topic_size=len(drawn["topic"]),
@@ -241,20 +226,20 @@ def test_what_is_encoded_is_decoded_again(drawn, position, behind):
 
 
 def test_stored_crc_can_be_repeated_as_it_was():
-    record = encode_record(**fields(crc=7))
+    record = record_bytes(**fields(crc=7))
     assert decode_record(record, 0, base=847067, check_crc=False).body_crc == 7
 
 
 @pytest.mark.parametrize("sys_flag", [1 << bit for bit in range(31) if bit not in (4, 5)])
 def test_every_other_bit_of_sys_flag_leaves_the_layout_alone(sys_flag):
-    message = decode_record(encode_record(**fields(sys_flag=sys_flag)), 0, base=847067)
+    message = decode_record(record_bytes(**fields(sys_flag=sys_flag)), 0, base=847067)
     assert message.sys_flag == sys_flag
     assert message.raw_body == b"Hello RocketMQ 0"
 
 
 # --- what cannot be read ------------------------------------------------------------------------
 
-RECORD = encode_record(**fields(physical_offset=0))
+RECORD = record_bytes(**fields(physical_offset=0))
 BODY_SIZE_AT = 84
 TOPIC_SIZE_AT = 88 + 16
 PROPERTIES_SIZE_AT = TOPIC_SIZE_AT + 1 + 9
@@ -282,11 +267,7 @@ def test_unwritten_bytes_are_no_message():
 
 @pytest.mark.parametrize("sys_flag", [0, 0x10, 0x20, 0x30])
 def test_record_cut_anywhere_is_no_message(sys_flag):
-    hosts = {
-        "born_host": HOSTS[20 if sys_flag & 0x10 else 8],
-        "store_host": HOSTS[20 if sys_flag & 0x20 else 8],
-    }
-    record = encode_record(**fields(physical_offset=0, sys_flag=sys_flag, **hosts))
+    record = record_bytes(0, sys_flag=sys_flag)
     for stop in range(len(record)):
         is_written = any(record[:stop])
         check_refused(StopReason.BAD_LENGTH if is_written else StopReason.UNWRITTEN, record[:stop])
@@ -320,7 +301,7 @@ def test_record_of_another_address_is_misaddressed(stated):
 
 
 def test_record_inside_the_body_of_another_is_misaddressed():
-    outer = encode_record(**fields(physical_offset=1000, body=RECORD, properties=b""))
+    outer = record_bytes(**fields(physical_offset=1000, body=RECORD, properties=b""))
     check_refused(StopReason.BAD_ADDRESS, outer, 88, 1000)
 
 
@@ -337,12 +318,12 @@ def test_size_inside_that_is_negative_or_does_not_fit_is_refused(at, code, size)
 
 
 def test_v2_topic_size_that_is_negative_is_refused():
-    record = record_v2(topic=b"t" * 40000, topic_size=40000 - (1 << 16))
+    record = record_v2(topic=b"t" * 40000)  # its length is that minus 65536
     check_refused(StopReason.BAD_FIELDS, record)
 
 
 def test_negative_properties_size_is_refused_even_if_the_record_is_long_enough():
-    record = encode_record(**fields(physical_offset=0, properties=b""))
+    record = record_bytes(**fields(physical_offset=0, properties=b""))
     size = 40000
     record = patched(record, len(record) - 2, "H", size) + bytes(size)
     check_refused(StopReason.BAD_FIELDS, patched(record, 0, "i", len(record)))
@@ -363,7 +344,7 @@ def test_negative_stored_checksum_is_a_mismatch():
 
 
 def test_checksum_of_an_empty_body_is_not_compared():
-    record = encode_record(**fields(physical_offset=0, body=b"", crc=77))
+    record = record_bytes(**fields(physical_offset=0, body=b"", crc=77))
     assert decode_record(record, 0, base=0).body_crc == 77
 
 
@@ -371,12 +352,12 @@ def test_checksum_of_an_empty_body_is_not_compared():
 
 
 def test_topic_that_is_no_utf8_is_read_with_replacement_characters():
-    record = encode_record(**fields(topic=b"a\xff\xfeb"))
+    record = record_bytes(**fields(topic=b"a\xff\xfeb"))
     assert decode_record(record, 0, base=847067).topic == "a\ufffd\ufffdb"
 
 
 def test_empty_topic_is_read():
-    assert decode_record(encode_record(**fields(topic=b"")), 0, base=847067).topic == ""
+    assert decode_record(record_bytes(**fields(topic=b"")), 0, base=847067).topic == ""
 
 
 def test_broken_port_does_not_hide_a_message():

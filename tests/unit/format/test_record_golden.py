@@ -10,10 +10,9 @@ import pytest
 from rocketstore.errors import FormatError
 from rocketstore.format.host import decode_message_id, encode_host
 from rocketstore.format.java_hash import tags_code
-from rocketstore.format.record import BLANK_MAGIC, encode_blank
+from rocketstore.format.record import BLANK_MAGIC, encode_blank, encode_stored
 from support.golden_stores import STORES, golden_store
 from support.oracle.record import decode_record
-from support.record_encoder import encode_record
 
 DECODED = [
     "size",
@@ -101,22 +100,7 @@ def test_every_record_is_encoded_again_byte_for_byte(store):
             assert position + record["size"] == len(data)
             continue
         message = decode_record(data, position, base=base)
-        encoded = encode_record(
-            topic=message.topic.encode("utf-8"),
-            body=message.raw_body,
-            properties=message.raw_properties,
-            queue_id=message.queue_id,
-            queue_offset=message.queue_offset,
-            physical_offset=message.physical_offset,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=encode_host(message.born_host),
-            store_timestamp_ms=message.store_timestamp_ms,
-            store_host=encode_host(message.store_host),
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
-        )
+        encoded = encode_stored(message)
         assert encoded == data[position : position + record["size"]]
         assert hashlib.sha1(encoded).hexdigest() == record["recordSha1"]  # noqa: S324
 

@@ -9,25 +9,14 @@ from rocketstore.errors import BodyTooLargeError, CompressedBodyError, FormatErr
 from rocketstore.format import stored_message
 from rocketstore.format.properties import decode_properties
 from support.oracle.record import decode_record
-from support.record_encoder import encode_record
+from support.synthetic_log import record_bytes
 
 PLAIN = b"hello" * 100
 
 
 def stored(body: bytes, sys_flag: int, properties: bytes = b""):
-    record = encode_record(
-        body=body,
-        topic=b"t",
-        properties=properties,
-        queue_id=0,
-        flag=0,
-        queue_offset=0,
-        physical_offset=0,
-        sys_flag=sys_flag,
-        born_timestamp_ms=1,
-        born_host=bytes(8),
-        store_timestamp_ms=2,
-        store_host=bytes(8),
+    record = record_bytes(
+        0, body=body, properties=properties, sys_flag=sys_flag, store_host=bytes(8)
     )
     return decode_record(record, 0, base=0)
 

@@ -29,7 +29,7 @@ def foreign_store(root, names, numbers):
         log.add(
             topic=TOPIC.encode(), queue_offset=number, body=b"%d" % number,
             properties=listed(names, numbers) if number == 1 else b"",
-            store_timestamp=START_MS + number,
+            store_timestamp_ms=START_MS + number,
         )  # fmt: skip
     (root / "commitlog").mkdir(parents=True)
     (root / "commitlog" / f"{0:020d}").write_bytes(log.data.ljust(LOG_FILE_BYTES, b"\0"))

@@ -190,7 +190,7 @@ def widely_spaced_store(tmp_path, order=(0, 1, 2, 3, 4)):
     for number, hour in enumerate(order):
         log = SyntheticLog(number * 4096)
         for record in range(10):
-            log.add(store_timestamp=1_700_000_000_000 + hour * 3_600_000 + record * 1000)
+            log.add(store_timestamp_ms=1_700_000_000_000 + hour * 3_600_000 + record * 1000)
         log.blank(4096 - len(log.data))
         (directory / f"{number * 4096:020d}").write_bytes(log.data)
     return tmp_path / "store"

@@ -70,7 +70,7 @@ def write_log(root, wanted):
         if not fields["sys_flag"] & 0x4:
             reached[key] = offset
         given = {k: v for k, v in fields.items() if k not in {"step", "first"}}
-        given |= {"queue_offset": offset, "store_timestamp": 1_600_000_000_000 + number}
+        given |= {"queue_offset": offset, "store_timestamp_ms": 1_600_000_000_000 + number}
         room = FILE_BYTES - len(log.data)
         if len(record_bytes(0, **given)) + 8 > room:
             log.blank(room)

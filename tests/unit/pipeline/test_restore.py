@@ -122,13 +122,13 @@ ODD_RECORDS = [
     {"properties": b"\x01\x02\x02A\x02=\x01"},
     {"properties": b"KEYS\x01  a  b \x02TAGS\x01t\x02UNIQ_KEY\x01u\x02"},
     {"properties": b"K\x01" + b"v" * 32_000 + b"\x02"},
-    {"store_timestamp": -1, "born_timestamp": 0},
-    {"store_timestamp": 2**63 - 1, "born_timestamp": -(2**63)},
-    {"store_timestamp": -(2**63)},
-    {"store_timestamp": 253_402_300_800_000},
+    {"store_timestamp_ms": -1, "born_timestamp_ms": 0},
+    {"store_timestamp_ms": 2**63 - 1, "born_timestamp_ms": -(2**63)},
+    {"store_timestamp_ms": -(2**63)},
+    {"store_timestamp_ms": 253_402_300_800_000},
     {"queue_id": -1, "queue_offset": -(2**63)},
     {"queue_id": 2**31 - 1, "queue_offset": 2**63 - 1},
-    {"flag": -(2**31), "reconsume_times": -1, "prepared_offset": -5},
+    {"flag": -(2**31), "reconsume_times": -1, "prepared_transaction_offset": -5},
 ]
 
 
@@ -397,7 +397,7 @@ def days_store(directory: Path) -> Path:
         log = SyntheticLog(base=number * 8192)
         while len(log.data) < 7000:
             time_ms = START_MS + number * 86_400_000
-            log.add(store_timestamp=time_ms, topic=b"T%d" % number)
+            log.add(store_timestamp_ms=time_ms, topic=b"T%d" % number)
         log.blank(8192)
         logs.append(log)
     return written(directory, *logs)

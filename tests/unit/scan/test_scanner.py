@@ -214,7 +214,7 @@ def test_a_record_must_not_reach_beyond_the_file():
 def test_records_with_every_kind_of_host_and_magic_are_read():
     log = SyntheticLog(BASE)
     for flag in (0, 0x10, 0x20, 0x30):
-        log.add(sys_flag=flag, prepared_offset=flag + 1, reconsume_times=flag + 2)
+        log.add(sys_flag=flag, prepared_transaction_offset=flag + 1, reconsume_times=flag + 2)
     log.add(magic=0xDAA320AB, topic=b"t" * 300)
     columns = scan(log.data).columns
     assert columns.prepared_offset.tolist() == [1, 0x11, 0x21, 0x31, 0]

@@ -68,7 +68,9 @@ class Bench:
     def fill(self, *times):
         """One log file per store time."""
         for stored in times:
-            self.parts.append(10, body=b"x" * 290, properties=b"KEYS\x01k", store_timestamp=stored)
+            self.parts.append(
+                10, body=b"x" * 290, properties=b"KEYS\x01k", store_timestamp_ms=stored
+            )
         assert len(self.parts.log.files) == len(times)
         self.parts.run()
         return self
@@ -123,8 +125,8 @@ def test_age_is_that_of_the_last_record_and_not_of_the_file(bench):
 
 def test_a_file_is_as_old_as_its_newest_record(bench):
     for stored in (OLD, YOUNG, OLD):
-        bench.parts.append(3, body=b"x" * 290, store_timestamp=stored)
-    bench.parts.append(12, body=b"x" * 290, store_timestamp=OLD)
+        bench.parts.append(3, body=b"x" * 290, store_timestamp_ms=stored)
+    bench.parts.append(12, body=b"x" * 290, store_timestamp_ms=OLD)
     bench.parts.run()
     assert bench.log_rules() == []
     assert newest_store_time(bench.parts.log.files[0], FOUR_O_CLOCK) == YOUNG
@@ -472,8 +474,8 @@ def test_queues_and_index_are_looked_at_only_when_the_log_has_lost_files(bench, 
 
 
 def test_the_newest_file_of_a_queue_and_of_the_index_stays_whatever_it_knows(bench):
-    bench.parts.append(3, topic=b"Rare", store_timestamp=OLD, properties=b"KEYS\x01k")
-    bench.parts.append(40, body=b"x" * 290, store_timestamp=OLD)
+    bench.parts.append(3, topic=b"Rare", store_timestamp_ms=OLD, properties=b"KEYS\x01k")
+    bench.parts.append(40, body=b"x" * 290, store_timestamp_ms=OLD)
     bench.parts.run()
     (rare,) = bench.parts.queue("Rare").files.files
     newest = bench.parts.index.files[-1].file
@@ -491,8 +493,8 @@ def test_the_newest_file_of_a_queue_and_of_the_index_stays_whatever_it_knows(ben
 @pytest.mark.parametrize("count", [3, 5], ids=["in a part of a file", "in a full file"])
 def test_a_queue_of_expired_messages_keeps_its_number(bench, count):
     """K-C4"""
-    bench.parts.append(count, topic=b"Rare", store_timestamp=OLD)
-    bench.parts.append(40, body=b"x" * 290, store_timestamp=OLD)
+    bench.parts.append(count, topic=b"Rare", store_timestamp_ms=OLD)
+    bench.parts.append(40, body=b"x" * 290, store_timestamp_ms=OLD)
     bench.parts.run()
     rare = bench.parts.queue("Rare")
     bench.parts.table.mappings.dismiss_writer(rare.row)  # no kernel holds its last file

@@ -84,7 +84,7 @@ def test_pauses_between_deletions_are_those_of_the_settings(tmp_path):
     old_ms = Clock().now_ms - 100 * HOUR_MS
     parts = DispatchParts(tmp_path)
     for topic in (b"One", b"Two"):
-        parts.append(22, topic=topic, body=b"x" * 290, store_timestamp=old_ms)
+        parts.append(22, topic=topic, body=b"x" * 290, store_timestamp_ms=old_ms)
     parts.run()
     pauses: list[float] = []
     retention = Retention(

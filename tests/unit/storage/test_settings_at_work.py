@@ -202,7 +202,7 @@ def test_delays_of_a_java_store_are_those_of_the_setting(tmp_path, settings, del
     topic = "SCHEDULE_TOPIC_XXXX"
     root = java_log(
         tmp_path, topic=topic.encode(), queue_id=2, properties=b"DELAY\x013",
-        store_timestamp=START_MS,
+        store_timestamp_ms=START_MS,
     )  # fmt: skip
     with open_small(root, **settings) as store:
         ((_, entry),) = store.queue_entries(topic, 2)

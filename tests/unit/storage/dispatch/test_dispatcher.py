@@ -161,9 +161,9 @@ def test_an_item_keeps_whole_seconds_from_0_to_the_largest_integer(tmp_path, lat
     parts = DispatchParts(tmp_path)
     first_ms = 1_600_000_000_000
     placed = [
-        *parts.append(properties=b"KEYS\x01k", store_timestamp=first_ms),
-        *parts.append(properties=b"KEYS\x01k", store_timestamp=first_ms + later_ms),
-        *parts.append(properties=b"KEYS\x01k", store_timestamp=first_ms),
+        *parts.append(properties=b"KEYS\x01k", store_timestamp_ms=first_ms),
+        *parts.append(properties=b"KEYS\x01k", store_timestamp_ms=first_ms + later_ms),
+        *parts.append(properties=b"KEYS\x01k", store_timestamp_ms=first_ms),
     ]
     parts.run()
     file = parts.index.files[0]
@@ -645,8 +645,8 @@ def test_stopping_lets_waiters_go(parts):
 
 
 def test_counts_and_times_are_those_of_the_records(parts):
-    parts.append(3, store_timestamp=5000)
-    parts.append(store_timestamp=7000, sys_flag=0x4, properties=b"KEYS\x01a b")
+    parts.append(3, store_timestamp_ms=5000)
+    parts.append(store_timestamp_ms=7000, sys_flag=0x4, properties=b"KEYS\x01a b")
     parts.run()
     counts = counts_of(parts.dispatcher)
     assert (counts.records, counts.entries_written, counts.index_items) == (4, 3, 2)

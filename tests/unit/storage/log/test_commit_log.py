@@ -20,7 +20,7 @@ from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.mapped_bytes import is_read_at_random
 from support.oracle.record import decode_record
-from support.record_encoder import encode_record
+from support.synthetic_log import record_bytes
 
 BORN = encode_host("10.0.0.1:1234")
 ORDERS = QueueKey("orders", 2)
@@ -38,7 +38,7 @@ def append(parts: LogParts, body: bytes = b"body", *, sys_flag: int = 0, key: Qu
 def test_a_record_stands_as_the_format_says(tmp_path):
     parts = LogParts(tmp_path)
     offset, size, queue_offset, stored = append(parts)
-    expected = encode_record(
+    expected = record_bytes(
         topic=b"orders", body=b"body", properties=b"TAGS\x01a", queue_id=2, queue_offset=0,
         physical_offset=0, born_timestamp_ms=5, born_host=BORN,
         store_timestamp_ms=parts.clock.now_ms, store_host=parts.log.end.store_host, flag=7,

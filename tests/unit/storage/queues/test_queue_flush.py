@@ -52,7 +52,7 @@ def times(parts):
 
 
 def dispatch(parts, stored):
-    parts.append(properties=b"KEYS\x01k", store_timestamp=stored)
+    parts.append(properties=b"KEYS\x01k", store_timestamp_ms=stored)
     parts.run()
 
 
@@ -85,7 +85,7 @@ def test_every_file_of_the_index_is_synced_before_the_checkpoint_moves(tmp_path)
     disk = RecordingDisk()
     parts = DispatchParts(tmp_path, disk=disk)
     flusher = flusher_of(parts)
-    parts.append(20, properties=b"KEYS\x01k", store_timestamp=5000)
+    parts.append(20, properties=b"KEYS\x01k", store_timestamp_ms=5000)
     parts.run()
     names = [file.file.path.name for file in parts.index.files]
     assert len(names) > 2
@@ -100,7 +100,7 @@ def test_a_full_index_file_is_synced_in_the_next_turn_and_once(tmp_path):
     disk = RecordingDisk()
     parts = DispatchParts(tmp_path, disk=disk)
     flusher = flusher_of(parts)
-    parts.append(20, properties=b"KEYS\x01k", store_timestamp=5000)
+    parts.append(20, properties=b"KEYS\x01k", store_timestamp_ms=5000)
     parts.run()
     *full, _newest = [file.file.path.name for file in parts.index.files]
     assert full

@@ -19,8 +19,8 @@ from rocketstore.storage.reading.reader import Reader
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 from support.mapped_reader import mapped_reader
-from support.record_encoder import encode_record
 from support.store_files import HOST, StoreFiles
+from support.synthetic_log import record_bytes
 
 OpenReader = Callable[..., Reader]
 
@@ -447,12 +447,7 @@ def test_a_message_is_found_by_its_id_whatever_the_host(
 def test_an_id_that_points_into_a_record_or_nowhere_finds_nothing(
     files: StoreFiles, open_reader: OpenReader
 ) -> None:
-    inner = encode_record(
-        topic=b"TopicTest", body=b"inner", properties=b"", queue_id=0, queue_offset=0,
-        physical_offset=0, born_timestamp_ms=1, born_host=HOST, store_timestamp_ms=1,
-        store_host=HOST,
-    )  # fmt: skip
-    offset = files.put(body=inner)
+    offset = files.put(body=record_bytes(0))
     reader = open_reader()
     for wrong in (offset + 1, offset + 88, files.end, 4096 - 8, 10**12, 2**63 - 1):
         assert reader.by_id(encode_message_id(HOST, wrong)) is None, wrong

@@ -102,7 +102,7 @@ def forged(odd: Odd, offset: int, queue_offset: int, store_time: int) -> bytes:
         topic=odd.topic,
         properties=properties,
         queue_offset=queue_offset,
-        store_timestamp=store_time,
+        store_timestamp_ms=store_time,
         crc=odd.crc,
     )
     assert len(record) == RECORD_BYTES

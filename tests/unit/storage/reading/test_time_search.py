@@ -36,7 +36,7 @@ class MemoryLog:
         stored = self.times[offset // 200]
         if stored is None:
             return None
-        record = record_bytes(offset, store_timestamp=stored)
+        record = record_bytes(offset, store_timestamp_ms=stored)
         return record, offset, len(record), None
 
 

@@ -16,7 +16,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
     start_after_crash,
 )
 from support.oracle.codecs import encode_entry
-from support.record_encoder import encode_record
+from support.synthetic_log import record_bytes
 
 FILE_BYTES = 1000
 CONFIG = StoreConfig()
@@ -27,12 +27,9 @@ def record(
     offset: int, *, body: bytes = b"body", topic: bytes = b"topic", properties: bytes = b"",
     store_timestamp_ms: int = 5000,
 ) -> bytes:  # fmt: skip
-    return encode_record(
-        queue_id=0, flag=0, queue_offset=0, physical_offset=offset, sys_flag=0,
-        born_timestamp_ms=0, born_host=HOST, store_timestamp_ms=store_timestamp_ms,
-        store_host=HOST, reconsume_times=0, prepared_transaction_offset=0, body=body, topic=topic,
-        properties=properties,
-    )  # fmt: skip
+    return record_bytes(
+        offset, body=body, topic=topic, properties=properties, store_timestamp_ms=store_timestamp_ms
+    )
 
 
 class MemoryFile:

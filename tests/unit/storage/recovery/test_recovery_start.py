@@ -28,7 +28,9 @@ def log_file(directory, number, stored, *, keys=False, sys_flag=0):
     properties = b"KEYS\x01k" if keys else b""
     append_bytes(
         file,
-        record_bytes(file.base, store_timestamp=stored, properties=properties, sys_flag=sys_flag),
+        record_bytes(
+            file.base, store_timestamp_ms=stored, properties=properties, sys_flag=sys_flag
+        ),
     )
     return file
 
