@@ -303,6 +303,7 @@ class ReadOptions:
     log_directories: tuple[str, ...] = ()  # none: in commitlog
     has_kafka_names: bool = False
     end_offset: str = ""  # of a batch of a stream
+    had: tuple[ReadOptions, ...] = ()  # whose choices a stream has read already
 
     @property
     def columns_of(self) -> str:
@@ -410,7 +411,7 @@ def read_options(values: GivenOptions) -> ReadOptions:
         has_kafka_names=values.has_kafka_names,
         broker_names=values.names("brokerName"),
         decompress_body=values.is_on("decompressBody"),
-        **_topic_choice(values),
+        **topic_choice(values),
         tags=_tags(values),
         max_split_bytes=values.byte_count("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
         min_partitions=values.number("minPartitions", 1) or 1,
@@ -446,7 +447,8 @@ def _columns(values: GivenOptions, columns_of: str) -> tuple[str, ...]:
     return names
 
 
-def _topic_choice(values: GivenOptions) -> dict[str, Any]:
+def topic_choice(values: GivenOptions) -> dict[str, Any]:
+    """Return what of topics or queues is chosen, as fields of `ReadOptions`; none for all."""
     for name in values.only_one(one for one in TOPIC_CHOICES if one in values):
         if not values.names(name):
             raise values.refused(name, "names no topic")

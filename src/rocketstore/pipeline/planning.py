@@ -62,7 +62,8 @@ Piece = TypeVar("Piece")
 class SplitTask(NamedTuple):
     """A byte range of one CommitLog file; `start` and `stop` are positions in it.
 
-    `queue_ranges` are of queues of which not all is wanted. After `data_stop` the file holds zeros
+    `queue_ranges` are of queues of which not all is wanted, `choices` what a stream kept of those
+    it is told to read, see `queues.choosing`. After `data_stop` the file holds zeros
     and has no writer (None: to be looked up). `queues`, if known, have an entry of each wanted
     record before the physical offset `dispatched`.
     """
@@ -75,6 +76,7 @@ class SplitTask(NamedTuple):
     data_stop: int | None = None
     queues: tuple[QueueKey, ...] = ()
     dispatched: int = 0
+    choices: tuple[Mapping[str, str] | None, ...] = ()
 
     @property
     def byte_count(self) -> int:

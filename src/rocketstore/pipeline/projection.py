@@ -10,6 +10,7 @@ query did not name.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from rocketstore.native.row import BoolArray, Int64Array
 
+    Texts = tuple[list[str], Int64Array]
     QueueRanges = Sequence[tuple[QueueKey, range]]
 
 pa: Any = pyarrow  # the annotations of both are too narrow
@@ -61,17 +63,11 @@ def _masks(
     if not options.has_topic_choice:
         return
     yield columns.call_for(CallsFor.ENTRY)
-    topics, numbers = distinct(columns, "topic")
-    yield _passing(topics, numbers, options.wants_topic)
-
-    def in_queue(topic: str, queue_id: int) -> BoolArray:
-        mask: BoolArray = columns.queue_id == queue_id
-        return mask & _passing(topics, numbers, topic.__eq__)
-
-    if options.queues is not None:
-        chosen = [one for one in options.queues if one.broker in (ANY_BROKER, broker)]
-        queues = [in_queue(one.topic, one.queue_id) for one in chosen]
-        yield np.logical_or.reduce([np.zeros(len(columns), dtype=np.bool_), *queues])
+    topics = distinct(columns, "topic")
+    in_queue = partial(_in_queue, columns, topics)
+    chosen = [_chosen(one, broker, topics, in_queue) for one in (options, *options.had)]
+    yield chosen[0]
+    yield from (~mask for mask in chosen[1:])
     for place, since_ms in of_broker(options.starting_times_ms, broker).items():
         yield (columns.store_timestamp >= since_ms) | ~in_queue(*place)
     for place, until_ms in of_broker(options.ending_times_ms, broker).items():
@@ -80,6 +76,23 @@ def _masks(
         # A record of a batch topic counts if one of its messages does.
         outside = (queue_stops(columns) <= wanted.start) | (columns.queue_offset >= wanted.stop)
         yield ~(outside & in_queue(*key))
+
+
+def _chosen(
+    by: ReadOptions, broker: str, topics: Texts, in_queue: Callable[[str, int], BoolArray]
+) -> BoolArray:
+    if by.queues is None:
+        return _passing(*topics, by.wants_topic)
+    own = [one for one in by.queues if one.broker in (ANY_BROKER, broker)]
+    # None of them is wanted where all are of other brokers.
+    masks = [in_queue(one.topic, one.queue_id) for one in own] or [in_queue("", -1)]
+    found: BoolArray = np.logical_or.reduce(masks)
+    return found
+
+
+def _in_queue(columns: RecordColumns, topics: Texts, topic: str, queue_id: int) -> BoolArray:
+    mask: BoolArray = columns.queue_id == queue_id
+    return mask & _passing(*topics, topic.__eq__)
 
 
 def _passing(texts: list[str], numbers: Int64Array, test: Callable[[str], bool]) -> BoolArray:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, FormatError, StoreDamagedError, StoreError
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, TopicTable
+from rocketstore.pipeline.option_table import STREAM
 from rocketstore.pipeline.options import (
     ANY_BROKER,
     EARLIEST,
     LATEST,
+    GivenOptions,
     QueuePlace,
     ReadOptions,
     of_broker,
     parse_options,
+    topic_choice,
 )
 from rocketstore.places.files import entries_of
 from rocketstore.places.queue_files import EVERY_KIND, ScanNeeded, list_queues, queue_opener
@@ -53,8 +57,23 @@ def chosen_queues(store: StorePlace, options: ReadOptions, *directories: str) ->
     return sorted({key for keys in listed for key in keys if is_chosen(options, store, key)})
 
 
+def choosing(read: ReadOptions, choices: Sequence[Mapping[str, str] | None]) -> ReadOptions:
+    """Return a read by the first of the choices that a Kafka job's stream kept, without the others.
+
+    None is what the read chooses itself.
+    """
+    found, nothing = [], dict[str, Any](topics=None, topic_pattern=None, queues=None)
+    for one in choices or [None]:
+        values = GivenOptions(one or {}, frozenset({STREAM}))
+        chosen = nothing | topic_choice(values) if one else {}
+        found.append(replace(read, has_kafka_names=bool(one) or read.has_kafka_names, **chosen))
+    return replace(found[0], had=tuple(found[1:]))
+
+
 def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
     """Whether a queue is among those that the options choose."""
+    if any(is_chosen(one, store, key) for one in options.had):
+        return False
     if options.queues is None:
         return options.wants_topic(key.topic)
     brokers = (ANY_BROKER, store.broker_name)

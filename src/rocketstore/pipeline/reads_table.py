@@ -19,7 +19,7 @@ from rocketstore.pipeline.log_read import Losses, chosen_records
 from rocketstore.pipeline.options import refused
 from rocketstore.pipeline.planning import SplitTask
 from rocketstore.pipeline.projection import rows_batch
-from rocketstore.pipeline.queues import chosen_stores
+from rocketstore.pipeline.queues import choosing, chosen_stores
 from rocketstore.places.files import stored_stop
 from rocketstore.places.log_files import list_segments
 from rocketstore.places.queue_files import QueueFiles
@@ -79,7 +79,7 @@ def _of_batch(options: ReadOptions, bounds: dict[str, ByteRange]) -> list[tuple[
         if place is not None and place.since is not None:
             bounds[store.broker_name] = ByteRange(place.since, place.offset)
             begin, losses = stream_options.Place(place.since), Losses(options)
-            parts += follow(store, options).tasks(begin, place, losses)
+            parts += follow(store, choosing(options, place.choices)).tasks(begin, place, losses)
     return planning.plan_ranges(parts, options)
 
 
@@ -89,7 +89,8 @@ def reads(task: ReadTask, options: ReadOptions, schema: Schema) -> Iterator[Reco
     options, queue_of, rows = replace(options, damage="skip"), cache(QueueFiles), []
     for part in parts:
         seen: Counter[str] = Counter()
-        for columns in chosen_records(part, options, queue_of, seen) if is_read else ():
+        chosen = choosing(options, part.choices)
+        for columns in chosen_records(part, chosen, queue_of, seen) if is_read else ():
             seen["rows"] += len(columns)
         way = "pruned" if not is_read else "scanned" if seen["scans"] else "by entries"
         place = part.segment.path, part.segment.base + part.start, part.byte_count, way

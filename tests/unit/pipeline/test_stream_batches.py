@@ -280,47 +280,6 @@ def test_a_queue_made_after_available_now_began_is_for_the_next_run(root, store,
 
 # --- restarts -----------------------------------------------------------------------------------
 
-KAFKA = {"columnNames": "kafka", "startingOffsets": "earliest"}
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"subscribe": "Topic0"}, {"subscribe": "Topic0,Topic1"}),
-        ({"subscribe": "Topic0"}, {"subscribePattern": "Topic"}),
-        ({"assign": '{"Topic0":[0,1]}'}, {"assign": '{"Topic0":[0,1],"Topic1":[0]}'}),
-    ],
-)
-def test_a_kafka_job_hears_that_a_restart_does_not_read_all_of_an_added_topic(
-    root, store, clock, before, after
-):
-    put_all(store, messages(20), clock)
-    run = StreamRun(root, **KAFKA, **before)
-    assert {row["topic"] for row in flat(run.drain())} == {"Topic0"}
-    with pytest.raises(
-        StoreError, match=r"query with .*Topic0.* have messages .*: Topic1/0"
-    ) as caught:
-        StreamRun(root, run.checkpoint.copy(), **KAFKA, **after).batch()
-    assert "failOnDataLoss" in str(caught.value.hint)
-    put_all(store, messages(2, first=20), clock)
-    again = StreamRun(root, run.checkpoint, **KAFKA, **after, failOnDataLoss="false")
-    assert len(flat(again.drain())) == 2
-    # That is known from then on.
-    assert StreamRun(root, run.checkpoint, **KAFKA, **after).drain() == []
-
-
-def test_a_kafka_job_may_choose_the_same_queues_in_another_way_or_fewer_or_new_ones(
-    root, store, clock
-):
-    put_all(store, messages(20), clock)
-    run = StreamRun(root, **KAFKA, subscribe="Topic0,Topic1")
-    run.drain()
-    put_all(store, [Message(topic="Late", body=b"x")], clock)
-    for choice in ({"subscribePattern": "^Topic"}, {"subscribe": "Topic0"}):
-        assert flat(StreamRun(root, run.checkpoint.copy(), **KAFKA, **choice).drain()) == []
-    again = StreamRun(root, run.checkpoint, **KAFKA, subscribe="Topic0,Topic1,Late")
-    assert [row["topic"] for row in flat(again.drain())] == ["Late"]
-
 
 def test_a_restart_at_every_boundary_gives_the_same_batches(root, store, clock, mode):
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 17, **mode}

@@ -105,6 +105,10 @@ class Move(NamedTuple):
     begin: Place
     goal: Place
 
+    def is_worth_it(self) -> bool:
+        """Whether there is something that makes a batch worth its while, or leads to `then`."""
+        return self.begin.then is not None or self.log.has_some(self.begin, self.goal)
+
 
 Found: TypeAlias = "tuple[Int64Array, Int64Array]"
 """Where some records start, and their sizes."""
@@ -317,4 +321,5 @@ class LiveLog:
                 first, last = max(0, start - one.base), min(one.size, stop - one.base)
                 stored = stop_of(self.store.location, one.path, one.size)
                 data_stop = min(stored, last + LOOK_BYTES)
-                yield SplitTask(self.store, one, first, last, ranges_of(goal), data_stop)
+                split = SplitTask(self.store, one, first, last, ranges_of(goal), data_stop)
+                yield split._replace(choices=goal.choices)

@@ -25,19 +25,16 @@ from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
-from rocketstore.pipeline.option_table import STREAM
 from rocketstore.pipeline.options import (
     ANY_BROKER,
     EARLIEST,
     LATEST,
-    GivenOptions,
     QueuePlace,
     of_broker,
-    read_options,
 )
 from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, last_dispatched, record_start
 from rocketstore.pipeline.projection import wanted_records
-from rocketstore.pipeline.queues import check_none_lost, chosen_queues, is_chosen
+from rocketstore.pipeline.queues import check_none_lost, choosing, chosen_queues, is_chosen
 from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, LiveLog
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.places.log_files import segment_at, store_timestamp_ms
@@ -45,7 +42,7 @@ from rocketstore.places.queue_files import NEIGHBOURS, QueueFiles, ScanNeeded
 from rocketstore.units import ByteRange, GiB, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import Losses
@@ -146,13 +143,21 @@ class LiveQueues(LiveLog):
 
         return queue.first_where(queue.first_left(self.start), queue.max_offset, is_since)
 
-    def added(self, before: Mapping[str, str], stop: int) -> list[str]:
-        """Return the queues that have messages before a place, and that `before` did not choose."""
-        values = GivenOptions({"path": "/"} | dict(before), frozenset({STREAM}))
-        chosen = read_options(values)
-        added = [one for one in self.queues if not is_chosen(chosen, self.store, one.key)]
-        spans = [(one.key, *one.pointing_into(self.start, stop)) for one in added]
-        return [str(key) for key, first, last in spans if first < last]
+    def with_added(self, before: dict[str, str], begin: Place) -> Place:
+        """Return where messages begin that `before` did not choose, or the given place if earlier.
+
+        What has no entry yet, a look at the log has to tell.
+        """
+        had = choosing(self.options, [before])
+        added = [one for one in self.queues if not is_chosen(had, self.store, one.key)]
+        spans = (one.pointing_into(self.start, begin.offset) for one in added)
+        has_some = any(first < last for first, last in spans)
+        offset = self.start if has_some else self._dispatched(self.start, begin.offset)
+        if offset >= begin.offset:
+            return begin
+        is_had_on = begin.then is not None and begin.then["choice"] == before
+        then = begin.then if is_had_on else begin._replace(choice=before).saved()
+        return Place(offset, since=offset, choice=begin.choice, then=then)
 
     # --- what comes -----------------------------------------------------------------------------
 

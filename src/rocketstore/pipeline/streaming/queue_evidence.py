@@ -15,6 +15,7 @@ from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import FILLER, equal_mask, written_mask
 from rocketstore.pipeline.planning import MOST_QUEUES
+from rocketstore.pipeline.queues import is_chosen
 from rocketstore.rules.expectation import extra_entries
 from rocketstore.scan.arrow import distinct
 from rocketstore.units import QueueKey
@@ -55,7 +56,7 @@ class QueueEvidence:
         guests = [
             (self._code(topic) << 32 | queue_id, offset)
             for _, topic, queue_id, offset in extra_entries(columns)
-            if self._options.wants_topic(topic)
+            if is_chosen(self._options, self._task.store, QueueKey(topic, queue_id))
         ]
         guests_found = np.array(guests, np.int64).reshape(-1, 2).T
         self._stated += [np.stack([keys, wanted.queue_offset]), guests_found]

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 LOG: Final = "log"
 QUEUES: Final = "queues"
-CHOICE: Final = "choice"
 VERSIONS: Final = {LOG: 1, QUEUES: 2}  # of an offset; the first one of queues had a place of each
 
 _FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribePattern or assign)"}
@@ -51,6 +50,8 @@ class Place(NamedTuple):
     """What comes next, the record before it if it is known, and where the batch began.
 
     Up to `until`, queues in `first` (by topic and queue id) begin at a number of their own.
+    `choice` is the option that chose the queues. `then` is the place, with a choice of its own, at
+    which the stream stood before it went back for queues that were added to that.
     """
 
     offset: int
@@ -59,12 +60,26 @@ class Place(NamedTuple):
     since: int | None = None
     first: dict[str, dict[str, int]] | None = None
     until: int | None = None
+    choice: dict[str, str] | None = None
+    then: dict[str, Any] | None = None
 
     def begun(self) -> Place:
         """Return the place where the next batch begins, without what is passed."""
-        is_passed = self.until is not None and self.until <= self.offset
-        place = self._replace(first=None, until=None) if is_passed else self
-        return place._replace(since=self.offset)
+        place = self
+        if self.then and self.then["offset"] <= self.offset:
+            place = Place(**self.then)._replace(choice=self.choice)
+        if place.until is not None and place.until <= place.offset:
+            place = place._replace(first=None, until=None)
+        return place._replace(since=place.offset)
+
+    @property
+    def choices(self) -> tuple[dict[str, str] | None, ...]:
+        """What is read here, and what of it was read before, see `queues.choosing`."""
+        return self.choice, *(Place(**self.then).choices if self.then else ())
+
+    def saved(self) -> dict[str, Any]:
+        """Return the place as an offset has it."""
+        return {field: value for field, value in self._asdict().items() if value is not None}
 
 
 Places = dict[str, Place]
@@ -79,13 +94,10 @@ def ranges_of(place: Place) -> tuple[tuple[QueueKey, range], ...]:
     )
 
 
-def to_json(kind: str, places: Places, choice: Mapping[str, str] | None = None) -> dict[str, Any]:
+def to_json(kind: str, places: Places) -> dict[str, Any]:
     """Return an offset as Spark keeps it; equal offsets give equal text."""
-    kept = {
-        name: {field: n for field, n in places[name]._asdict().items() if n is not None}
-        for name in sorted(places)
-    }
-    return {"version": VERSIONS[kind], kind: kept} | ({CHOICE: choice} if choice else {})
+    kept = {name: places[name].saved() for name in sorted(places)}
+    return {"version": VERSIONS[kind], kind: kept}
 
 
 def from_json(saved: dict[str, Any], kind: str) -> Places:
@@ -167,7 +179,7 @@ class StreamOptions:
     """
 
     read: options.ReadOptions
-    choice: dict[str, str]
+    choice: dict[str, str] | None
     starts: Starts
     start_times_ms: Starts
     must_have_time: bool
@@ -212,9 +224,10 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     of_all = values.one_of("triggerLimitOf", limit_of) == "all"
     unit = "ms" if read.has_kafka_names else "s"
     chosen = options.TOPIC_CHOICES if read.has_kafka_names else ()
+    kept = {one: values[one] for one in chosen if len(values.get(one, "")) in _KEPT}
     return StreamOptions(
         read,
-        choice={one: values[one] for one in chosen if len(values.get(one, "")) in _KEPT},
+        choice=kept or None,
         starts=starts,
         start_times_ms=times_ms if since_ms is None else {None: since_ms},
         must_have_time=values.one_of(option_table.STRATEGY, strategies) == "error",

@@ -32,6 +32,7 @@ from rocketstore.pipeline.planning import MOST_QUEUES, plan_ranges
 from rocketstore.pipeline.projection import record_batches, wanted_records
 from rocketstore.pipeline.queues import (
     check_brokers,
+    choosing,
     chosen_queues,
     named_stores,
     refuse_unknown,
@@ -42,7 +43,6 @@ from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
 from rocketstore.pipeline.streaming.live_queues import LiveQueues, nothing_since
 from rocketstore.pipeline.streaming.queue_evidence import QueueEvidence
 from rocketstore.pipeline.streaming.stream_options import (
-    CHOICE,
     LOG,
     QUEUES,
     UNLIMITED,
@@ -133,9 +133,12 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         check_brokers("startingOffsetsByTimestamp", options.start_times_ms, stores)
         places_of = list(stores.values())
         refuse_unknown(places_of, unknown_topics(places_of, options.read))
-        places = {name: self._first_place(log) for name, log in self._found().items()}
+        places = {
+            name: self._first_place(log)._replace(choice=options.choice)
+            for name, log in self._found().items()
+        }
         self._refuse_batch_queues(places_of)
-        return to_json(self.kind, places, options.choice) | {"initial": True}
+        return to_json(self.kind, places) | {"initial": True}
 
     @plain_errors()
     def getDefaultReadLimit(self) -> spark.ReadLimit:  # noqa: N802
@@ -151,25 +154,21 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         is_all, target = isinstance(limit, spark.ReadAllAvailable), self.target
         limits = UNLIMITED if is_all else self.stream_options.limits
         is_cut = limits[:2] != UNLIMITED[:2]
-        begun = {name: one.begun() for name, one in from_json(start, self.kind).items()}
         choice, is_initial = self.stream_options.choice, "initial" in start
-        before = start.get(CHOICE, choice)
+        saved = {name: one.begun() for name, one in from_json(start, self.kind).items()}
+        begun = {name: one._replace(choice=choice) for name, one in saved.items()}
         found = self._found(begun, self.ends if is_cut else {})
-        for name in begun.keys() - found.keys():
-            self._report_absent("the checkpoint has", name, begun[name], found)
-        places, moves = dict(begun), []
+        for name in saved.keys() - found.keys():
+            self._report_absent("the checkpoint has", name, saved[name], found)
+        places, moves = dict(saved), []
         self.reached = places
         for name, log in found.items():
             if target is not None and name not in target and name not in begun:
                 continue
-            begin = places[name] = self._begin(log, begun.get(name))
-            if before != choice and name in begun:
-                self._report_added(log, before, begin)
-            goal = self.ends[name] = log.end
-            if target is not None:
-                goal = min(goal, target.get(name, begin), key=lambda place: place.offset)
-            if goal.offset > begin.offset and log.has_some(begin, goal):
-                moves.append(Move(log, begin, goal))
+            move = self._move(log, saved.get(name))
+            places[name] = move.begin
+            if move.goal.offset > move.begin.offset and move.is_worth_it():
+                moves.append(move)
         if target is None and self._is_too_early(moves, limits.min_rows) and not is_initial:
             return start
         # Who has little to read leaves the rest of a common limit to the others.
@@ -181,10 +180,10 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
                 share = limits.share(len(moves) - number, rows, size_bytes)
                 goal, more_rows, more_bytes = log.cut(begin, end, share)
                 rows, size_bytes = rows + more_rows, size_bytes + more_bytes
-            goes_on = goal._replace(since=begin.offset, first=begin.first, until=begin.until)
-            places[log.store.broker_name] = goes_on
-        is_new = is_initial or before != choice or places != begun
-        return to_json(self.kind, places, choice) if is_new else start
+            places[log.store.broker_name] = begin._replace(
+                offset=goal.offset, record=goal.record, crc=goal.crc, since=begin.offset
+            )
+        return to_json(self.kind, places) if is_initial or places != saved else start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where feeds ended when ``latestOffset`` looked; Spark asks right after it.
@@ -211,21 +210,22 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     @answered
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch between two offsets, each a row of byte ranges."""
-        found, read = self._found(), self.stream_options.read
+        stores, read = self._stores(), self.stream_options.read
         begun, tasks = from_json(start, self.kind), []
-        self._refuse_batch_queues([log.store for log in found.values()])
+        self._refuse_batch_queues([*stores.values()])
         for name, place in from_json(end, self.kind).items():
             begin = begun.get(name)
             if begin is None or begin.offset != place.since:
                 begin = Place(place.offset if place.since is None else place.since)
             if begin.offset >= place.offset:
                 continue
-            if name not in found:
-                self._report_absent("the batch ends with", name, place, found)
+            if name not in stores:
+                self._report_absent("the batch ends with", name, place, stores)
                 continue
-            begin, goal = self._checked_batch(found[name], begin, place)
+            log = self._followed(stores[name], place)
+            begin, goal = self._checked_batch(log, begin, place)
             if begin.offset < goal.offset:
-                parts = [*found[name].tasks(begin, goal, self.losses)]
+                parts = [*log.tasks(begin, goal, self.losses)]
                 tasks += parts
                 given = sum(one.byte_count for one in parts)
                 pruned = goal.offset - begin.offset - given
@@ -241,7 +241,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             tags = ReadOptions("", (), (), tags=options.tags)
             for task in partition.value or ():
                 broker, inflates = task.store.broker_name, options.decompress_body
-                for columns in _records(task, options, queue_of):
+                for columns in _records(task, choosing(options, task.choices), queue_of):
                     wanted = wanted_records(columns, tags, broker)
                     yield from record_batches(wanted, schema, broker, decompress=inflates)
 
@@ -263,12 +263,18 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         """Return the logs there are, by store; it may be known where they begin and ended."""
         # What a trigger knows may save it a listing; a batch that is planned lists all files.
         listings = self.listings if begins is not None else defaultdict(LogListing)
-        begins, ends, options = begins or {}, ends or {}, self.stream_options.read
-        follow = LiveQueues if self.kind == QUEUES else LiveLog
+        begins, ends = begins or {}, ends or {}
         return {
-            name: follow(store, options, begins.get(name), ends.get(name), listings[store.location])
+            name: self._followed(
+                store, begins.get(name), begins.get(name), ends.get(name), listings[store.location]
+            )
             for name, store in self._stores().items()
         }
+
+    def _followed(self, store: StorePlace, at: Place | None, *known: Any) -> LiveLog:
+        """Return a store's log with what is read at a place; see `LiveLog` for what is known."""
+        options = choosing(self.stream_options.read, at.choices if at else ())
+        return (LiveQueues if self.kind == QUEUES else LiveLog)(store, options, *known)
 
     def _refuse_batch_queues(self, stores: Sequence[StorePlace]) -> None:
         for store in stores if self.kind == QUEUES else ():
@@ -287,19 +293,6 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         what += f"below {', '.join(self.stream_options.read.locations)}, found "
         what += ", ".join(f"store {one!r}" for one in sorted(found)) or "none"
         self.losses.report(what, "it is left out as long as it is not there")
-
-    def _report_added(self, log: LiveLog, before: Mapping[str, str], begin: Place) -> None:
-        """Report queues chosen since `before` of which a query of Kafka would read all."""
-        added = log.added(before, begin.offset) if isinstance(log, LiveQueues) else []
-        if added:
-            what = (
-                f"{log}: the checkpoint is of a query with {before!s:.200}, and queues new to it "
-            )
-            what += (
-                f"have messages before its physical offset {begin.offset}, which a query with a "
-            )
-            what += f"checkpoint of its own would read: {', '.join(added):.200}"
-            self.losses.report(what, "only later messages of them are read")
 
     def _first_place(self, log: LiveLog) -> Place:
         options, broker = self.stream_options, log.store.broker_name
@@ -320,13 +313,32 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             return log.end
         return Place(self._checked(log, Place(asked), "startingOffsets asks for"))
 
+    def _move(self, log: LiveLog, saved: Place | None) -> Move:
+        """Return what the next batch can have of a log."""
+        options, name = self.stream_options, log.store.broker_name
+        begin = self._begin(log, saved)._replace(choice=options.choice)
+        if saved and saved.choice not in (None, options.choice) and isinstance(log, LiveQueues):
+            begin = log.with_added(saved.choice, begin)
+            log = self._followed(log.store, begin)
+        self.ends[name] = log.end
+        goals = [log.end]
+        if self.target is not None:
+            goals.append(self.target.get(name, begin))
+        if begin.then:
+            goals.append(Place(**begin.then))
+        return Move(log, begin, min(goals, key=lambda place: place.offset))
+
     def _begin(self, log: LiveLog, begun: Place | None) -> Place:
         """Return where the next batch of a log begins."""
-        begin = log.start if begun is None else self._checked(log, begun, "the checkpoint has")
-        if begun is not None and begun.offset == begin:
+        if begun is None:
+            return Place(log.start).begun()
+        begin = self._checked(log, begun, "the checkpoint has")
+        if begun.offset == begin:
             return begun
-        carried = Place(begin) if begun is None else Place(begin, None, None, *begun[3:])
-        return carried.begun()
+        if begun.then:  # a place to be checked as well, when the stream is there
+            begin = min(begin, begun.then["offset"])
+            return begun._replace(offset=begin, record=None, crc=None, since=begin)
+        return begun._replace(offset=begin, record=None, crc=None).begun()
 
     def _checked(self, log: LiveLog, place: Place, whose: str) -> int:
         """Return a place's offset if it holds, else where the stream goes on."""
