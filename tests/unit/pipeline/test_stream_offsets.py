@@ -26,14 +26,16 @@ from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
 
 NUMBERS = st.integers(0, 2**63 - 1)
 CRCS = st.integers(0, 2**32 - 1)
-PLACES = st.builds(Place, NUMBERS, since=st.none() | NUMBERS) | st.builds(
-    Place, NUMBERS, NUMBERS, CRCS, st.none() | NUMBERS
-)
 NAMES = st.text(min_size=1, max_size=5)
+CHOICES = st.none() | st.dictionaries(st.just("subscribe"), NAMES, min_size=1)
+PLACES = st.builds(Place, NUMBERS, since=st.none() | NUMBERS, choice=CHOICES, then=st.none())
+PLACES |= st.builds(
+    Place, NUMBERS, NUMBERS, CRCS, st.none() | NUMBERS, choice=CHOICES, then=PLACES.map(Place.saved)
+)
 FIRSTS = st.dictionaries(
     NAMES, st.dictionaries(st.integers(0, 9).map(str), NUMBERS, max_size=3), max_size=3
 )
-BEGINNINGS = st.builds(Place, NUMBERS, first=FIRSTS, until=NUMBERS)
+BEGINNINGS = st.builds(Place, NUMBERS, first=FIRSTS, until=NUMBERS, then=st.none())
 LOGS = st.tuples(st.just(LOG), st.dictionaries(NAMES, PLACES, max_size=4))
 OFFSETS = LOGS | st.tuples(st.just(QUEUES), st.dictionaries(NAMES, PLACES | BEGINNINGS, max_size=4))
 
