@@ -20,6 +20,8 @@ from rocketstore.units import system_clock_ms
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from cyclopts import Token
+
     from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
     from rocketstore.storage.read_only import ReadOnlyStore
@@ -53,16 +55,30 @@ SplitOption = Annotated[
     ),
 ]
 
-StoreArgument = Annotated[Path, Parameter(name="STORE", help="Directory of the store.")]
+
+def _place(kind: Any, tokens: Sequence[Token]) -> Any:
+    """Refuse what a shell's variable without a value gives: it would be the current directory."""
+    if not tokens[0].value:
+        raise ValueError("the path is empty; name a directory.")
+    return tokens[0].value if kind is str else Path(tokens[0].value)
+
+
+StoreArgument = Annotated[
+    Path, Parameter(name="STORE", help="Directory of the store.", converter=_place)
+]
 MadeStoreArgument = Annotated[
     StoreArgument, Parameter(help="Directory of the store; made when there is none.")
 ]
 
 # A text: a path would make one slash of two.
-StoreLocation = Annotated[str, Parameter(name="STORE", help="Directory of the store, or its URI.")]
+StoreLocation = Annotated[
+    str,
+    Parameter(name="STORE", help="Directory of the store, or its URI.", converter=_place),
+]
 
 ArchiveLocation = Annotated[
-    str, Parameter(name="ARCHIVE", help="Directory of the archive, or its URI.")
+    str,
+    Parameter(name="ARCHIVE", help="Directory of the archive, or its URI.", converter=_place),
 ]
 
 

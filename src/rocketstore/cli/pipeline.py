@@ -190,7 +190,7 @@ def _print_proof(report: AuditReport, output: Output) -> int:
 
 @app.command
 def report(
-    store: Annotated[str, Parameter(name="STORE", help="A store, or a directory of stores.")],
+    store: Annotated[StoreLocation, Parameter(help="A store, or a directory of stores.")],
     /,
     *,
     out: Annotated[Path | None, Parameter(help="A new directory; unset: one here.")] = None,
@@ -235,7 +235,7 @@ def _print_report(found: Report, output: Output) -> None:
 @app.command
 def restore(
     archive: ArchiveLocation,
-    store: Annotated[str, Parameter(name="STORE", help="A new or empty place: a path or URI.")],
+    store: Annotated[StoreLocation, Parameter(help="A new or empty place: a path or URI.")],
     /,
     *,
     as_of: str | None = None,
@@ -304,7 +304,9 @@ def restore(
 
 @app.command
 def sweep(
-    place: Annotated[str, Parameter(name="PLACE", help="A store, a target, or where they lie.")],
+    place: Annotated[
+        StoreLocation, Parameter(name="PLACE", help="A store, a target, or where they lie.")
+    ],
     /,
     *,
     remove: Annotated[bool, Parameter(negative=())] = False,

@@ -243,9 +243,9 @@ def parse_override(override: str) -> tuple[str, str]:
     key, separator, text = (part.strip() for part in override.partition("="))
     if not (separator and key):
         raise ConfigError(
-            f"--set {override}: not of the form key=value",
+            f"setting {override!r} is not of the form key=value",
             value=override,
-            hint="for example --set flushDiskType=SYNC_FLUSH",
+            hint="for example flushDiskType=SYNC_FLUSH",
         )
     return key, text
 

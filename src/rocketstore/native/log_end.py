@@ -66,7 +66,8 @@ def fitting(name: str, value: Any, bits: int) -> int:
     try:
         number = int(index(value))
     except TypeError:
-        number = limit
+        kind = type(value).__name__
+        raise RefusedMessageError(f"{name} is an int, not {kind}: {value!r:.40}") from None
     if -limit <= number < limit:
         return number
     raise RefusedMessageError(

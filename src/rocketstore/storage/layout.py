@@ -77,9 +77,22 @@ class StoreLayout:
 
     @classmethod
     def of(cls, root: str | Path, config: StoreConfig | None = None) -> StoreLayout:
-        """Return the layout of the store at `root`; raises `ConfigError` if no path is writable."""
+        """Return the layout of the store at `root`.
+
+        Raises
+        ------
+        ConfigError
+            `root` is empty, `config` is something else, or no path of the log is writable.
+        """
+        if root == "":  # a variable without a value, which would be the current directory
+            raise ConfigError("the path of the store is empty", hint="name a directory")
         root = Path(root)
         config = StoreConfig() if config is None else config
+        if not isinstance(config, StoreConfig):
+            raise ConfigError(
+                f"config is a StoreConfig, not {config!r:.60}",
+                hint="StoreConfig(), StoreConfig.small() and load_config().config make one",
+            )
         writable, read_only = commit_log_directories(config, root)
         if not writable:
             raise ConfigError(

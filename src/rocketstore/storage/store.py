@@ -187,10 +187,6 @@ class BaseStore(Reader):
             raise
         return store
 
-    def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "open"
-        return f"{type(self).__name__}({self.layout.root}, {state})"
-
     # --- put ------------------------------------------------------------------------------------
 
     def put(self, message: Message, queue_id: int = 0) -> PutResult:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cyclopts import App
@@ -101,3 +102,21 @@ def test_a_usage_names_each_argument_as_the_table_below_it_does(
     assert run(["store", "import", "--help"]) == 0
     usage = capsys.readouterr().out.splitlines()[0]
     assert usage == "Usage: rocketstore store import --topic STR [OPTIONS] STORE FILE..."
+
+
+def test_no_command_takes_the_current_directory_for_a_variable_without_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a shell makes of "$STORE" where it is not set."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    for words, _ in commands():
+        assert run([*words, "--help"]) == 0
+        places = re.findall(r"│[ *]+(STORE|ARCHIVE|PLACE) ", capsys.readouterr().out)
+        for empty in range(len(places)):
+            given = ["" if at == empty else "x" for at in range(len(places))]
+            assert run([*words, *given]) == 2, words
+            assert "the path is empty; name a directory" in capsys.readouterr().err, words
+            asked.append(words)
+    assert len(asked) > 25
+    assert not any(tmp_path.iterdir())

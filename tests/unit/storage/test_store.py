@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from rocketstore.config import FlushDiskType, StoreConfig
+from rocketstore.config.sources import load_config
 from rocketstore.errors import (
     ConfigError,
     FlushFailedError,
@@ -268,8 +269,30 @@ def test_a_store_says_what_it_is(tmp_path):
     assert store.dispatch_health.is_well
     assert store.dispatched_physical_offset == 0
     assert store.min_physical_offset == 0
-    store.close()
+    reader = MessageStore.open(tmp_path, read_only=True)
+    assert repr(reader) == f"ReadOnlyStore({tmp_path}, open)"
+    for each in (reader, store):
+        each.close()
     assert repr(store) == f"MessageStore({tmp_path}, closed)"
+    assert repr(reader) == f"ReadOnlyStore({tmp_path}, closed)"
+
+
+@pytest.mark.parametrize("others", [{}, {"read_only": True}])
+@pytest.mark.parametrize(
+    ("path", "config", "said"),
+    [
+        ("", None, "the path of the store is empty"),
+        ("s", StoreConfig.small, "config is a StoreConfig, not <bound method"),
+        ("s", StoreConfig, "config is a StoreConfig, not <class"),
+        ("s", load_config(environment={}), "config is a StoreConfig, not LoadedConfig"),
+        ("s", {"flushDiskType": "SYNC_FLUSH"}, "config is a StoreConfig, not {'flush"),
+    ],
+)
+def test_what_is_no_path_or_no_config_is_named(tmp_path, monkeypatch, path, config, said, others):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        MessageStore.open(path, config, **others)
+    assert not any(tmp_path.iterdir())
 
 
 def test_one_thread_dispatches_whichever_threads_put(tmp_path, monkeypatch):

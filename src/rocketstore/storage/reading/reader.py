@@ -111,7 +111,16 @@ class Reader:
         )
         _readers.add(self)
 
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"{type(self).__name__}({self.layout.root}, {state})"
+
     # --- the end --------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return isinstance(self._log, ClosedPart)
 
     def __enter__(self) -> Self:
         return self

@@ -121,8 +121,14 @@ def test_prepared_and_rollback_records_take_no_place_in_the_queue(tmp_path, kind
 def test_a_number_that_does_not_fit_its_field_makes_no_record(field, limit):
     for good in (limit - 1, -limit):
         Record(b"", b"", BORN, **{field: good})
-    for odd in (limit, -limit - 1, "1", 1.0, [None]):
-        with pytest.raises(RefusedMessageError, match="does not fit its field"):
+    for odd, said in [
+        (limit, "does not fit its field"),
+        (-limit - 1, "does not fit its field"),
+        ("1", "is an int, not str: '1'"),
+        (1.0, "is an int, not float: 1.0"),
+        ([None], "is an int, not list"),
+    ]:
+        with pytest.raises(RefusedMessageError, match=said):
             Record(b"", b"", BORN, **{field: odd})
 
 
