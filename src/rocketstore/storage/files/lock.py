@@ -320,6 +320,8 @@ def _doubtful_writer(path: Path) -> int | None:
 
 def _locked(path: Path, owner: int, hint: str = _HINT) -> StoreLockedError:
     where = f"{path.parent} is in use: {_named(owner)} holds {path}"
+    if owner == os.getpid():
+        hint = "close the store that is open here, or go on with it"
     return StoreLockedError(where, owner_pid=owner or None, hint=hint)
 
 

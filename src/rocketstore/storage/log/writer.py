@@ -481,7 +481,7 @@ class StoreWriter:
                 "syncFlushTimeout",
             )  # fmt: skip
         if self._needs_replica and waits:
-            # Compatible: the status of the replica wins over that of the flush #
+            # Compatible: the status of the replica wins over that of the flush
             # (CommitLog.submitReplicaRequest, and asyncPutMessage, which combines both).
             replicated = PutMessageStatus.SLAVE_NOT_AVAILABLE
             if self._replica is not None:
