@@ -231,6 +231,15 @@ def test_last_is_the_end_of_a_queue_that_is_too_old_for_memory(root):
         assert bodies(consume(store)) == [2]
 
 
+def test_the_retry_topic_of_a_group_without_an_offset_begins_at_its_first_message(root):
+    config = small_config(access_message_in_memory_max_ratio=0)
+    with MessageStore.open(root, config, threads=False) as store:
+        put(store, 2)
+        put(store, 2, topic=f"%RETRY%{GROUP}", first=2)
+        store.wait_dispatched()
+        assert bodies(consume(store, start="last")) == [2, 3]
+
+
 def test_a_group_goes_on_at_the_minimum_that_retention_left_and_says_so(root, caplog):
     golden, _ = golden_store("expired/deleted_by_store")
     shutil.copytree(golden, root, dirs_exist_ok=True)
