@@ -101,13 +101,11 @@ def test_what_only_5_knows_stays_where_our_writing_goes_on(tmp_path: Path) -> No
     root = copied("files", tmp_path)
     own = struct.Struct(">qq").unpack_from((root / "checkpoint").read_bytes(), 24)
     assert own == (6789, 12345)
-    names = ("topics.json", "subscriptionGroup.json", "topicQueueMapping.json")
-    names += ("consumerOffset.json", "delayOffset.json", "transactionMetrics")
-    before = {
-        name: (root / "config" / name).read_bytes()
-        for name in names
-        if (root / "config" / name).exists()
-    }
+    for name in ("messageRequestMode.json", "timermetrics"):  # this broker needed none
+        (root / "config" / name).write_bytes(b"{}")
+    kept = [root / "abort.bak", *(root / "config").iterdir()]
+    ours = {f"lmqConsumerOffset.json{suffix}" for suffix in ("", ".bak")}
+    before = {path: path.read_bytes() for path in kept if path.name not in ours}
     offsets, delays = table(root, "lmqConsumerOffset.json"), table(root, "delayOffset.json")
     topics = table(root, "topics.json")
     day = 86_400_000
@@ -129,8 +127,8 @@ def test_what_only_5_knows_stays_where_our_writing_goes_on(tmp_path: Path) -> No
     saved = table(root, "delayOffset.json")
     assert saved["offsetTable"] == {1: 1, 18: 1}
     assert saved["dataVersion"] == delays["dataVersion"]
-    changed = {name for name in before if (root / "config" / name).read_bytes() != before[name]}
-    assert changed <= {"delayOffset.json"}
+    changed = {path.name for path in before if path.read_bytes() != before[path]}
+    assert changed <= {"delayOffset.json", "delayOffset.json.bak"}
     with MessageStore.open(root, OURS) as store:
         store.batch_topics.create("batches")
     marked = table(root, "topics.json")
@@ -184,8 +182,11 @@ def test_an_op_message_may_end_several_transactions(tmp_path: Path) -> None:
 def test_what_was_delivered_does_not_wait(name: str, tmp_path: Path) -> None:
     root = copied(name, tmp_path)
     assert verify_store(root, OURS).findings == []
+    revives = "rmq_sys_REVIVE_LOG_DefaultCluster"
     with MessageStore.open(root, OURS) as store:
         assert store.put(Message(topic=ORDERS, body=b"ours"), 0).is_stored
+        assert store.put(Message(topic=revives, body=b"{}", tags="ack"), 0).is_stored
+    assert verify_store(root, OURS).findings == [], "an acknowledgement waits for nothing"
 
 
 def test_a_time_of_its_own_is_an_ordinary_property_of_what_is_put_here(tmp_path: Path) -> None:
