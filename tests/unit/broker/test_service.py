@@ -214,6 +214,20 @@ def test_records_say_the_number_of_an_address_that_is_a_name(listens: str, store
             assert sender.ask(310, SEND, b"x").code == 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "own"), [({}, "127.0.0.1"), ({"broker_ip1": "127.0.0.2"}, "127.0.0.2")]
+)
+def test_a_broker_listens_at_its_own_address_and_at_no_other(
+    settings: dict[str, str], own: str
+) -> None:
+    with Broker(**settings) as broker:
+        for address in (broker.address, broker.name_server):
+            host, _, port = address.rpartition(":")
+            assert host == own
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.3", int(port)))
+
+
 @pytest.mark.parametrize("elsewhere", ["203.0.113.7", "2001:db8::1"])
 def test_a_broker_that_is_told_as_another_machine_listens_everywhere(elsewhere: str) -> None:
     """In a container the host's address is told, which no socket of the container can have."""
