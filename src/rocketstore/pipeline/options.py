@@ -298,6 +298,7 @@ class ReadOptions:
     max_split_bytes: int = DEFAULT_SPLIT_BYTES
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    must_have_time: bool = False  # a message since each time it begins at
     damage: str = "fail"
     layout: tuple[int, int] | None = None  # slots and items of index files
     log_directories: tuple[str, ...] = ()  # none: in commitlog
@@ -336,10 +337,6 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     table = GivenOptions(given, READS).one_of("table", tuple(TABLES))
     values = GivenOptions(given, frozenset({table}))
     parsed, bounds = read_options(values), dict[str, Any]()
-    values.check_company(STRATEGY, TIME_STARTS)
-    if values.get(STRATEGY, "latest").strip().lower() != "latest":
-        hint = "leave it out, and count the rows: there are none where nothing is later"
-        raise values.refused(STRATEGY, "must be latest in a batch read", hint)
     for side, keyword, not_allowed in (
         ("starting", "earliest", LATEST),
         ("ending", "latest", EARLIEST),
@@ -392,6 +389,9 @@ def read_options(values: GivenOptions) -> ReadOptions:
     columns_of = KAFKA if values.has_kafka_names else table
     if columns_of == KAFKA and table != "messages":
         raise values.refused("table", "must be messages where columnNames is kafka")
+    values.check_company(STRATEGY, TIME_STARTS)
+    # With the default of those who use its names.
+    strategies = ("error", "latest") if columns_of == KAFKA else ("latest", "error")
     locations = values.names("paths", json_too=True) or values.places(values.path_name())
     if not locations:
         raise ConfigError("no store is named", key="path", hint="give its directory to load()")
@@ -416,6 +416,7 @@ def read_options(values: GivenOptions) -> ReadOptions:
         max_split_bytes=values.byte_count("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
         min_partitions=values.number("minPartitions", 1) or 1,
         fail_on_data_loss=values.is_on("failOnDataLoss"),
+        must_have_time=values.one_of(STRATEGY, strategies) == "error",
         damage=values.one_of("damage", ("fail", "skip", "report")),
         layout=_layout(values),
         log_directories=tuple(dict.fromkeys(one.rstrip("/") for one in logs)),

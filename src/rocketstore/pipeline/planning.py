@@ -134,6 +134,8 @@ def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
         return []
     ranges = queues.queue_ranges(store, segments, options)
     low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
+    times: dict[Any, int] = {} if low is None else {None: low}
+    queues.check_times(store, segments, options, times | options.starting_times_ms)
     kept = [whole_file(store, one, ranges) for one in in_time(store, segments, low, high)]
     if options.has_topic_choice and kept:
         try:

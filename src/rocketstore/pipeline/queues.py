@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, FormatError, StoreDamagedError, StoreError
+from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, TopicTable
 from rocketstore.pipeline.option_table import STREAM
 from rocketstore.pipeline.options import (
@@ -24,6 +25,7 @@ from rocketstore.pipeline.options import (
     topic_choice,
 )
 from rocketstore.places.files import entries_of
+from rocketstore.places.log_files import segment_at, store_timestamp_ms
 from rocketstore.places.queue_files import EVERY_KIND, ScanNeeded, list_queues, queue_opener
 from rocketstore.places.small_files import read_consumer_offsets, read_known_ends, read_metadata
 from rocketstore.places.stores import StorePlace, configured_log, find_stores
@@ -166,6 +168,39 @@ def check_brokers(key: str, given: Iterable[QueuePlace | str | None], known: Ite
     for name in sorted(named - {ANY_BROKER, *known}):
         hint = f"the stores are {', '.join(sorted(known))}"
         raise ConfigError(f"option {key} names store {name!r}", key=key, value=name, hint=hint)
+
+
+def check_times(
+    store: StorePlace,
+    segments: Sequence[Segment],
+    options: ReadOptions,
+    times_ms: Mapping[QueuePlace | str | None, int],
+) -> None:
+    """Refuse, if so asked, a start at a time since which a queue has had no message.
+
+    None stands for all queues; where none is chosen, one of them has to have a message.
+    """
+    of_queues = {one: ms for one, ms in times_ms.items() if isinstance(one, QueuePlace)}
+    times = of_broker(of_queues if options.must_have_time else {}, store.broker_name)
+    if options.must_have_time and None in times_ms:
+        chosen = chosen_queues(store, options, CONSUME_QUEUE_DIRECTORY)
+        times = dict.fromkeys(chosen, times_ms[None]) | times
+    queue_of, late = queue_opener(store.location), []
+    for key, since_ms in sorted(times.items()):
+        queue = queue_of(key)
+        entry = queue.entry(queue.max_offset - 1)
+        at = -1 if entry is None else entry.physical_offset
+        stored_ms = store_timestamp_ms(store.location, segment_at(segments, at), at)
+        if entry is None or (stored_ms is not None and stored_ms < since_ms):
+            late.append(nothing_since(f"queue {key} of {store.location}", since_ms))
+    if late and (options.has_topic_choice or len(late) == len(times)):
+        raise late[0]
+
+
+def nothing_since(feed: object, since_ms: int) -> StoreError:
+    """Return the error that nothing was stored since a time at which a read has to begin."""
+    hint = 'to begin at its end: startingOffsetsByTimestampStrategy "latest"'
+    return StoreError(f"{feed}: nothing was stored at {since_ms} ms or later", hint=hint)
 
 
 def queue_ranges(

@@ -3,11 +3,13 @@
 What these do was observed of those of Spark 4.2.0, which ran in Spark 4.3.0 against Kafka 3.9.1.
 """
 
+import json
+
 import pyarrow as pa
 import pytest
 
 from rocketstore import Message, MessageStore
-from rocketstore.errors import ConfigError, RefusedMessageError
+from rocketstore.errors import ConfigError, RefusedMessageError, StoreError
 from rocketstore.format.java_hash import string_hash
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.sink.row_encoder import RowEncoder
@@ -20,7 +22,10 @@ from rocketstore.pipeline.sink.sink_writer import (
 from rocketstore.pipeline.streaming.stream_options import parse_stream_options
 from rocketstore.pipeline.tables import READERS
 from support.clock import Clock
+from support.pipeline_tables import plan_table
 from support.sink_parts import CONFIG, sink_options, stage
+from support.store_files import StoreFiles
+from support.stream_run import StreamRun
 
 KINDS = {
     "key": pa.binary(),
@@ -181,10 +186,42 @@ def test_each_queue_begins_and_ends_at_its_time(root):
     assert [row["value"] for row in read(store, subscribe="T", **times)] == [b"", b"c"]
 
 
-def test_a_stream_without_later_messages_is_an_error_as_in_kafka_unless_it_says_latest():
-    given = {"path": "/s", "subscribe": "T", "startingOffsetsByTimestamp": '{"T":{"0":1}}'}
-    assert not parse_stream_options(given).must_have_time
-    assert parse_stream_options({**given, "columnNames": "kafka"}).must_have_time
+@pytest.mark.parametrize("columns", [{}, {"columnNames": "kafka"}])
+@pytest.mark.parametrize("strategy", ["", "error", "latest"])
+@pytest.mark.parametrize("name", ["startingTimestamp", "startingOffsetsByTimestamp"])
+def test_a_queue_without_a_message_since_the_start_is_an_error_for_kafka_s_jobs_or_where_asked(
+    tmp_path, columns, strategy, name
+):
+    store = StoreFiles(tmp_path / "store")
+    for topic, queue_id, stored_ms in (
+        ("Early", 0, 1_000), ("Early", 1, 1_000), ("Early", 0, 6_000), ("Early", 1, 4_999),
+        ("Late", 0, 1_000), ("Late", 0, 5_000),
+    ):  # fmt: skip
+        store.put(topic, queue_id=queue_id, store_timestamp_ms=stored_ms)
+    for topics in ("Late", "Early", "Early,Late"):
+        queues = {"Early": {"0": 5_000, "1": 5_000}, "Late": {"0": 5_000}}
+        times = json.dumps({topic: queues[topic] for topic in topics.split(",")})
+        options = {**columns, "subscribe": topics, name: times if "Off" in name else "5000"}
+        options |= {"startingOffsetsByTimestampStrategy": strategy} if strategy else {}
+        for work in (
+            lambda given=options: plan_table(store.root, **given),
+            lambda given=options: StreamRun(store.root, **given).drain(),
+        ):
+            if topics != "Late" and strategy != "latest" and (columns or strategy):
+                what = f"queue Early/1 of {store.root}: nothing was stored at 5000 ms or later"
+                with pytest.raises(StoreError, match=what):
+                    work()
+            else:
+                work()
+
+
+def test_a_start_of_the_whole_log_needs_one_message_since(tmp_path):
+    store = StoreFiles(tmp_path / "store")
+    store.put("A", store_timestamp_ms=1_000)
+    store.put("B", store_timestamp_ms=9_000)
+    plan_table(store.root, columnNames="kafka", startingTimestamp="5000")
+    with pytest.raises(StoreError, match="nothing was stored at 9001 ms or later"):
+        plan_table(store.root, columnNames="kafka", startingTimestamp="9001")
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -234,7 +271,9 @@ def test_a_record_that_is_no_message_is_refused_by_its_row(row, reason):
 
 def test_columns_are_checked_as_kafka_s_writer_checks_them():
     value = ("value", "string")
-    check_columns([value, ("offset", "bigint"), ("colour", "int")], "T", has_kafka_names=True)
+    headers = ("headers", "array<struct<KEY:string,Value:binary>>")  # Spark knows no case either
+    left_out = [("offset", "bigint"), ("colour", "int")]
+    check_columns([value, headers, *left_out], "T", has_kafka_names=True)
     for types, what in (
         ([("key", "string")], "there is no column value"),
         ([value, ("partition", "bigint")], "column partition must be int"),

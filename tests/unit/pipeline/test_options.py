@@ -265,11 +265,16 @@ def test_a_batch_of_kafka_s_begins_and_ends_in_one_way():
     parse(subscribe="t", startingOffsets=places, startingTimestamp="5")  # rows of both
 
 
-def test_the_strategy_of_a_batch_is_latest_and_needs_a_time():
+def test_the_strategy_is_error_for_kafka_s_names_and_latest_else_and_needs_a_time():
     name = "startingOffsetsByTimestampStrategy"
-    kafka(startingTimestamp="5", **{name: "latest"})
+    assert kafka(startingTimestamp="5").must_have_time
+    assert not parse(startingTimestamp="5").must_have_time
+    for strategy in ("error", "Latest"):
+        for one in (kafka, parse):
+            is_error = one(startingTimestamp="5", **{name: strategy}).must_have_time
+            assert is_error == (strategy == "error")
     for given, what in (
-        ({"startingTimestamp": "5", name: "error"}, "must be latest in a batch read"),
+        ({"startingTimestamp": "5", name: "earliest"}, "must be one of error, latest"),
         ({name: "latest"}, "does nothing by itself"),
     ):
         with pytest.raises(ConfigError, match=f"option {name} {what}"):

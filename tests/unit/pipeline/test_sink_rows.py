@@ -126,7 +126,10 @@ REFUSED = {
         "several queues",
     ),
     "separator": ({"topic": "T", "body": b"", "properties": [("a", "b\x02")]}, "has 0x02"),
-    "empty name": ({"topic": "T", "body": b"", "properties": [("", "b")]}, "empty name"),
+    "empty name": (
+        {"topic": "T", "body": b"", "properties": [("", "b")]},
+        "empty name: name '', value 'b'",
+    ),
     "null property": (
         {"topic": "T", "body": b"", "properties": [("a", None)]},
         "both text: name 'a', value None",

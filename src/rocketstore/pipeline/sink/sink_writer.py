@@ -183,7 +183,7 @@ def check_columns(
             hint = f"its columns are {', '.join(COLUMNS)}; drop others or put them in properties"
         elif name in seen:
             what, hint = f"column {name} is there twice", "drop one"
-        elif kind not in allowed:
+        elif kind.lower() not in allowed:
             what, hint = f"column {name} must be {' or '.join(allowed)}, found {kind}", "cast it"
         else:
             seen.add(name)

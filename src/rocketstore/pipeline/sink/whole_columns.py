@@ -137,7 +137,7 @@ class _Entries:
         self.is_repeating = bool((np.diff(places) == 0).any())
         self._listed = set(found.dictionary.to_pylist())
         if "" in self._listed:
-            encode_properties({"": ""})
+            encode_properties({"": self.values.filter(pc.equal(self.names, ""))[0].as_py()})
         for name in self._listed.intersection(_SPECIAL):
             for value in self.values.filter(pc.equal(self.names, name)).to_pylist():
                 refuse_special({name: value})

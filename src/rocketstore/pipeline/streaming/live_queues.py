@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
@@ -58,12 +57,6 @@ Told: TypeAlias = "tuple[Int64Array, Int64Array, int]"
 """Where records start, their sizes, and up to where entries tell of all."""
 
 _log = get_logger(__name__)
-
-
-def nothing_since(feed: object, since_ms: int) -> StoreError:
-    """Return the error that nothing was stored since a time at which a stream has to begin."""
-    hint = 'to begin at its end: startingOffsetsByTimestampStrategy "latest"'
-    return StoreError(f"{feed}: nothing was stored at {since_ms} ms or later", hint=hint)
 
 
 class LiveQueues(LiveLog):
@@ -108,10 +101,7 @@ class LiveQueues(LiveLog):
         names = [QueuePlace(topic, one, queue_id) for one in (self.store.broker_name, ANY_BROKER)]
         times_ms, starts = options.start_times_ms, options.starts
         for since_ms in (times_ms[one] for one in names if one in times_ms):
-            number = self._first_since(queue, since_ms)
-            if number == queue.max_offset and options.must_have_time:
-                raise nothing_since(f"queue {queue.key} of {self}", since_ms)
-            return number
+            return self._first_since(queue, since_ms)
         number = next((starts[one] for one in names if one in starts), EARLIEST)
         least, most = queue.first_left(self.start), queue.max_offset
         if number < 0 or least <= number <= most:

@@ -174,7 +174,7 @@ class StreamOptions:
     """What a stream was asked for: of `read` everything but a start or an end.
 
     Queues, or logs (by store), begin at the first record since one of `start_times_ms`, or at the
-    end unless they `must_have_time`, else where `starts` says; None names all of them. `choice` is
+    end unless that is refused, else where `starts` says; None names all of them. `choice` is
     the option that chose the queues, to be kept with offsets.
     """
 
@@ -182,7 +182,6 @@ class StreamOptions:
     choice: dict[str, str] | None
     starts: Starts
     start_times_ms: Starts
-    must_have_time: bool
     limits: BatchLimits
     longest_wait_s: float
 
@@ -208,7 +207,6 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     for name, needed in (
         ("maxTriggerDelay", ["minOffsetsPerTrigger"]),
         ("triggerLimitOf", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"]),
-        (option_table.STRATEGY, option_table.TIME_STARTS),
     ):
         values.check_company(name, needed)
     since_ms = values.timestamp_ms("startingTimestamp")
@@ -218,8 +216,6 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     if text not in _KEYWORDS:
         starts |= _numbers(values, read, "startingOffsets")
     times_ms = _numbers(values, read, BY_TIME) if BY_TIME in values else {}
-    # Each with the default of those who use its names.
-    strategies = ("error", "latest") if read.has_kafka_names else ("latest", "error")
     limit_of = ("all", "store") if read.has_kafka_names else ("store", "all")
     of_all = values.one_of("triggerLimitOf", limit_of) == "all"
     unit = "ms" if read.has_kafka_names else "s"
@@ -230,7 +226,6 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         choice=kept or None,
         starts=starts,
         start_times_ms=times_ms if since_ms is None else {None: since_ms},
-        must_have_time=values.one_of(option_table.STRATEGY, strategies) == "error",
         limits=BatchLimits(most, values.byte_count("maxBytesPerTrigger"), least, of_all),
         longest_wait_s=values.seconds("maxTriggerDelay", 15 * 60, unit),
     )

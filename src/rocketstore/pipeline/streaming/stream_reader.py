@@ -32,15 +32,17 @@ from rocketstore.pipeline.planning import MOST_QUEUES, plan_ranges
 from rocketstore.pipeline.projection import record_batches, wanted_records
 from rocketstore.pipeline.queues import (
     check_brokers,
+    check_times,
     choosing,
     chosen_queues,
     named_stores,
+    nothing_since,
     refuse_unknown,
     unknown_topics,
 )
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
-from rocketstore.pipeline.streaming.live_queues import LiveQueues, nothing_since
+from rocketstore.pipeline.streaming.live_queues import LiveQueues
 from rocketstore.pipeline.streaming.queue_evidence import QueueEvidence
 from rocketstore.pipeline.streaming.stream_options import (
     LOG,
@@ -299,12 +301,14 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         asked, since_ms = (
             one.get(broker, one.get(None)) for one in (options.starts, options.start_times_ms)
         )
+        if isinstance(log, LiveQueues):
+            check_times(log.store, log.segments, options.read, options.start_times_ms)
         named = any((*options.starts, *options.start_times_ms))  # beside None, which names all
         if isinstance(log, LiveQueues) and named:
             return log.first_place(options, self.losses)
         if since_ms is not None:
             offset = log.first_since(since_ms)
-            if offset is None and options.must_have_time:
+            if offset is None and options.read.must_have_time:
                 raise nothing_since(log, since_ms)
             return log.end if offset is None else Place(offset)
         if asked == EARLIEST:
