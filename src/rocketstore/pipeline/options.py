@@ -254,9 +254,10 @@ def parse_numbers(key: str, text: str, least: int, expected: str) -> dict[QueueP
     return numbers
 
 
-def of_broker(numbers: Mapping[QueuePlace, int], broker: str) -> dict[QueueKey, int]:
-    """Return the offsets or times that hold for a broker; the ones that name it win."""
-    places = [place for place in numbers if place.broker in (ANY_BROKER, broker)]
+def of_broker(numbers: Mapping[Any, int], broker: str) -> dict[QueueKey, int]:
+    """Return the offsets or times of queues that hold for a broker; the ones that name it win."""
+    of_queues = [place for place in numbers if isinstance(place, QueuePlace)]
+    places = [place for place in of_queues if place.broker in (ANY_BROKER, broker)]
     places.sort(key=lambda place: place.broker)
     return {QueueKey(place.topic, place.queue_id): numbers[place] for place in places}
 

@@ -180,8 +180,7 @@ def check_times(
 
     None stands for all queues; where none is chosen, one of them has to have a message.
     """
-    of_queues = {one: ms for one, ms in times_ms.items() if isinstance(one, QueuePlace)}
-    times = of_broker(of_queues if options.must_have_time else {}, store.broker_name)
+    times = of_broker(times_ms if options.must_have_time else {}, store.broker_name)
     if options.must_have_time and None in times_ms:
         chosen = chosen_queues(store, options, CONSUME_QUEUE_DIRECTORY)
         times = dict.fromkeys(chosen, times_ms[None]) | times

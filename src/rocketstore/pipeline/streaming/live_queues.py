@@ -25,10 +25,8 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
 from rocketstore.pipeline.options import (
-    ANY_BROKER,
     EARLIEST,
     LATEST,
-    QueuePlace,
     of_broker,
 )
 from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, last_dispatched, record_start
@@ -47,6 +45,9 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.log_read import Losses
     from rocketstore.pipeline.streaming.live_log import Found
     from rocketstore.pipeline.streaming.stream_options import BatchLimits, StreamOptions
+    from rocketstore.units import QueueKey
+
+    Numbers = dict[QueueKey, int]
 
 LONG_BYTES: Final = 256 * MiB  # of a batch: to look at queues first costs less than to read it
 LIMITED_ENTRIES: Final = 2_000_000  # held of a store at a time: 32 MB
@@ -77,15 +78,17 @@ class LiveQueues(LiveLog):
         Queues that are not named begin where the log does. One that is named and not there begins
         at 0, and a later number says that it had messages.
         """
-        asked = {**options.starts, **options.start_times_ms}.items()
-        named = {place: number for place, number in asked if isinstance(place, QueuePlace)}
+        starts, times_ms = (
+            of_broker(one, self.store.broker_name)
+            for one in (options.starts, options.start_times_ms)
+        )
         there = {queue.key for queue in self.queues}
-        for key in sorted(of_broker(named, self.store.broker_name).keys() - there):
-            self._first_number(QueueFiles(self.store.location, key), options, losses)
+        for key in sorted({*starts, *times_ms} - there):
+            self._first_number(QueueFiles(self.store.location, key), starts, times_ms, losses)
         firsts: dict[str, dict[str, int]] = {}
         begin, until = self.end.offset if self.queues else self.start, self.start
         for queue in self.queues:
-            number = self._first_number(queue, options, losses)
+            number = self._first_number(queue, starts, times_ms, losses)
             if number == EARLIEST:
                 begin = self.start
                 continue
@@ -95,14 +98,13 @@ class LiveQueues(LiveLog):
             firsts.setdefault(queue.key.topic, {})[str(queue.key.queue_id)] = number
         return Place(begin, first=firsts, until=until) if begin < until else Place(begin)
 
-    def _first_number(self, queue: QueueFiles, options: StreamOptions, losses: Losses) -> int:
+    def _first_number(
+        self, queue: QueueFiles, starts: Numbers, times_ms: Numbers, losses: Losses
+    ) -> int:
         """Return the number at which a queue was asked to begin, or `EARLIEST` or `LATEST`."""
-        topic, queue_id = queue.key
-        names = [QueuePlace(topic, one, queue_id) for one in (self.store.broker_name, ANY_BROKER)]
-        times_ms, starts = options.start_times_ms, options.starts
-        for since_ms in (times_ms[one] for one in names if one in times_ms):
-            return self._first_since(queue, since_ms)
-        number = next((starts[one] for one in names if one in starts), EARLIEST)
+        if queue.key in times_ms:
+            return self._first_since(queue, times_ms[queue.key])
+        number = starts.get(queue.key, EARLIEST)
         least, most = queue.first_left(self.start), queue.max_offset
         if number < 0 or least <= number <= most:
             return number
