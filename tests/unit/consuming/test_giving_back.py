@@ -175,17 +175,19 @@ def test_a_message_with_full_properties_is_given_back_without_the_longest(moving
     assert "x" not in copies[-1].properties
 
 
-def test_a_copy_that_lacks_properties_counts_them_and_says_so(moving, caplog):
+@pytest.mark.parametrize(("before", "after"), [("old", "1"), ("4", "5")])
+def test_a_copy_that_lacks_properties_counts_them_and_says_so(moving, caplog, before, after):
     store, later = moving
-    store.put(Message(topic="orders", properties=properties_of(32_767, PROPERTIES_LEFT_OUT="old")))
+    properties = properties_of(32_767, PROPERTIES_LEFT_OUT=before)
+    store.put(Message(topic="orders", properties=properties))
     with store.consume("orders", "billing", start="first") as consumer:
         for _ in range(2):
             message = consumer.poll()
             assert message.give_back()
             later(60_000)
-        assert consumer.poll().properties["PROPERTIES_LEFT_OUT"] == "1"
+        assert consumer.poll().properties["PROPERTIES_LEFT_OUT"] == after
     said = [one.fields for one in caplog.records if one.event == "consume.properties_left_out"]
-    assert [(fields["group"], fields["count"]) for fields in said] == [("billing", "1")] * 2
+    assert [(fields["group"], fields["count"]) for fields in said] == [("billing", after)] * 2
 
 
 def test_a_committed_message_is_given_back_as_an_ordinary_one(golden):
