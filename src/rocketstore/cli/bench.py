@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from rocketstore.cli.options import (
     DEFAULTS,
@@ -48,8 +48,8 @@ class Workload:
         Disk to measure; a temporary store is made below it and removed.
     """
 
-    messages: int = 200_000
-    body_size: int = 1024
+    messages: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 200_000
+    body_size: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1024
     directory: Annotated[Path | None, Parameter(name="--dir")] = None
 
 
@@ -143,7 +143,6 @@ def _temporary_store(directory: Path | None, settings: StoreSettings) -> Iterato
 def _fill(store: BaseStore, work: Workload) -> tuple[float, list[int]]:
     """Put the messages; return the seconds it took and each put's nanoseconds."""
     from rocketstore.message import Message
-    from rocketstore.storage.results import PutMessageStatus
 
     body = b"x" * work.body_size
     latencies = []
@@ -154,6 +153,5 @@ def _fill(store: BaseStore, work: Workload) -> tuple[float, list[int]]:
         before = clock()
         result = store.put(message, number % QUEUES)
         latencies.append(clock() - before)
-        if result.status is not PutMessageStatus.PUT_OK:
-            raise StoreError(f"message {number} was not stored: {result.status.value}")
+        result.raise_for_status()
     return (clock() - started) / 1e9, latencies

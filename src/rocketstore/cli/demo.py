@@ -133,8 +133,7 @@ def _import_flights(store: MessageStore) -> int:
             before = time.perf_counter()
             result = store.put(message, queue_id)
             in_put += time.perf_counter() - before
-            if result.physical_offset is None or result.status.value != "PUT_OK":
-                raise StoreError(f"flight {count} was not stored: {result.status.value}")
+            result.raise_for_status()
             count += 1
             body_bytes += len(message.body)
             if count == FLIGHT_COUNT // 2:

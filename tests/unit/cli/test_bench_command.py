@@ -29,3 +29,16 @@ def test_bench_scan_counts_the_records_of_the_log(capsys: pytest.CaptureFixture[
     assert run(["bench", "scan", str(store), "--output", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["records"], figures["damagedBytes"]) == (1489, 0)
+
+
+def test_a_measurement_of_nothing_is_refused_and_a_refusal_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for what in ("put", "get"):
+        command = ["bench", what, "--dir", str(tmp_path), *SMALL]
+        for wrong in (["--messages", "0"], ["--messages", "1", "--body-size", "-1"]):
+            assert run([*command, *wrong]) == 2
+            assert "Must be >=" in capsys.readouterr().err
+        assert run([*command, "--messages", "1", "--body-size", "5000000"]) != 0
+        assert "5000000 bytes exceeds maxMessageSize" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
