@@ -1,4 +1,4 @@
-"""A store for asyncio: the calls of `MessageStore` under the same names, to be awaited.
+"""A store for asyncio: puts, gets and waits of `MessageStore` under the same names, to be awaited.
 
 Law: nothing here waits on the event loop's thread. A put appends there, which takes microseconds,
 and its sync is waited for elsewhere; what may take longer runs on a thread of the loop's executor;
@@ -45,7 +45,8 @@ class AsyncMessageStore:
     Attributes
     ----------
     store
-        The `MessageStore`, for everything that does not wait (`max_offset`, `queues`, …).
+        The `MessageStore`, for everything that does not wait (`max_offset`, `queues`, …). What else
+        reads files or waits for a sync (`find`, `begin`) goes through `asyncio.to_thread`.
     """
 
     def __init__(self, store: MessageStore) -> None:

@@ -166,7 +166,7 @@ class MessageStore(BaseStore):
 
         With SYNC_FLUSH the future is resolved when the message is on the disk; many messages wait
         for one sync, and no thread waits for each. ``asyncio.wrap_future`` makes it awaitable, and
-        `rocketstore.aio` has all of a store for asyncio. It cannot be cancelled. Messages that one
+        `rocketstore.aio` has puts and gets for asyncio. It cannot be cancelled. Messages that one
         thread puts stand in the queue in the order of the calls.
 
         Notes

@@ -12,6 +12,10 @@ with MessageStore.open("data/store", read_only=True) as reader:
     assert_type(reader.max_physical_offset, int)
 
 
+def opened(*, read_only: bool) -> None:
+    assert_type(MessageStore.open("data/store", read_only=read_only), MessageStore | ReadOnlyStore)
+
+
 def either(store: MessageStore | ReadOnlyStore) -> int:
     """A function that only reads takes both."""
     return sum(len(store.get(topic, 0, 0).messages) for topic in store.topics())

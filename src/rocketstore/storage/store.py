@@ -123,6 +123,12 @@ class BaseStore(Reader):
         cls, path: str | Path, config: StoreConfig | None = None, *, read_only: Literal[True]
     ) -> ReadOnlyStore: ...
 
+    @overload
+    @classmethod
+    def open(
+        cls, path: str | Path, config: StoreConfig | None = None, *, read_only: bool
+    ) -> Self | ReadOnlyStore: ...
+
     @classmethod
     def open(  # noqa: PLR0913 - settings by name, all with defaults
         cls, path: str | Path, config: StoreConfig | None = None, *, read_only: bool = False,
