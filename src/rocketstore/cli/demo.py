@@ -74,13 +74,14 @@ def demo(
     Then, unless --no-pipeline is given, audit, archive, restore, rebuild and report it on Spark.
     """
     began = time.perf_counter()
+    flights = flights_file()  # where there is none, nothing is made
     made_by_spark = directory.with_name(f"{directory.name}-on-spark")
     with_services = directory.with_name(f"{directory.name}-services")
     for made in (directory, made_by_spark, with_services):
         _make_room(made)
     print(f"A RocketMQ 4.9 store of every flight that left New York City in 2013: {directory}\n")
     with MessageStore.open(directory, _demo_config()) as store:
-        middle_ms = _import_flights(store)
+        middle_ms = _import_flights(store, flights)
         _find_by_key(store)
         _find_by_time(store, middle_ms)
         _read_by_tag(store)
@@ -121,14 +122,13 @@ def _make_room(directory: Path) -> None:
     (directory / DEMO_MARKER).touch()
 
 
-def _import_flights(store: MessageStore) -> int:
+def _import_flights(store: MessageStore, flights: Path) -> int:
     encoder = msgspec.json.Encoder()
-    path = flights_file()
     started = time.perf_counter()
     in_put = 0.0
     count = body_bytes = middle_ms = 0
     with progress("importing flights", total=FLIGHT_COUNT, unit="flights") as advance:
-        for row in read_flights(path):
+        for row in read_flights(flights):
             message, queue_id = flight_message(row, encoder)
             before = time.perf_counter()
             result = store.put(message, queue_id)

@@ -316,7 +316,10 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _text(value: Any, line: str) -> str:
-    """Return the text of `value`, which ends in a line that begins as `line` does, if in any."""
+    """Return the JSON of `value`; `line` stands before a closing bracket, empty for a single line.
+
+    It is a line break and the tabs after it.
+    """
     deeper = line and line + "\t"
     if isinstance(value, str):
         return _quoted(value)
