@@ -30,6 +30,7 @@ def help_of(thing) -> str:
 
 @pytest.mark.parametrize("module", [rocketstore, config, pipeline])
 def test_help_shows_plain_types_and_cites_nothing_that_is_not_in_the_repository(module):
+    assert set(module.__all__) <= set(dir(module))  # what help of the module lists, and a notebook
     for name in module.__all__:
         text = help_of(getattr(module, name))
         for unwanted in ("Annotated", "Option(", "spec ", "DESIGN"):

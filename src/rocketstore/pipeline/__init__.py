@@ -98,3 +98,7 @@ def __getattr__(name: str) -> Any:
             with environment.needed(*_AT_WORK.get(module, ())):
                 return getattr(importlib.import_module(f"rocketstore.pipeline.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

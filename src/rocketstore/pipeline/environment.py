@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
+    from pyspark.sql import SparkSession
+
 _log = get_logger(__name__)
 
 EXTRA: Final = "pipeline"
@@ -109,7 +111,7 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -> Any:
+def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -> SparkSession:
     """Return a Spark session with the data source registered, on this machine unless asked.
 
     Parameters
@@ -121,6 +123,11 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
         shows on a terminal how far it is, as the command line's own sessions do.
     settings
         Spark's settings, with ``__`` for each dot: ``spark__driver__memory="2g"``.
+
+    Raises
+    ------
+    UnsupportedEnvironmentError
+        A package or Java is missing, or a PySpark that cannot work is there.
 
     Notes
     -----
@@ -144,7 +151,7 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
         settled["spark.ui.showConsoleProgress"] = str(sys.stderr.isatty()).lower()
     builder = builder.master(master).appName("rocketstore").config(map=settled | given)
     with interrupted_afterwards():
-        spark = builder.getOrCreate()
+        spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
 
