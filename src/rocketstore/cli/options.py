@@ -37,7 +37,8 @@ BodyOption = Annotated[
     BodyForm | None,
     Parameter(
         name=["--body", "-b"],
-        help="How bodies are printed; unset: in tables as text if they are text, else base64.",
+        help="How bodies are printed; unset: in tables as text, or hex if they are none; in JSON "
+        "as base64.",
     ),
 ]
 
