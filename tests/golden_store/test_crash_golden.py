@@ -178,7 +178,9 @@ def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
             for queue, part in audit.compare(expected, numbers.keys()):
                 queue.part = added(queue.part, part)
     lost = survey.bounds().lost
-    bounds = LogBounds(0, report.end, parts.log_files.files[-1].base + LOG_FILE_BYTES, lost)
+    bounds = LogBounds(
+        0, report.end, parts.log_files.files[-1].base + LOG_FILE_BYTES, LOG_FILE_BYTES, lost
+    )
     holes = 0
     for queue in audit.queues.values():
         queue.conclude([] if queue.part is None else [queue.part], bounds)

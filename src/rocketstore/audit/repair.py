@@ -65,9 +65,6 @@ _REPAIRED: Final = (
 )  # fmt: skip
 """Prefixes of the kinds of findings that a repair removes."""
 
-_REPAIRED_AS_JAVA: Final = (*_REPAIRED, "queue-stale", "queue-beyond-log", "queue-kept")
-"""Under ``compatible``, which does not keep the places of records lost with the log's end."""
-
 
 @system_errors("cannot repair the store")
 def rebuild_store(
@@ -185,14 +182,9 @@ class _Repair:
         if self._has_bad_checkpoint():
             actions.append("checkpoint: move it to repair/ and write a new one")
         if dry_run:
-            repaired = _REPAIRED if self.is_salvage else _REPAIRED_AS_JAVA
-            # Before an entry that is written, a kept place is a filler like any other.
-            ends = {one.file: one.queue_offset for one in findings if one.kind == "queue-missing"}
-            kept = [one for one in findings if one.kind == "queue-kept" and one.file in ends]
-            gone = [one for one in kept if (one.queue_offset or 0) < (ends[one.file] or 0)]
             fixed = {audit.below_root(fix.path) for fix in plan.files}
-            stay = [one for one in findings if not _is_repaired(one, plan, repaired, fixed)]
-            remaining = [one for one in stay if one not in gone]
+            later = self.findings(plan.outcome(audit))
+            remaining = [one for one in later if not _is_repaired(one, plan, fixed)]
         else:
             if plan.actions:
                 audit = self._act(audit, plan)
@@ -368,15 +360,13 @@ class _Repair:
             self.disk.fsync_directory(layout.root)
 
 
-def _is_repaired(
-    one: Finding, plan: RepairPlan, repaired: tuple[str, ...], fixed: set[str]
-) -> bool:
+def _is_repaired(one: Finding, plan: RepairPlan, fixed: set[str]) -> bool:
     """Whether a repair removes a finding; `fixed` are the files that it moves or gives a length."""
     if one.file.startswith(f"{BATCH_CONSUME_QUEUE_DIRECTORY}/"):
         return one.topic in plan.batch_topics and one.kind != UNREACHABLE
     if "-file-" in one.kind and one.kind != "queue-file-missing":  # which is made again
         return one.file in fixed
-    return one.kind.startswith(repaired)
+    return one.kind.startswith(_REPAIRED)
 
 
 def _inside(ranges: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:

@@ -12,13 +12,15 @@ How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (s
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import INDEX_REBUILT, Finding, Reported, Severity, StoreCounts
-from rocketstore.rules.unbacked import TAIL_KINDS, UnbackedKind
+from rocketstore.rules.unbacked import TAIL_KINDS, Unbacked, UnbackedKind, merged
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from rocketstore.audit.store_audit import AuditedQueue, StoreAudit
     from rocketstore.config import StoreConfig
+    from rocketstore.rules.runs import Runs
 
 _LENGTHS: Final = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
 
@@ -92,6 +95,27 @@ class QueuePlan(NamedTuple):
             said.append(f"end the queue at {self.cut_from}")
         return [f"queue {self.queue.key}: {what}" for what in said]
 
+    def outcome(self) -> AuditedQueue:
+        """Return the queue as an audit sees it after the repair."""
+        queue, after, written = self.queue, copy.copy(self.queue), runs.joined([self.write])
+        after.backed = runs.joined([queue.backed, written])
+        after.missing = runs.without(queue.missing, queue.truly_missing)
+        kept = [run for run in queue.unbacked if run.kind not in TAIL_KINDS]
+        if not self.keep:
+            stop = queue.stop if self.cut_from is None else self.cut_from
+            kept += [run for run in queue.unbacked if run.is_tail and run.stop <= stop]
+        left = [
+            run._replace(start=start, stop=stop)
+            for run in kept
+            for start, stop in runs.pairs(runs.without(_places([run]), written))
+        ]
+        skipped = runs.without(queue.skipped, _places(queue.unbacked))
+        fill = [*self.fill, *runs.pairs(skipped)]
+        left += [Unbacked(UnbackedKind.FILLER, *places) for places in fill]
+        left += [Unbacked(UnbackedKind.KEPT, *places, is_tail=True) for places in self.keep]
+        after.unbacked = merged(sorted(left, key=lambda run: run.start))
+        return after
+
 
 class RepairPlan(NamedTuple):
     """What a repair does besides ending the log and clearing it of old records.
@@ -106,6 +130,11 @@ class RepairPlan(NamedTuple):
     batch_topics: list[str]
     rebuilds_index: bool
     actions: list[str]
+
+    def outcome(self, audit: StoreAudit) -> StoreAudit:
+        """Return the audit with its queues as they are after the repair."""
+        after = {plan.queue.key: plan.outcome() for plan in self.queues}
+        return replace(audit, queues=[after.get(queue.key, queue) for queue in audit.queues])
 
 
 def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
@@ -184,20 +213,29 @@ def _tail(audit: StoreAudit) -> Iterator[tuple[int, int]]:
 
 
 def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan:
-    missing = queue.truly_missing
-    fill: list[tuple[int, int]] = []
-    for run in queue.unbacked:
-        if run.kind in TAIL_KINDS and not run.is_tail:
-            fill += runs.pairs(runs.gaps(missing, run.start, run.stop))
+    wrong = [run for run in queue.unbacked if run.kind in TAIL_KINDS]
+    places = _places(wrong)
+    # Of an extra queue only what is wrong: that 4.9 wrote no entry there is no fault.
+    called = runs.without(queue.extra, runs.without(queue.extra, places))
+    write = runs.joined([queue.truly_missing, called])
+    end = runs.stop_of(write)
+    tail = [
+        run._replace(start=max(run.start, end)) for run in wrong if run.is_tail and run.stop > end
+    ]
+    fill = runs.pairs(runs.without(runs.without(places, write), _places(tail)))
     keep, cut_from = [], None
-    if tail := [run for run in queue.unbacked if run.is_tail]:
+    if tail:
         start = stop = tail[0].start
         if keeps_places:
             stop = max((run.stop for run in tail if run.kind in _GIVEN_KINDS), default=start)
         if any(run.kind is not UnbackedKind.KEPT for run in tail if run.start < stop):
             keep = [(start, stop)]
         cut_from = stop if stop < tail[-1].stop else None
-    return QueuePlan(queue, runs.pairs(missing), fill, keep, cut_from)
+    return QueuePlan(queue, runs.pairs(write), fill, keep, cut_from)
+
+
+def _places(found: Iterable[Unbacked]) -> Runs:
+    return runs.joined([[run[1:3]] for run in found])
 
 
 def _ranges(ranges: list[tuple[int, int]], limit: int = 4) -> str:
@@ -235,8 +273,7 @@ class RepairReport(Reported, frozen=True):
     actions
         What was done, or would be done with ``dry_run``, in order.
     remaining
-        Faults that are left: damage in the middle stays as it is. With ``dry_run``, the findings
-        that no repair removes.
+        Faults that are left, or with ``dry_run`` would be: damage in the middle stays as it is.
     lost_for_broker
         What a 4.9 broker would drop or skip when it opens the store as it is now.
     evidence

@@ -33,6 +33,7 @@ from rocketstore.config.files import observed_in
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
+from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
 from rocketstore.rules.findings import Finding, LastWriter, StoreCounts, finding
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from rocketstore.native.row import ByteArray
     from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.rules.files import FileFinding
+    from rocketstore.rules.runs import Runs
     from rocketstore.rules.table_files import Content
 
 
@@ -272,10 +274,18 @@ class AuditedQueue(QueueView):
         self.files = files
         self._units = units
         self.part: QueuePart | None = None
+        self._called: list[Runs] = []
         super().__init__(key, files, files.file_size, operator.methodcaller("data_stop"))
 
+    @property
+    def extra(self) -> Runs:
+        """Queue offsets that records call for which name it as an extra queue."""
+        return runs.joined(self._called)
+
     def compare(self, expected: ExpectedEntries) -> QueuePart:
-        """Compare what records call for with what stands there."""
+        """Compare what records call for with what stands there; in any thread."""
+        if expected.is_extra.any():
+            self._called.append(runs.runs_of(expected.queue_offset[expected.is_extra]))
         found = entries_at(expected.queue_offset, self._read)
         return queue_rules.compare(expected, found, self._units.tags_codes)
 

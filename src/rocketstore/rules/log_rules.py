@@ -156,12 +156,13 @@ class LogView(NamedTuple):
 
     `start`, `end` and `files_stop` are physical offsets: of the first file, after the last kept
     record or BLANK, after the last file. `kept` are chains whose records are messages, `left` those
-    that are not, or in doubt, `holes` ranges for which there is no file.
+    that are not, or in doubt, `holes` ranges for which there is no file of `file_bytes`.
     """
 
     start: int
     end: int
     files_stop: int
+    file_bytes: int
     kept: Sequence[Chain]
     left: Sequence[LeftChain]
     damage: Sequence[Damaged]
@@ -198,7 +199,7 @@ class LogView(NamedTuple):
         lost += self.holes
         old = [(one.start, one.stop) for one in self.leftovers]
         lost += [one for one in old if one[0] < self.end]
-        return LogBounds(self.start, self.end, self.files_stop, sorted(lost), old)
+        return LogBounds(self.start, self.end, self.files_stop, self.file_bytes, sorted(lost), old)
 
 
 def joined_chains(stretches: Sequence[Stretch]) -> list[Chain]:
@@ -244,7 +245,7 @@ def log_view(
     before `start` was read.
     """
     if not bases:
-        return LogView(0, 0, 0, [], [], [], [])
+        return LogView(0, 0, 0, 1 << 31, [], [], [], [])  # no file says how long a record may be
     chains = joined_chains(stretches)
     left = judge(chains)
     old = {chain.start for chain in left if chain.kind == "log-leftover"}
@@ -263,7 +264,7 @@ def log_view(
         if before + file_bytes < after
     ]
     damage.sort(key=lambda one: one.start)
-    return LogView(bases[0], end, bases[-1] + file_bytes, kept, left, damage, holes)
+    return LogView(bases[0], end, bases[-1] + file_bytes, file_bytes, kept, left, damage, holes)
 
 
 def _unwritten_ends(

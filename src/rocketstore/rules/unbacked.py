@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from rocketstore.format.queue_entry import EMPTY, FILLER, KEPT_PLACE, equal_mask, written_mask
+from rocketstore.format.queue_entry import EMPTY, FILLER, KEPT_PLACE, equal_mask
+from rocketstore.format.record import FIXED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,7 +38,7 @@ class UnbackedKind(Enum):
     BEYOND = "beyond-log"
     """They point past the last log file: a file is gone, or was never seen again."""
     WRONG = "wrong"
-    """They point at another queue's record, or not at the start of a record."""
+    """They point at another queue's record, or not at the start of a record, or are garbage."""
 
     @property
     def is_hole(self) -> bool:
@@ -52,17 +53,27 @@ TAIL_KINDS: Final = frozenset(UnbackedKind) - {
 
 _KINDS: Final = list(UnbackedKind)
 
+_FARTHEST_BYTES: Final = 1 << 44
+"""How far past the log's end an entry may point: to lost files of the log. Further is garbage."""
+
+
+def may_be_record(at: Any, size: Any, log_stop: int, file_bytes: int) -> Any:
+    """Whether an entry, or each of an array, may be that of a record of a log up to `log_stop`."""
+    is_size = (size >= FIXED_SIZE) & (size <= file_bytes)
+    return is_size & (at >= 0) & (at < log_stop + _FARTHEST_BYTES)
+
 
 class LogBounds(NamedTuple):
     """Physical offsets by which entries are judged; ranges as pairs, in order.
 
-    `min` is the first file's start, `files_stop` the last file's stop; `lost` are ranges inside the
-    log without a kept record, `old` what an earlier log left.
+    `min` is the first file's start, `files_stop` the last file's stop, `file_bytes` the length of
+    each; `lost` are ranges inside the log without a kept record, `old` what an earlier log left.
     """
 
     min: int
     end: int
     files_stop: int
+    file_bytes: int
     lost: Sequence[tuple[int, int]] = ()
     old: Sequence[tuple[int, int]] = ()
 
@@ -104,7 +115,8 @@ def _kinds(entries: EntryArray, log: LogBounds) -> npt.NDArray[np.int8]:
     for start, stop in log.old:
         put(UnbackedKind.WRONG, (offsets >= max(start, log.end)) & (offsets < stop))
     put(UnbackedKind.EXPIRED, offsets < log.min)
-    put(UnbackedKind.WRONG, ~written_mask(entries))
+    is_record = may_be_record(offsets, entries["record_size"], log.files_stop, log.file_bytes)
+    put(UnbackedKind.WRONG, ~is_record)
     put(UnbackedKind.KEPT, equal_mask(entries, KEPT_PLACE))
     put(UnbackedKind.FILLER, equal_mask(entries, FILLER))
     put(UnbackedKind.UNWRITTEN, equal_mask(entries, EMPTY))

@@ -22,6 +22,7 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_a
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.index_headers import HeaderWitness, right_times
+from rocketstore.rules.unbacked import may_be_record
 from rocketstore.storage.dispatch.entry_decisions import is_elsewhere
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
     from rocketstore.storage.recovery.evidence import Evidence
     from rocketstore.units import QueueKey
-
-_FARTHEST_BYTES: Final = 1 << 44
-"""How far past the log's end an entry may point: to lost files of the log. Further is garbage."""
 
 _FOREIGN: Final = "it has entries of another queue, or of another log"
 
@@ -80,7 +78,6 @@ class LostFiles:
 
     def __post_init__(self, known: KnownEnds | None) -> None:
         self._log_min = self._log.min_offset
-        self._entries_stop = self.data_stop + _FARTHEST_BYTES
         self._walk_from, self._is_known = None, True
         read, files = self._log.read, self._log.files
         tied = None if known is None else known.tied_up_to(read)
@@ -289,8 +286,7 @@ class LostFiles:
 
     def _may_be_record(self, at: Any, size: Any) -> Any:
         """Whether an entry, or each of an array, may be that of a record."""
-        is_size = (size >= FIXED_SIZE) & (size <= self._log.file_size)
-        return is_size & (at >= 0) & (at < self._entries_stop)
+        return may_be_record(at, size, self.data_stop, self._log.file_size)
 
     # --- index ----------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.native.row import CallsFor
 from rocketstore.rules.findings import Finding, Severity
+from rocketstore.rules.unbacked import may_be_record
 from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
 
 if TYPE_CHECKING:
@@ -76,12 +77,21 @@ class QueueRecovery:
             places = queue.given_out(first)
             if (written_mask(places) & (_record_ends(places) <= log_end)).any():
                 self.foreign.add(queue.key)  # its entries are not in the order of one log
-            count = _given_count(places, old) if keeps_places else 0
+            count = self._given_count(places, old) if keeps_places else 0
             copy = self.evidence.copy_range
             queue.truncate(first, copy, now_ms=self.now_ms, keep_to=first + count)
             if count:
                 kept[queue.key] = (first, first + count)
         return kept
+
+    def _given_count(self, places: EntryArray, old: Sequence[ByteRange]) -> int:
+        """Return how many places, from the first on, were given out to records of this log."""
+        offsets, sizes = places["physical_offset"], places["record_size"]
+        given = equal_mask(places, KEPT_PLACE)
+        given |= may_be_record(offsets, sizes, self.log.max_offset, self.log.file_size)
+        for gone in old:
+            given &= (offsets < gone.start) | (offsets >= gone.stop)
+        return int(np.flatnonzero(given).max(initial=-1)) + 1
 
     def settle(self, start: int, end: int, damaged: Sequence[ByteRange]) -> None:
         """Drop entries of an earlier log at the queues' ends, and put fillers for zeros between.
@@ -165,16 +175,6 @@ class QueueRecovery:
 def _record_ends(places: EntryArray) -> npt.NDArray[np.int64]:
     ends: npt.NDArray[np.int64] = places["physical_offset"] + places["record_size"]
     return np.where(equal_mask(places, FILLER), MAX_OFFSET, ends)
-
-
-def _given_count(places: EntryArray, old: Sequence[ByteRange]) -> int:
-    """Return how many places, from the first on, were given out to records of this log."""
-    offsets = places["physical_offset"]
-    given = equal_mask(places, KEPT_PLACE)
-    given |= written_mask(places) & ~equal_mask(places, FILLER)
-    for gone in old:
-        given &= (offsets < gone.start) | (offsets >= gone.stop)
-    return int(np.flatnonzero(given).max(initial=-1)) + 1
 
 
 def _begins_late(queue: ConsumeQueue, before: int | None) -> bool:
