@@ -169,6 +169,24 @@ def test_what_a_crash_leaves_of_a_queue_is_built_again(root, harm, crashed):
     assert queue_bytes(root)[: 30 * ENTRY] == whole[: 30 * ENTRY]
 
 
+@pytest.mark.parametrize("bit", [8 * byte + byte % 8 for byte in range(38)])
+def test_a_bit_that_flips_in_the_last_entry_gives_no_number_twice_and_none_that_cannot_be(
+    root, bit
+):
+    """Tags and times are no part of it: nothing is numbered, or found, by them."""
+    expected = fill(root, count=4)
+    whole = queue_bytes(root)
+    (file,) = (root / "batchconsumequeue" / BATCHES / "0").iterdir()
+    content = bytearray(whole)
+    content[3 * ENTRY + bit // 8] ^= 1 << bit % 8
+    file.write_bytes(content)
+    with open_batches(root) as store:
+        assert everything(store) == expected
+        assert put(store, "next").queue_offset == len(expected)
+        store.wait_dispatched()
+        assert everything(store) == [*expected, (len(expected), "next")]
+
+
 def test_an_empty_last_file_is_filled_again(root):
     expected = fill(root, mapped_file_size_batch_queue=8 * ENTRY)
     max((root / "batchconsumequeue" / BATCHES / "0").iterdir()).write_bytes(b"")

@@ -12,6 +12,7 @@ which this follows (spec F9); see docs/decisions/0029-batch-queues.md.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rocketstore.config.files import resolve_size
@@ -28,7 +29,7 @@ from rocketstore.format.properties import (
     decode_properties,
     encode_properties,
 )
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, QueueEntry
 from rocketstore.format.refusals import delay_level
 from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH, NEED_UNWRAP, Message
@@ -37,6 +38,7 @@ from rocketstore.native.row import PutEntry
 from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.properties import with_properties
 from rocketstore.rules.queue_kinds import compare_kinds
+from rocketstore.storage.dispatch.entry_decisions import is_elsewhere, record_at
 from rocketstore.storage.files.pread_files import commonest_file, file_lengths
 from rocketstore.storage.kinds.batch_pages import BatchPages, LastBatch
 from rocketstore.storage.queues.batch_queues import MappedBatchQueue
@@ -50,11 +52,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig, StoreSizes
+    from rocketstore.format.batch_queue_entry import BatchEntry
     from rocketstore.rules.files import FileFinding
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.files.disk import Disk
+    from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.storage.queues.batch_queues import BatchQueue, Log, PreadBatchQueue
+    from rocketstore.storage.queues.batch_queues import BatchQueue, PreadBatchQueue
     from rocketstore.storage.queues.pread_queue import PreadQueues
     from rocketstore.storage.queues.topic_file import TopicFile
     from rocketstore.storage.reading.pages import Pages
@@ -115,7 +119,7 @@ class BatchQueues(TopicKind):
 class BatchTopics(BatchQueues):
     """The batch topics of a store that is written, or repaired."""
 
-    _log: Log
+    _log: MappedFileQueue
 
     def __init__(
         self, layout: StoreLayout, config: StoreConfig, sizes: StoreSizes, file: TopicFile, *,
@@ -199,7 +203,7 @@ class BatchTopics(BatchQueues):
 
     # --- opening --------------------------------------------------------------------------------
 
-    def load(self, log: Log, *, after_crash: bool) -> list[FileFinding[Path]]:
+    def load(self, log: MappedFileQueue, *, after_crash: bool) -> list[FileFinding[Path]]:
         """Take in the queues that have files."""
         self._log = log
         return [
@@ -224,8 +228,8 @@ class BatchTopics(BatchQueues):
         """
         self._is_recovered = True
         begin = start
-        for queue in self._mapped.values():
-            lost = queue.settle(end if clean else start)
+        for key, queue in self._mapped.items():
+            lost = queue.settle(end if clean else start, partial(self._is_wrong, key))
             begin = begin if lost is None else min(begin, lost)
         for topic in topics - self._said:  # by a record of the log
             self._say(topic)
@@ -236,6 +240,16 @@ class BatchTopics(BatchQueues):
             dispatch(begin, end)
         for topic in new:
             self.begin(topic)
+
+    def _is_wrong(self, key: QueueKey, entry: BatchEntry) -> bool:
+        """Whether an entry is another one than the intact record calls for that it points at."""
+        file = self._log.find(entry.physical_offset)
+        if file is None:
+            return False
+        record = record_at(file, entry.physical_offset - file.base)
+        if record is not None and entry_of(record, 0).message_count != entry.message_count:
+            return True
+        return is_elsewhere(file, QueueEntry(*entry[:3]), key, entry.base_offset)
 
     def begin(self, topic: str) -> None:
         """Make the directory which marks a topic whose queues are whole."""

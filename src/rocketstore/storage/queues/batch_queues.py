@@ -24,6 +24,7 @@ from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import has_data
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.format.batch_queue_entry import BatchEntry
@@ -86,14 +87,17 @@ class MappedBatchQueue(BatchQueue):
         self.stop_place = self.files.max_offset // BATCH_ENTRY_SIZE_BYTES
         return problems
 
-    def settle(self, physical_limit: int) -> int | None:
+    def settle(self, physical_limit: int, is_wrong: Callable[[BatchEntry], bool]) -> int | None:
         """Cut the queue before the first record that does not begin before a physical offset.
 
-        Returns the physical offset from which entries have to be written again because earlier ones
-        were lost, or None.
+        The last entry, which tells the next number, must not be one that `is_wrong`. Returns the
+        physical offset from which entries have to be written again because earlier ones were lost,
+        or None.
         """
         kept = self.written_stop()
         is_torn = self._has_data(kept)
+        while kept > self.first_place and is_wrong(self._of(kept - 1)):
+            kept, is_torn = kept - 1, True
         last = self.at(kept - 1) if kept > self.first_place else None
         resume = 0 if last is None else last.physical_offset + last.record_size
         places = range(self.first_place, kept)
