@@ -26,7 +26,7 @@ from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CHECKPOINT_FILE_NAME
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES, KEPT_PLACE_BYTES
 from rocketstore.rules.files import FileProblem
 from rocketstore.rules.findings import DANGLING_HINT, INDEX_REBUILT, Finding, Severity
 from rocketstore.storage.checkpoint import (
@@ -278,7 +278,7 @@ class _Repair:
         return self.audit()
 
     def _clear(self, plan: QueuePlan) -> None:
-        """Put fillers, which recovery replaces, at wrong entries of a queue; end it; keep all."""
+        """Put fillers, which recovery replaces, at wrong entries of a queue; end it; copy all."""
         for file in plan.queue.files.files:
             path, first = file.path, file.base // ENTRY_SIZE_BYTES
             stop = first + plan.queue.file_entries
@@ -290,9 +290,14 @@ class _Repair:
                 continue
             self.evidence.copy_file(path)
             with self.disk.opened(path, writable=True) as descriptor:
-                for start, after in _inside(plan.fill + plan.write, first, stop):
-                    at = (start - first) * ENTRY_SIZE_BYTES
-                    self.disk.write_at(descriptor, path, at, FILLER_BYTES * (after - start))
+                fillers, kept = (
+                    (plan.fill + plan.write, FILLER_BYTES),
+                    (plan.keep, KEPT_PLACE_BYTES),
+                )
+                for places, content in (fillers, kept):
+                    for start, after in _inside(places, first, stop):
+                        at = (start - first) * ENTRY_SIZE_BYTES
+                        self.disk.write_at(descriptor, path, at, content * (after - start))
                 at, end = (cut - first) * ENTRY_SIZE_BYTES, (stop - first) * ENTRY_SIZE_BYTES
                 self.disk.zero_range(descriptor, path, at, end)
                 self.disk.fdatasync(descriptor, path)

@@ -218,10 +218,9 @@ def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan:
     # Of an extra queue only what is wrong: that 4.9 wrote no entry there is no fault.
     called = runs.without(queue.extra, runs.without(queue.extra, places))
     write = runs.joined([queue.truly_missing, called])
-    end = runs.stop_of(write)
-    tail = [
-        run._replace(start=max(run.start, end)) for run in wrong if run.is_tail and run.stop > end
-    ]
+    right = _places(run for run in queue.unbacked if run.kind not in TAIL_KINDS)
+    end = max(map(runs.stop_of, (queue.backed, write, right)))
+    tail = [run._replace(start=max(run.start, end)) for run in wrong if run.stop > end]
     fill = runs.pairs(runs.without(runs.without(places, write), _places(tail)))
     keep, cut_from = [], None
     if tail:

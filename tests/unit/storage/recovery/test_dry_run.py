@@ -182,6 +182,8 @@ GARBAGE = encode_entry(1 << 30, 1 << 30, 0)  # no record is as long
         ("orders", 10, LOST + GARBAGE + LOST + GARBAGE, [("queue-kept", 10, 3)]),
         ("orders", 4, LOST + GARBAGE, []),
         ("orders", 9, LOST, []),
+        ("orders", 9, GARBAGE + GARBAGE, []),
+        ("orders", 20, LOST, [("queue-kept", 10, 11)]),
         ("copies", 4, LOST + GARBAGE, []),
         ("copies", 9, LOST + LOST, [("queue-kept", 10, 1)]),
         ("copies", 12, GARBAGE, []),
