@@ -60,9 +60,11 @@ def _state_of(name: str) -> str:
 def compiled_summary() -> str:
     """Return in one line how many parts are compiled, and why the others are not."""
     parts = compiled_parts()
-    missing = {name: state for name, state in parts.items() if state != COMPILED}
-    counted = f"{len(parts) - len(missing)} of {len(parts)} parts"
-    return "; ".join((counted, *(f"{name}: {state}" for name, state in missing.items())))
+    names: dict[str, list[str]] = {}
+    for name, state in parts.items():
+        names.setdefault(state, []).append(name)
+    counted = f"{len(names.pop(COMPILED, []))} of {len(parts)} parts"
+    return "; ".join((counted, *(f"{', '.join(which)}: {why}" for why, which in names.items())))
 
 
 @functools.cache
@@ -72,5 +74,5 @@ def note_missing() -> None:
         _log.warning(
             "parts.not_compiled",
             compiled=compiled_summary(),
-            hint="install a wheel, or a C compiler and the package again; until then it is slower",
+            hint="install a C compiler, and the package again; until then it is slower",
         )

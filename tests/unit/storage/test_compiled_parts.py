@@ -66,3 +66,9 @@ def test_a_part_that_was_not_built_is_reported_once(tmp_path, monkeypatch):
     assert len(lines) == 1
     assert "native.group: not built for this Python" in lines[0]["compiled"]
     assert info == lines[0]["compiled"]
+
+
+def test_parts_that_lack_for_one_reason_are_named_with_it_once(monkeypatch):
+    states = {"native.walk": "compiled", "native.put": "why", "native.page": "why"}
+    monkeypatch.setattr(kernels, "compiled_parts", lambda: states)
+    assert kernels.compiled_summary() == "1 of 3 parts; native.put, native.page: why"
