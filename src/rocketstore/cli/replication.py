@@ -38,8 +38,10 @@ MasterOption = Annotated[
 def master(store: MadeStoreArgument, /, *, settings: StoreSettings = DEFAULTS) -> None:
     """Run a store that slaves can follow; Ctrl-C or SIGTERM ends it.
 
-    It listens at haListenAddress, the loopback unless set, and haListenPort, 10912 unless set. Old
-    files are deleted by the rules of retention; --set retention=false keeps them.
+    It listens at haListenAddress, the loopback unless set, and haListenPort, 10912 unless set.
+    Nothing is put to the store meanwhile: `serve broker`, or a program that puts, is a master too
+    where haListenPort is set. Old files are deleted by the rules of retention; --set
+    retention=false keeps them.
     """
     config = _served(settings)
     if config.ha_listen_port is None:
