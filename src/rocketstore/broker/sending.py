@@ -282,7 +282,7 @@ class Sending:
         code = _SUCCESS if result.status is _PUT_OK else STORED.get(result.status)
         if code is None:
             return not_stored(result.status, self._store)
-        # Compatible: of a delayed message the queue is its own, the offset that in its level's.
+        # Compatible: the queue of a delayed message is its own, the offset that in its level's.
         return reply(
             code,
             fields={

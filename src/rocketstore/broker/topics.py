@@ -205,7 +205,7 @@ class Topics:
     def meet(self, groups: Mapping[str, bool]) -> None:
         """Make the groups of a heartbeat, and their topics of second tries, by a write a table.
 
-        Of each is said whether it is a unit. One that may not be made is left out.
+        `groups` says whether each is a unit. One that may not be made is left out.
         """
         self._make_groups(groups)
         retries = [

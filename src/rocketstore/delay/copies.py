@@ -5,7 +5,7 @@ Therefore it also says where the log ended when it was saved (``logEnd``, which 
 over): a copy after that place is a delivery that the offsets do not count. A copy is known by
 DELAY, REAL_TOPIC and REAL_QID, which say its level and its own queue; its source by properties,
 born time, host, body checksum and numbers, which a delivery does not change, except for those of
-further queues. Of equal sources the first one counts.
+further queues. The first of equal sources counts.
 
 Law: a message with a copy in the log is not delivered again, one without is delivered.
 

@@ -45,8 +45,8 @@ _log = get_logger(__name__)
 
 CLOCK_MARGIN_MS: Final = 600_000  # how far a clock may have been set back inside a file
 MOST_TASKS: Final = 100_000
-"""Of one read; a larger log has larger tasks. Of a million, which its heap of 1 GB does not hold,
-Spark's scheduler dies without a word to the query, which waits for ever."""
+"""Of one read; a larger log has larger tasks. A million do not fit into the heap of 1 GB: Spark's
+scheduler dies without a word to the query, which waits for ever."""
 
 LEAST_SPLIT_BYTES: Final = MiB  # and fewer only where they make few tasks all the same
 FEW_TASKS: Final = 2000
@@ -310,7 +310,7 @@ def in_time(
         times.update((at, time) for at, time in zip(places, found, strict=True) if time is not None)
         return _between(times, len(segments), low, high)
 
-    # Of a long log some files are looked at, in equal steps, and then both ends of what they leave.
+    # In a long log some files are looked at, in equal steps, and then both ends of what they leave.
     with side_by_side(store.location, len(segments)) as mapped:
         kept = look([*range(0, len(segments), step), len(segments) - 1])
         if step > 1:

@@ -1,7 +1,7 @@
 """Table ``reads``: what a query of the log with the same options reads, and what it leaves out.
 
-A row for each byte range: of those that are read what was found there, by reading them, and of the
-others how long they are. The rows of a file are its bytes as far as they were written; with
+A row for each byte range: for those that are read, what was found there by reading them, and for
+the others how long they are. The rows of a file are its bytes as far as they were written; with
 ``endOffset``, those between the two places in the log that a batch of a stream is of.
 """
 

@@ -1,7 +1,7 @@
 """The messages inside batches as rows of their own, for ``DataFrame.mapInArrow``.
 
-Table ``messages`` has one row for each record. Of a record of a batch topic that row holds a batch,
-whose messages are what consumers get: this makes a row of each.
+Table ``messages`` has one row for each record. In a batch topic that row holds a batch, whose
+messages are what consumers get: this makes a row of each.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ROWS_AT_ONCE: Final = 10_000
 
 
 def inner_messages(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-    """Yield rows of table ``messages``, and of each batch its messages in its place.
+    """Yield rows of table ``messages``, each batch replaced by its messages.
 
     ``frame.mapInArrow(inner_messages, frame.schema)``. A message has queue offset, flag, body,
-    properties, tags and keys of its own, and all else from its record. Of a batch that breaks off
-    there are the messages before the break, as in a get; of one whose numbers are wrong, or that no
-    reader here can inflate, there are none.
+    properties, tags and keys of its own, and all else from its record. A batch that breaks
+    off gives the messages before the break, as in a get; one whose numbers are wrong, or that no
+    reader here can inflate, gives none.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 Recovery judges stretch by stretch with the records at hand (decision 0004). Here the same judge
 gets the queue offsets that tasks have found and the store times of chains, so that audit, rebuild
-and ``store verify`` say the same. Of the log itself only headers inside damage are read.
+and ``store verify`` say the same. From the log itself only headers inside damage are read.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Evidence:
         counts = np.maximum(counts, 1)
         total = int(counts.sum())
         if not total:
-            # Of records that call for no entry only the times count.
+            # Where no record calls for an entry, only the times count.
             stored = np.array(times[1] or times[0], np.int64)
             own = np.full(stored.size, -1 - chain.start)
             return KeyColumns(own, own, own, stored, np.full(stored.size, bool(times[1])))

@@ -1,8 +1,8 @@
 """How much and how long a connection bears, and what all of one process hold together.
 
-Law: what is held is counted in bytes: of requests that are not answered, of replies that the
-other side has not taken, of frames that are not whole. One connection holds so much and is then
-not read until it holds half; of all together too much has the one that holds most go.
+Law: what is held is counted in bytes: requests that are not answered, replies that the other side
+has not taken, frames that are not whole. One connection holds so much and is then not read until it
+holds half; where all together hold too much, the one that holds most goes.
 How derived: 4.9 has only idle times and, per code, a length of its queues (NettyServerConfig,
 IdleStateHandler, BrokerFastFailure); the limits by bytes are ours.
 """
@@ -39,9 +39,9 @@ MOST_CODES: Final = 1000
 class Totals:
     """What all connections of a server or a client hold and did.
 
-    Of replies that came, `unmatched` answer no request: it was given up, or there was none. Of
-    requests, by code, nobody serves those `refused`, and those `failed` raised; a client that makes
-    up codes is counted under -1 in the end. Connections that ended are `closed`, by
+    Replies that answer no request, as it was given up or there was none, are `unmatched`. By code,
+    `refused` are requests that nobody serves, `failed` those that raised; a client that makes up
+    codes is counted under -1 in the end. Connections that ended are `closed`, by
     `connection.CloseReason`.
     """
 

@@ -321,7 +321,7 @@ def left_chains(chains: Sequence[Chain], source: ChainSource, now_ms: int) -> li
     if all(linked):
         return []
     judge, none = LeftoverJudge(now_ms), KeyColumns.joined([])
-    # Of each chain, the first stretch whose records decide about it.
+    # For each chain, the first stretch whose records decide about it.
     counts = np.cumsum([0, *(one.record_count for one in records)])
     witnesses = np.searchsorted(counts, counts[:-1] - TRUSTED_RECORD_LIMIT, side="right") - 1
     firsts = np.maximum(witnesses, 0).tolist()

@@ -46,7 +46,7 @@ class QueueSlots:
     ) -> None:
         """Let records find a queue by these bytes of their topic, which lead to none yet.
 
-        Of malformed UTF-8 `topic_hash` is what the records' column says.
+        For malformed UTF-8 `topic_hash` is what the records' column says.
         """
         self._name_count += 1
         if 2 * self._name_count > len(self.slots):
@@ -133,7 +133,7 @@ class QueueNumbers(QueueSlots):
             if row >= len(columns):
                 return numbers
             topic = columns.bytes_of(row, Column.TOPIC_AT, Column.TOPIC_SIZE)
-            # Of malformed UTF-8 only the columns' own hash is the one to be looked for.
+            # For malformed UTF-8 only the columns' own hash is the one to be looked for.
             topic_hash = int(columns.topic_hash[row])
             self.number_of(TaskQueue(topic, int(columns.queue_id[row])), topic_hash)
 

@@ -221,8 +221,8 @@ class _Scan:
         """Move the window so that it begins at `position`."""
         wanted = size
         if wanted is None:
-            # Of the zeros after the data the walk has to see one record's head; of what follows the
-            # range the rest of its last record, which is seldom longer.
+            # The walk has to see zeros after the data as long as a record's head, and the rest of
+            # the range's last record, which is seldom longer.
             last = self.data_stop
             if position < self.stop:
                 last = min(last, self.stop + _LAST_RECORD_BYTES)

@@ -2,7 +2,7 @@
 
 A mark is [first byte, end, checksum] of a stretch of the log that was on the disk when the table
 was written; it holds a record's head, with a store time that another log does not have there. The
-newest comes first and ends after all that the table counts; of older ones fewer are kept the
+newest comes first and ends after all that the table counts; older ones become fewer the
 farther back they are, so that a log which was cut, replaced or restored is recognised up to near
 its end.
 

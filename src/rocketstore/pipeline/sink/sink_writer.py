@@ -62,7 +62,7 @@ COLUMNS: Final = {
     "preparedTransactionOffset": ("bigint", "int"),
 }
 """Columns that become parts of a message, and the types they may have. Others of table ``messages``
-the store gives; of rows to be written they are left out."""
+the store gives; in rows to be written they are left out."""
 
 KAFKA_COLUMNS: Final = {
     "value": ("binary", "string"),

@@ -1,8 +1,8 @@
 """What the queues say of a byte range that a task has read: a record that an entry promises.
 
 Every byte of a range is a record, a filler or damage, but no checksum covers a record's header. So
-the entries that point into the range are compared with the records that were found: of all queues
-that have records there, or, where they are many, of some, those whose numbers jump first.
+the entries that point into the range are compared with the records that were found: those of
+all queues that have records there, or, where they are many, first of those whose numbers jump.
 """
 
 from __future__ import annotations

@@ -434,7 +434,7 @@ class Dispatcher:
                 queue = self._table.readable(key)
                 entry = queue and queue.entry(offset)
                 if entry and entry.physical_offset == physical:
-                    code = entry.tags_code  # of an extended queue it is the address of its unit
+                    code = entry.tags_code  # in an extended queue it is the address of its unit
                     code = code if code > MAX_EXT_ADDRESS else tags
                     properties = columns.properties(number)
                     board.announce(

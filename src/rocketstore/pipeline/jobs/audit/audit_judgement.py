@@ -104,7 +104,7 @@ def judge_targets(context: JudgeContext, rows: Iterable[FactRow]) -> Iterator[di
             row
             for row in group
             if row.kind not in {"entries", "lacking", "backed"}
-            # Of records where these are messages; of `backed` items, those of which they are not.
+            # Those of records that are messages; `backed` items, of records that are not.
             or runs.holds(context.excluded, row.place) is (row.kind == "backed")
         ]
         if target.startswith("queue/"):
@@ -135,7 +135,7 @@ def _judge_items(bounds: LogBounds, target: str, rows: list[FactRow]) -> Iterato
             yield _sum("K-I8", row.size)
         elif row.kind == "lacking":
             yield _sum("lacking", row.size, file, row.place)
-    # Of each item its number, the offset that it names, and how many items it stands for.
+    # For each item its number, the offset that it names, and how many items it stands for.
     columns = [(row.first, row.place, row.size) for row in rows if row.kind == "backed"]
     found = [np.array(columns, np.int64).reshape(-1, 3)]
     for row in rows:

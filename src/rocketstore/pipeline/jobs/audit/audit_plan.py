@@ -98,7 +98,7 @@ class AuditTask(NamedTuple):
 
     Of records from `items_end` on, items may be missing. A store time later than `latest_ms` is a
     damaged header. `irregular_queues` has the files of those queues in which not every file is the
-    one that its name says. Of each of the `cuts` items are compared up to the next of the `edges`.
+    one that its name says. In each of the `cuts`, items are compared up to the next of the `edges`.
     """
 
     location: str

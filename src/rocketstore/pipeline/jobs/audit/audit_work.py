@@ -74,9 +74,9 @@ class FactRow(NamedTuple):
     """A row of `FACTS`.
 
     By `kind`: ``log`` and ``index`` are `facts` for the driver; a task of the log has sent so many
-    other rows (`size`), and records are dispatched as far as `reached`. Of a queue, ``parts`` are
+    other rows (`size`), and records are dispatched as far as `reached`. For a queue, ``parts`` are
     what each chain of a task says (`QueuePart`), from `place` to `last`, dispatched as far;
-    ``entries`` are those that a batch queue is called for. Of the index there are `size` keys
+    ``entries`` are those that a batch queue is called for. For the index there are `size` keys
     ``lacking``, items ``repeated``, or ``backed``, the first of which has the number `first`;
     ``stray`` ones are numbers and physical offsets. The driver adds each `file` of `size` bytes
     that is ``listed``, and each consumer's ``position``, which is `first`.

@@ -340,7 +340,7 @@ class LogRows:
 def _long_queues(kept: DataFrame, part_entries: int) -> DataFrame:
     """Return target, and one past the last number, of queues of more than one part.
 
-    Of these each record states one number more than the one before it.
+    In these each record states one number more than the one before it.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 

@@ -15,7 +15,7 @@ from datasketches import frequent_items_error_type, frequent_strings_sketch
 
 LG_SLOTS: Final = 15
 """Logarithm of a sketch's room: it holds three quarters of 32,768 items, is exact as long as there
-are no more, and up to 1 MiB long. Of more, a count is too low by at most 3.5 / 2**LG_SLOTS of all
+are no more, and up to 1 MiB long. With more, a count is too low by at most 3.5 / 2**LG_SLOTS of all
 counts: 0.011 %."""
 
 TOPIC_MARK: Final = "\x02"

@@ -300,7 +300,7 @@ def _count(
 def _encoded(part: str, names: Any, notes: Counter[str]) -> tuple[Any, Chosen]:
     """Return tags or keys with a number each, and which of them are counted.
 
-    That is all; of too many, those more frequent than the first one too many. A name that comes
+    All are, or of too many those more frequent than the first one too many. A name that comes
     again is then counted too low by no more, so the sum of that is the error.
     """
     sizes = pc.binary_length(names)

@@ -221,7 +221,7 @@ def _quoted(text: str) -> str:
 def known_groups(plan: ReportPlan) -> Any:
     """Return the groups that need no counting: every file, and the damage of missing ones.
 
-    Of a file, ``least`` is its size and ``bodyBytes`` the one that it should have.
+    For a file, ``least`` is its size and ``bodyBytes`` the one that it should have.
     """
     rows: list[dict[str, Any]] = []
     for place, segments in plan.stores:

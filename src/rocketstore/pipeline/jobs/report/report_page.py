@@ -1,6 +1,6 @@
 """The page: bounded figures asked of the tables, bars drawn of them, and the template around.
 
-pygal lays out axes and bars. Of its file only the drawing is kept: colours and letters are those of
+pygal lays out axes and bars. Only the drawing of its file is kept: colours and letters are those of
 the page's style sheet, and instead of its script each bar can be pointed at and reached by the
 keyboard, and then says its value.
 """
