@@ -7,7 +7,7 @@ what was found against what was expected, and what to do next (``hint``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from enum import Enum
@@ -37,6 +37,16 @@ class RocketStoreError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}; {self.hint}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pool of processes breaks where an error of its worker needs more than `args` to be made.
+        return _made_again, (type(self), self.args), self.__dict__
+
+
+def _made_again(kind: type[RocketStoreError], args: tuple[Any, ...]) -> RocketStoreError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class FormatError(RocketStoreError):
@@ -153,6 +163,10 @@ class SystemRefusedError(StoreError, OSError):
     def __init__(self, message: str, *, code: int | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.errno = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make, args, state = super().__reduce__()
+        return make, args, {**state, "errno": self.errno}
 
 
 class StoreDamagedError(StoreError):

@@ -1,9 +1,12 @@
 """What a new user of Python meets: help, slips, versions, results that are checked in a line."""
 
+import copy
 import inspect
+import pickle
 import pydoc
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +18,7 @@ from rocketstore import (
     PutMessageStatus,
     PutResult,
     ReadOnlyStore,
+    RocketStoreError,
     StoreConfig,
     StoreReadOnlyError,
     config,
@@ -102,3 +106,27 @@ def test_the_package_is_run_like_its_command():
         capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.stdout.strip() == rocketstore.__version__
+
+
+def errors_of(kind: type[RocketStoreError]) -> Iterator[type[RocketStoreError]]:
+    yield kind
+    for further in kind.__subclasses__():
+        if further.__module__ == kind.__module__:
+            yield from errors_of(further)
+
+
+@pytest.mark.parametrize("kind", sorted(set(errors_of(RocketStoreError)), key=str))
+def test_an_error_comes_whole_out_of_another_process(kind):
+    """A pool gets it pickled; one that could not be made again would break the pool."""
+    wanted = inspect.signature(kind).parameters.values()
+    error = kind("what", **{one.name: 17 for one in wanted if one.kind is one.KEYWORD_ONLY})
+    error.add_note("where")
+    fields = {name: getattr(error, name, None) for name in [*vars(error), "errno"]}
+    for copied in (
+        *(pickle.loads(pickle.dumps(error, version)) for version in range(6)),  # noqa: S301
+        copy.copy(error),
+        copy.deepcopy(error),
+    ):
+        assert type(copied) is kind
+        assert (str(copied), copied.args) == (str(error), error.args)
+        assert {name: getattr(copied, name, None) for name in fields} == fields
