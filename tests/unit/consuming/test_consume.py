@@ -303,5 +303,7 @@ def test_names_and_settings_that_cannot_be_are_refused(store):
     kept = consume(store)
     with pytest.raises(ConfigError, match="at the moment"):
         store.consume("payments", GROUP)
+    with pytest.raises(ConfigError, match="at the moment"):
+        consume(store, tags="paid")
     kept.close()
     store.consume("payments", GROUP).close()
