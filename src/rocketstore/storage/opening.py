@@ -44,6 +44,7 @@ from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.recover import LoadedStore, recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
+from rocketstore.storage.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -200,9 +201,8 @@ class StoreParts(LoadedStore):
             layout = self.layout
             topics = [layout.consume_queue / topic for topic in self.queues.topics()]
             own = (layout.root, layout.index, layout.consume_queue)
-            for directory in (*own, *layout.commit_log_directories, *topics):
-                if directory.is_dir():
-                    self.disk.fsync_directory(directory)
+            directories = (*own, *layout.commit_log_directories, *topics)
+            at_once(self.disk.fsync_directory, [one for one in directories if one.is_dir()])
         # A put to a memory topic must not use the counter of a queue on the disk, which is hidden.
         offsets, in_memory = report.queue_offsets, self.kinds.is_in_memory
         given = {key: one for key, one in offsets.items() if not in_memory(key.topic)}

@@ -26,6 +26,7 @@ from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
+from rocketstore.storage.threads import at_once
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
@@ -336,14 +337,10 @@ class MappedFile:
             else:
                 names.append(self)
 
-    def sync_name(self, synced: set[Path]) -> None:
-        """Make the name of a new file durable; `synced` are directories that need nothing more."""
+    def sync_directory(self, directory: Path) -> None:
+        """Make the names in a directory above this file durable."""
         with self._flush_errors():
-            for directory in itertools.islice(self.path.parents, _NAME_LEVELS):
-                if directory not in synced:
-                    self._disk.fsync_directory(directory)
-                    synced.add(directory)
-        self.has_durable_name = True
+            self._disk.fsync_directory(directory)
 
     def sync_by(self, sync: Callable[[int | Callable[[], None]], _T]) -> _T | None:
         """Call `sync` with the means to bring the file to the disk (`Disk.sync_call`)."""
@@ -415,9 +412,13 @@ def sync_names(files: list[MappedFile]) -> None:
 
     Directories that several of them have in common are synced once.
     """
-    synced: set[Path] = set()
+    in_directory: dict[Path, MappedFile] = {}
     for file in files:
-        file.sync_name(synced)
+        for directory in itertools.islice(file.path.parents, _NAME_LEVELS):
+            in_directory.setdefault(directory, file)
+    at_once(lambda one: one[1].sync_directory(one[0]), [*in_directory.items()])
+    for file in files:
+        file.has_durable_name = True
     files.clear()
 
 

@@ -312,6 +312,11 @@ class ConsumeQueue(QueueSearch):
 
     # --- durability -----------------------------------------------------------------------------
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether it was written since its last whole flush."""
+        return self._rows.value(self.row, QueueColumn.CHANGES) != self._flushed_changes
+
     def flush(self, least_pages: int = 0, names: list[MappedFile] | None = None) -> bool:
         """Make entries durable; return whether everything written before the call is.
 
@@ -319,8 +324,6 @@ class ConsumeQueue(QueueSearch):
         byte. For `names` see `MappedFile.sync`.
         """
         changes = self._rows.value(self.row, QueueColumn.CHANGES)
-        if changes == self._flushed_changes:
-            return True
         following = self.next_position
         appended = (following - self._flushed_next) // ENTRY_SIZE_BYTES
         # Entries before the end were written too, and it is unknown in which files.

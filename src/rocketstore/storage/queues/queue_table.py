@@ -24,9 +24,10 @@ from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.topic_kinds import TopicKinds
+from rocketstore.storage.threads import at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk
@@ -108,9 +109,13 @@ class ConsumeQueueTable:
 
         Extensions come first: an entry on the disk refers to a unit there.
         """
-        extensions = [queue.extension for queue in self.all() if queue.extension is not None]
-        special = chain.from_iterable(kind.files() for kind in self.kinds.on_disk())
-        return [*extensions, *self._queues.values(), *special]
+        return [*self._extensions(), *self._queues.values(), *self._special()]
+
+    def _extensions(self) -> list[Any]:
+        return [queue.extension for queue in self.all() if queue.extension is not None]
+
+    def _special(self) -> Iterator[Any]:
+        return chain.from_iterable(kind.files() for kind in self.kinds.on_disk())
 
     def topics(self) -> list[str]:
         """Return every topic, in order."""
@@ -178,18 +183,23 @@ class ConsumeQueueTable:
         on `is_flush_broken` is true: pages the system gave up are not written later, so nothing may
         count on them.
         """
-        failure: FlushFailedError | None = None
-        is_complete = True
-        for queue in self.every():
+        failures: list[FlushFailedError] = []
+
+        def flushed(queue: Any) -> bool:
             try:
-                is_complete &= queue.flush(least_pages, self._new_names)
+                return bool(queue.flush(least_pages, self._new_names))
             except FlushFailedError as error:
-                failure = failure or error
+                failures.append(error)
+                return False
+
+        done = [flushed(queue) for queue in self._extensions()]
+        done += at_once(flushed, [queue for queue in self.all() if queue.is_changed])
+        done += [flushed(queue) for queue in self._special()]
         try:
             sync_names(self._new_names)
         except FlushFailedError as error:
-            failure = failure or error
-        if failure is not None:
+            failures.append(error)
+        if failures:
             self.is_flush_broken = True
-            raise failure
-        return is_complete and not self.is_flush_broken
+            raise failures[0]
+        return all(done) and not self.is_flush_broken
