@@ -1,4 +1,4 @@
-"""A scan through a small window is the scan of the whole file."""
+"""A scan of a part, or through a small window, is that of the whole file."""
 
 from itertools import pairwise
 
@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketstore.pipeline.planning import SplitTask, cut
 from rocketstore.scan.scanner import scan_window
 from support.golden import golden_segments
-from support.scan_strategies import damaged_logs
+from support.scan_strategies import damaged_logs, record_fields
 from support.synthetic_log import SyntheticLog
 
 
@@ -35,8 +36,8 @@ def evidence_of(batches):
         columns = batch.columns
         first = len(rows)
         rows += [
-            (columns.record(row).tobytes(), columns.topic(row), columns.body(row))
-            for row in range(len(columns))
+            (at, columns.record(row).tobytes(), columns.topic(row), columns.body(row))
+            for row, at in enumerate(columns.physical_offset.tolist())
         ]
         runs += [first + row for row in batch.run_starts]
         extents += [(blank.physical_offset, "blank", blank.size) for blank in batch.blanks]
@@ -48,8 +49,16 @@ def evidence_of(batches):
     return rows, sorted(extents), runs, tails, batches[-1].end_of_data
 
 
-def windowed(source, **options):
+WINDOWS = st.none() | st.integers(256, 700)
+"""How much of a file is seen at once; None for all of it, in memory."""
+
+
+def windowed(data, window_bytes=None, **options):
     """Scan and keep what each batch says before the window moves on."""
+    source = data
+    if window_bytes is not None:
+        source = data if isinstance(data, MemoryFile) else MemoryFile(data)
+        options = {"size": len(source.data), "window_bytes": window_bytes} | options
     kept = []
     for batch in scan_window(source, **options):
         buffer = batch.columns.buffer.copy()
@@ -58,51 +67,48 @@ def windowed(source, **options):
     return kept
 
 
-@given(damaged_logs(), st.integers(256, 700), st.integers(1, 9), st.booleans(), st.integers(0, 99))
-def test_a_window_of_any_length_sees_what_the_whole_file_shows(
+@given(damaged_logs(), WINDOWS, st.integers(1, 9), st.booleans(), st.integers(0, 99))
+def test_windows_and_batches_of_any_length_see_what_the_whole_file_shows(
     log, window_bytes, batch_records, check_crc, missing
 ):
     data = bytes(log.data)
     options = {"base": log.base, "file_size": len(data) + missing, "check_crc": check_crc}
     whole = list(scan_window(data, **options))
-    seen = windowed(
-        MemoryFile(data), size=len(data), start=0, stop=len(data),
-        window_bytes=window_bytes, batch_records=batch_records, **options,
-    )  # fmt: skip
+    seen = windowed(data, window_bytes, batch_records=batch_records, **options)
     assert evidence_of(seen) == evidence_of(whole)
 
 
-def splits_of(data, base, edges, **options):
+def splits_of(data, window_bytes, edges, **options):
     batches = []
     for start, stop in pairwise(edges):
-        batches += windowed(
-            MemoryFile(data), base=base, size=len(data), start=start, stop=stop, **options
-        )
+        batches += windowed(data, window_bytes, start=start, stop=stop, **options)
     return batches
 
 
 def joined(extents):
-    """Join the pieces of one damage; evidence is of each piece's own beginning."""
+    """Join the pieces of one damage.
+
+    Reason and evidence of a piece are those of where its scan met it: in what it looked back at, a
+    record that a body carries may come before the damage.
+    """
     parts = []
     for start, kind, end, *_ in extents:
-        if parts and kind != "blank" and parts[-1][1:] == (kind, start):
-            parts[-1] = (parts[-1][0], kind, end)
+        if parts and "blank" not in (kind, parts[-1][1]) and parts[-1][2] == start:
+            parts[-1] = (*parts[-1][:2], end)
         else:
             parts.append((start, kind, end))
     return parts
 
 
-@given(damaged_logs(), st.integers(256, 700), st.data())
-def test_windowed_splits_put_together_are_the_whole(log, window_bytes, data):
+@given(damaged_logs(), WINDOWS, st.data())
+def test_splits_put_together_are_the_whole(log, window_bytes, data):
     content = bytes(log.data)
     cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=5))
     edges = sorted({0, len(content), *cuts})
-    file_size = len(content) + data.draw(st.integers(0, 99))
-    whole = evidence_of(list(scan_window(content, base=log.base, file_size=file_size)))
-    batches = splits_of(
-        content, log.base, edges, lookback_bytes=1500, file_size=file_size,
-        window_bytes=window_bytes,
-    )  # fmt: skip
+    options = {"base": log.base, "file_size": len(content) + data.draw(st.integers(0, 99))}
+    whole = evidence_of(list(scan_window(content, **options)))
+    # A look-back as long as the longest record here; bodies carry records with true addresses.
+    batches = splits_of(content, window_bytes, edges, lookback_bytes=1500, **options)
     if not batches:
         assert whole[0] == []
         return
@@ -113,29 +119,25 @@ def test_windowed_splits_put_together_are_the_whole(log, window_bytes, data):
     assert min(found[3], default=None) == min(whole[3], default=None)
 
 
-@given(damaged_logs(), st.integers(256, 700), st.data())
+@given(damaged_logs(), WINDOWS, st.data())
 def test_whole_damage_is_in_exactly_one_split(log, window_bytes, data):
     content = bytes(log.data)
     cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=5))
     edges = sorted({0, len(content), *cuts})
-    whole = evidence_of(list(scan_window(content, base=log.base)))
-    batches = splits_of(
-        content, log.base, edges, lookback_bytes=1500, window_bytes=window_bytes, whole_damage=True
-    )
+    options = {"base": log.base, "lookback_bytes": 1500, "whole_damage": True}
+    batches = splits_of(content, window_bytes, edges, **options)
     if batches:
+        whole = evidence_of(list(scan_window(content, base=log.base)))
         assert evidence_of(batches)[1] == whole[1]
 
 
-@given(damaged_logs(), st.integers(1, 400), st.integers(256, 700))
+@given(damaged_logs(), st.integers(1, 400), WINDOWS)
 def test_a_tail_that_is_known_to_be_zeros_need_not_be_read(log, zeros, window_bytes):
     data_stop = len(log.data)
     log.zeros(zeros)
     data = bytes(log.data)
     whole = list(scan_window(data, base=log.base))
-    seen = windowed(
-        MemoryFile(data), base=log.base, size=len(data), start=0, stop=len(data),
-        data_stop=data_stop, window_bytes=window_bytes,
-    )  # fmt: skip
+    seen = windowed(data, window_bytes, base=log.base, data_stop=data_stop)
     assert evidence_of(seen) == evidence_of(whole)
 
 
@@ -150,7 +152,7 @@ def test_memory_is_the_window_or_one_long_record_whatever_lengths_the_file_claim
         log.add(body=bytes([number % 256]) * 500)
     data = bytes(log.data)
     source = MemoryFile(data)
-    seen = windowed(source, base=0, size=len(data), start=0, stop=len(data), window_bytes=4096)
+    seen = windowed(source, 4096, base=0)
     assert evidence_of(seen) == evidence_of(list(scan_window(data, base=0)))
     assert source.longest_read < 8300
     assert source.read_bytes < 1.2 * len(data)
@@ -166,9 +168,7 @@ def test_a_record_that_claims_more_than_the_file_has_is_the_same_damage(claimed)
     log.data[at : at + 4] = claimed.to_bytes(4, "big")
     data = bytes(log.data)
     options = {"base": 0, "file_size": 65_536}
-    seen = windowed(
-        MemoryFile(data), size=len(data), start=0, stop=len(data), window_bytes=700, **options
-    )
+    seen = windowed(data, 700, **options)
     assert evidence_of(seen) == evidence_of(list(scan_window(data, **options)))
 
 
@@ -181,8 +181,8 @@ def test_a_split_reads_its_range_the_look_back_and_no_more(window_bytes, more):
     source = MemoryFile(data)
     middle = len(data) // 2
     windowed(
-        source, base=0, size=len(data), start=middle, stop=middle + 100_000,
-        lookback_bytes=20_000, window_bytes=window_bytes,
+        source, window_bytes, base=0, start=middle, stop=middle + 100_000,
+        lookback_bytes=20_000,
     )  # fmt: skip
     assert source.read_bytes < 100_000 + 20_000 + more
 
@@ -193,21 +193,64 @@ def test_a_file_that_was_cut_short_meanwhile_ends_in_an_unwritten_tail():
         log.add(body=b"x" * 100)
     size = len(log.data)
     source = MemoryFile(bytes(log.data[: log.records[10][0]]))
-    seen = windowed(source, base=0, size=size, start=0, stop=size, window_bytes=1024)
+    seen = windowed(source, 1024, base=0, size=size)
     rows, extents, _, tails, end = evidence_of(seen)
     assert len(rows) == 10
     assert extents == []
     assert tails == [end] == [log.records[10][0]]
 
 
-@pytest.mark.parametrize("max_split_bytes", [20_000, 65_536])
-def test_windowed_splits_of_golden_logs_are_the_whole(max_split_bytes):
+@pytest.mark.parametrize(
+    ("max_split_bytes", "window_bytes"),
+    [(777, None), (20_000, None), (65_536, None), (20_000, 4096), (65_536, 4096)],
+)
+def test_splits_of_golden_logs_put_together_are_the_whole(max_split_bytes, window_bytes):
     distinct = {(path.name, path.read_bytes()) for path in golden_segments()}
     assert len(distinct) > 20
     for name, data in distinct:
         base = int(name)
         edges = [*range(0, len(data), max_split_bytes), len(data)]
-        found = evidence_of(splits_of(data, base, edges, lookback_bytes=3000, window_bytes=4096))
+        found = evidence_of(splits_of(data, window_bytes, edges, base=base, lookback_bytes=3000))
         whole = evidence_of(list(scan_window(data, base=base)))
         assert found[0] == whole[0]
         assert joined(found[1]) == joined(whole[1])
+
+
+@given(damaged_logs())
+def test_runs_start_exactly_after_damage(log):
+    batches = list(scan_window(bytes(log.data), base=log.base))
+    rows, _, runs, *_ = evidence_of(batches)
+    ends = {damage.range.stop for batch in batches for damage in batch.damage}
+    assert runs == [number for number, (at, *_) in enumerate(rows) if at in ends]
+
+
+@given(st.lists(record_fields(is_whole=True), max_size=8), st.sampled_from([0, 4096, 1 << 33]))
+def test_a_healthy_log_is_all_records(fields, base):
+    log = SyntheticLog(base)
+    for one in fields:
+        # Zeros in texts may look like a sector that was never written.
+        one.update({name: one[name].replace(b"\0", b"0") for name in ("topic", "properties")})
+        log.add(**one)
+    log.blank(64)
+    (batch,) = scan_window(bytes(log.data), base=base)
+    assert batch.damage == []
+    assert batch.run_starts == []
+    assert batch.blanks == [(base + len(log.data) - 64, 64)]
+    assert batch.columns.physical_offset.tolist() == [base + at for at, _ in log.records]
+    assert batch.columns.size.tolist() == [size for _, size in log.records]
+    assert batch.columns.queue_offset.tolist() == [one["queue_offset"] for one in fields]
+    for row, one in enumerate(fields):
+        assert batch.columns.body(row) == one["body"]
+        assert batch.columns.topic(row) == one["topic"].decode("utf-8", "replace")
+        assert batch.columns.properties(row) == one["properties"]
+        at, size = log.records[row]
+        assert batch.columns.record(row) == log.data[at : at + size]
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(1, 5000))
+def test_planned_splits_cover_a_range_without_gap_or_overlap(start, size, max_split_bytes):
+    parts = cut(SplitTask(None, None, start, start + size), max_split_bytes)
+    assert all(0 < part.byte_count <= max_split_bytes for part in parts)
+    assert sum(part.byte_count for part in parts) == size
+    assert all(a.stop == b.start for a, b in pairwise(parts))
+    assert [part.start for part in parts[:1]] == [start] * bool(size)
