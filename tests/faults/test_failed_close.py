@@ -8,34 +8,21 @@ from pathlib import Path
 import pytest
 
 from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
-from rocketstore.storage.files.disk import Disk
 from support.descriptors import open_descriptors
+from support.hooked_disk import HookedDisk
 from support.patience import PATIENCE_S
 
 
-class BreakingDisk(Disk):
+class Breaking:
     """Fails every call that makes names or bytes durable, or takes them away, behind the n-th."""
 
-    def __init__(self) -> None:
-        self.calls_left: int | None = None
+    calls_left: int | None = None
 
-    def _count(self) -> None:
-        if self.calls_left is not None:
+    def __call__(self, call: str, _path: Path) -> None:
+        if self.calls_left is not None and call in {"fdatasync", "fsync_directory", "unlink"}:
             self.calls_left -= 1
             if self.calls_left < 0:
                 raise OSError(errno.EIO, "Input/output error")
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        self._count()
-        super().fdatasync(descriptor, path)
-
-    def fsync_directory(self, directory: Path) -> None:
-        self._count()
-        super().fsync_directory(directory)
-
-    def unlink(self, path: Path) -> None:
-        self._count()
-        super().unlink(path)
 
 
 def maps_of(root: Path) -> list[str]:
@@ -57,7 +44,8 @@ def test_a_close_keeps_nothing_whatever_fails_in_it(
         flush_disk_type=flush,
     )
     threads_before = threading.active_count()
-    disk = BreakingDisk()
+    breaking = Breaking()
+    disk = HookedDisk(breaking)
     gc.collect()
     gc.disable()  # what is let go of must be so at once
     try:
@@ -65,12 +53,12 @@ def test_a_close_keeps_nothing_whatever_fails_in_it(
         for number in range(50):
             store.put(Message(topic=f"Topic{number % 3}", body=b"x" * 100, keys=f"k{number}"))
         assert store.wait_dispatched(timeout_s=PATIENCE_S)
-        disk.calls_left = calls
+        breaking.calls_left = calls
         try:
             store.close()
         except Exception:  # noqa: BLE001 - which one is told elsewhere
             assert calls is not None
-        disk.calls_left = None
+        breaking.calls_left = None
         assert open_descriptors(tmp_path) == 0
         assert maps_of(tmp_path) == []
         assert threading.active_count() == threads_before

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, no_space_error
+from rocketstore.storage.files.disk import NO_SPACE_ERRORS, no_space_error
+from support.hooked_disk import HookedDisk
 
 Fails = Callable[[str, Path, int], int | None]
 """From the name of a call, its path and how many like it came before, to an errno or None."""
 
 
-class FaultyDisk(Disk):
+class FaultyDisk(HookedDisk):
     """The real disk, with faults.
 
     Attributes
@@ -29,42 +30,11 @@ class FaultyDisk(Disk):
     """
 
     def __init__(self, fails: Fails) -> None:
+        super().__init__(self._may_fail)
         self.fails = fails
         self.calls: Counter[str] = Counter()
         self.failures: list[tuple[str, Path]] = []
         self._lock = threading.Lock()
-
-    def create_file(self, path: Path) -> int:
-        self._may_fail("create_file", path)
-        return super().create_file(path)
-
-    def create_unnamed(self, path: Path) -> int | None:
-        self._may_fail("create_file", path)
-        return super().create_unnamed(path)
-
-    def give_name(self, descriptor: int, path: Path) -> None:
-        self._may_fail("give_name", path)
-        super().give_name(descriptor, path)
-
-    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
-        self._may_fail("allocate", path)
-        return super().allocate(descriptor, path, size)
-
-    def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
-        self._may_fail("write_at", path)
-        super().write_at(descriptor, path, position, data)
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        self._may_fail("fdatasync", path)
-        super().fdatasync(descriptor, path)
-
-    def fsync_directory(self, directory: Path) -> None:
-        self._may_fail("fsync_directory", directory)
-        super().fsync_directory(directory)
-
-    def replace(self, source: Path, target: Path) -> None:
-        self._may_fail("replace", source)
-        super().replace(source, target)
 
     def _may_fail(self, call: str, path: Path) -> None:
         with self._lock:

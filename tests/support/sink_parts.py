@@ -21,6 +21,7 @@ from rocketstore.pipeline.sink.sink_writer import (
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
 from rocketstore.storage.store import BaseStore
+from support.hooked_disk import HookedDisk
 from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
 
 SIZES = {
@@ -166,54 +167,16 @@ def _copied(source: str, target: str) -> None:
     (os.link if Path(source).name == "lock" else shutil.copy2)(source, target)
 
 
-class KillingDisk(Disk):
+class KillingDisk(HookedDisk):
     """Kills the process before a call that changes or syncs something, or in a write's middle."""
 
     def __init__(self, points: _KillPoints) -> None:
-        self.points = points
+        super().__init__(lambda _call, _path: points.passed())
 
     def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
-        self.points.passed()
         half = len(data) // 2
         super().write_at(descriptor, path, position, data[:half])
-        self.points.passed()
         super().write_at(descriptor, path, position + half, data[half:])
-
-    def create_file(self, path: Path) -> int:
-        self.points.passed()
-        return super().create_file(path)
-
-    def give_name(self, descriptor: int, path: Path) -> None:
-        self.points.passed()
-        super().give_name(descriptor, path)
-
-    def zero_range(self, descriptor: int, path: Path, start: int, stop: int) -> None:
-        self.points.passed()
-        super().zero_range(descriptor, path, start, stop)
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        self.points.passed()
-        super().fdatasync(descriptor, path)
-
-    def fsync_directory(self, directory: Path) -> None:
-        self.points.passed()
-        super().fsync_directory(directory)
-
-    def make_directory(self, directory: Path, *, sync: bool = True) -> None:
-        self.points.passed()
-        super().make_directory(directory, sync=sync)
-
-    def replace(self, source: Path, target: Path) -> None:
-        self.points.passed()
-        super().replace(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self.points.passed()
-        super().unlink(path)
-
-    def remove_directory(self, directory: Path) -> None:
-        self.points.passed()
-        super().remove_directory(directory)
 
 
 def killed_at(point: int, work: Callable[[Disk], object]) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import struct
@@ -15,8 +16,8 @@ import pytest
 from rocketstore import verify_store
 from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
-from rocketstore.storage.files.disk import Disk
 from support.clock import START_MS, Clock
+from support.hooked_disk import HookedDisk
 from support.killed import Killed
 from support.rebuild_oracle import tree
 from support.rebuild_runs import RowsHere, rebuilt_here
@@ -58,33 +59,17 @@ def staged(store, monkeypatch):
     return store
 
 
-CALLS = {"replace", "unlink", "fsync_directory", "make_directory", "fdatasync"}
-
-
-class DyingDisk(Disk):
-    """Ends the process before a call; everything that changes a name or syncs counts."""
-
-    def __init__(self, allowed):
-        self.allowed = allowed
-
-    def count(self):
-        self.allowed -= 1
-        if self.allowed < 0:
-            raise Killed
-
-    def __getattribute__(self, name):
-        if name in CALLS:
-            self.count()
-        return super().__getattribute__(name)
-
-
 def committed(root, allowed, monkeypatch):
     """Commit until so many calls were made; return whether it came to its end."""
-    disk = DyingDisk(allowed)
+    left = itertools.count(allowed, -1)
+
+    def count(*_call):
+        if next(left) <= 0:
+            raise Killed
 
     def counted(call):
         def work(*arguments, **keywords):
-            disk.count()
+            count()
             return call(*arguments, **keywords)
 
         return work
@@ -94,7 +79,7 @@ def committed(root, allowed, monkeypatch):
         patched.setattr(rebuild_commit, "_exchange", counted(rebuild_commit._exchange))
         patched.setattr(rebuild_commit.shutil, "rmtree", counted(shutil.rmtree))
         try:
-            rebuild_commit.commit(root, staging, now_ms=START_MS, disk=disk)
+            rebuild_commit.commit(root, staging, now_ms=START_MS, disk=HookedDisk(count))
         except Killed:
             return False
     return True

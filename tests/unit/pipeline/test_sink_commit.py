@@ -42,8 +42,8 @@ from rocketstore.pipeline.sink.sink_writer import (
     stage_chunks,
     staging_root,
 )
-from rocketstore.storage.files.disk import Disk
 from support.clock import Clock
+from support.faulty_disk import FaultyDisk, nth
 from support.patience import PATIENCE_S
 from support.sink_parts import (
     CONFIG,
@@ -281,24 +281,15 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-class FullDisk(Disk):
-    """Has room for so many CommitLog files."""
-
-    def __init__(self, files):
-        self.left = files
-
-    def allocate(self, descriptor, path, size):
-        if size == CONFIG.mapped_file_size_commit_log:
-            self.left -= 1
-            if self.left < 0:
-                raise StoreFullError(f"no room for {path}")
-        return super().allocate(descriptor, path, size)
+def full_disk(files):
+    """Return a disk that has room for so many CommitLog files."""
+    return FaultyDisk(nth("allocate", files, errno.ENOSPC, below="commitlog"))
 
 
 def test_a_disk_that_is_full_in_the_middle_leaves_a_batch_that_the_next_commit_finishes(tmp_path):
     commit(tmp_path, [rows(10, 900)], 0)
     with pytest.raises(StoreFullError):
-        commit(tmp_path, [rows(200)], 1, disk=FullDisk(1))
+        commit(tmp_path, [rows(200)], 1, disk=full_disk(1))
     options = sink_options(tmp_path)
     # What Spark does then; it may not take away what the next commit needs.
     sweep_job(options, new_job(options))
@@ -310,7 +301,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_a_batch_that_the_next_commit_f
 
 def test_a_write_of_which_nothing_got_in_is_forgotten_and_may_be_repeated(tmp_path):
     with pytest.raises(StoreFullError, match="after 0 messages the store took no more"):
-        commit(tmp_path, [rows(20)], None, streaming=False, disk=FullDisk(0))
+        commit(tmp_path, [rows(20)], None, streaming=False, disk=full_disk(0))
     assert str(read_intent(tmp_path)).startswith("write write.")
     assert commit(tmp_path, [rows(20)], None, streaming=False) == 20
     assert stored_numbers(tmp_path) == list(range(20))
@@ -469,7 +460,7 @@ def test_a_sink_that_staged_long_ago_commits_whatever_others_commit_and_abort_me
 
 def test_what_a_settled_commit_staged_is_deleted_by_whichever_process_settles_it(tmp_path):
     with pytest.raises(StoreFullError):
-        commit(tmp_path, [rows(200)], None, streaming=False, disk=FullDisk(1))
+        commit(tmp_path, [rows(200)], None, streaming=False, disk=full_disk(1))
     check_target(sink_options(tmp_path))
     assert stored_numbers(tmp_path) == list(range(200))
     check_whole(tmp_path)

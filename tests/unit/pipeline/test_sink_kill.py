@@ -20,6 +20,7 @@ from rocketstore.pipeline.sink.sink_writer import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.store import BaseStore
 from support.clock import Clock
+from support.hooked_disk import HookedDisk
 from support.memory import memory_directory
 from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
@@ -305,17 +306,15 @@ def test_a_power_cut_in_a_commit_loses_and_repeats_nothing(root, tmp_path, seed)
     assert stored_messages(target, has_gaps=True) == found
 
 
-class InterruptedDisk(Disk):
-    """Every sync from one on is interrupted."""
+def interrupted_disk(syncs):
+    """Return a disk of which every sync from one on is interrupted."""
+    left = itertools.count(syncs, -1)
 
-    def __init__(self, syncs):
-        self.syncs_left = syncs
-
-    def fdatasync(self, descriptor, path):
-        self.syncs_left -= 1
-        if self.syncs_left < 0:
+    def before(call, _path):
+        if call == "fdatasync" and next(left) <= 0:
             raise KeyboardInterrupt
-        super().fdatasync(descriptor, path)
+
+    return HookedDisk(before)
 
 
 def test_a_commit_whose_close_is_interrupted_too_leaves_the_lock_to_the_next(root, tmp_path):
@@ -326,7 +325,7 @@ def test_a_commit_whose_close_is_interrupted_too_leaves_the_lock_to_the_next(roo
         job = new_job(options)
         files = stage(options, job, TASKS)
         try:
-            commit_batch(options, job, files, 1, disk=InterruptedDisk(syncs))
+            commit_batch(options, job, files, 1, disk=interrupted_disk(syncs))
         except KeyboardInterrupt as error:
             kept.append(error)  # and with it what a notebook keeps of a failure
         else:

@@ -1,5 +1,6 @@
 """A store with queue extensions: what dispatch writes, and what is read of it."""
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -8,11 +9,10 @@ import pytest
 
 from rocketstore import Message, MessageStore, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
-from rocketstore.errors import ConfigError, StoreDamagedError, StoreFullError
+from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.format.queue_extension import ExtensionUnit, encode_unit
-from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.queues.queue_extension import QueueExtensions
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Reader
@@ -27,6 +27,7 @@ from support.extended_store import (
     units_of,
     units_on_disk,
 )
+from support.faulty_disk import FaultyDisk, nth
 from support.golden_stores import golden_store
 from support.inside import parts_of
 from support.memory import tmp_path  # noqa: F401 - a directory in memory
@@ -235,22 +236,11 @@ def test_a_size_that_differs_from_the_files_is_refused(tmp_path):  # noqa: F811
     assert units_on_disk(tmp_path, "orders") == expected_units(range(60))
 
 
-class FullDisk(Disk):
-    """Has no room for extensions while it is full."""
-
-    is_full = True
-
-    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
-        if self.is_full and DIRECTORY in path.parts:
-            raise StoreFullError(f"no room for {path}")
-        return super().allocate(descriptor, path, size)
-
-
 def test_an_entry_without_room_for_its_unit_keeps_the_tags_code(tmp_path):  # noqa: F811
-    disk = FullDisk()
+    disk = FaultyDisk(nth("allocate", 0, errno.ENOSPC, below=DIRECTORY))
     with open_extended(tmp_path, Clock(), disk=disk) as store:
         put(store, range(4))
-        disk.is_full = False
+        disk.fails = lambda _call, _path, _number: None
         put(store, range(4, 6))
         assert units_of(store, "orders") == [None] * 4 + expected_units(range(4, 6))
         assert tagged(store, "orders", 0, "Tag1") == [1, 4]

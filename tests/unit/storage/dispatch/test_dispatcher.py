@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rocketstore.config import StoreConfig, parse_delay_levels
-from rocketstore.errors import StoreFullError
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import FILLER, QueueEntry
@@ -26,6 +25,7 @@ from rocketstore.units import ByteRange, QueueKey
 from support.clock import Clock
 from support.dispatch_counts import counts_of, dispatch_counted
 from support.dispatch_parts import DispatchParts
+from support.faulty_disk import FaultyDisk
 from support.golden_stores import golden_store
 from support.index_answers import find
 from support.oracle.codecs import decode_item
@@ -436,35 +436,26 @@ def test_a_wrong_checksum_is_damage_only_when_asked(parts):
 # --- trouble, listeners, waiting ------------------------------------------------------------------
 
 
-class FullDisk(Disk):
-    """A disk on which nothing can be allocated while `is_full`."""
-
-    is_full = True
-
-    def allocate(self, descriptor, path, size):
-        if self.is_full and "consumequeue" in str(path):
-            raise StoreFullError(f"no room for {path}")
-        if self.is_full and "index" in str(path):
-            raise OSError(errno.EIO, "broken")
-        return super().allocate(descriptor, path, size)
+def no_room(call, path, _number):
+    """Fail what allocates a file of a queue, or of the index."""
+    codes = {"consumequeue": errno.ENOSPC, "index": errno.EIO}
+    found = (code for name, code in codes.items() if name in str(path))
+    return next(found, None) if call == "allocate" else None
 
 
 @pytest.mark.parametrize("index_enabled", [True, False])
 def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
     """K-C6: Java drops entries and stays read-only; K-I7: it leaves files behind."""
-    disk = FullDisk()
+    disk = FaultyDisk(no_room)
     parts = DispatchParts(tmp_path, disk=disk, index_enabled=index_enabled)
-    fill_count = 7
-    parts.disk.is_full = False
-    placed = parts.append(fill_count, properties=b"KEYS\x01k")
-    parts.disk.is_full = True
+    placed = parts.append(7, properties=b"KEYS\x01k")
     service = DispatchService(parts.dispatcher, monotonic=parts.clock)
     for _ in range(3):
         assert service.run_once() is None
     assert service.health.failure_count == 3
     assert not list((tmp_path / "index").glob("*"))
     assert not [path for path in (tmp_path / "consumequeue").rglob("*") if path.is_file()]
-    disk.is_full = False
+    disk.fails = lambda _call, _path, _number: None
     assert service.run_once() is True
     assert [entry[0] for entry in parts.entries()] == placed
     assert service.health.is_well

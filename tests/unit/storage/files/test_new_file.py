@@ -12,8 +12,8 @@ from rocketstore.storage.files import whole_file
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.whole_file import make_file, nonzero_extent
 from support.descriptors import open_descriptors
-from support.dying_disk import DyingDisk, KilledError
 from support.faulty_disk import FaultyDisk, nth
+from support.hooked_disk import KilledError, dying_disk
 
 SIZE = 3 * 4096
 
@@ -43,16 +43,16 @@ def test_a_new_file_has_its_name_its_size_and_its_blocks(tmp_path: Path, disk: D
 def test_a_killed_writer_leaves_no_file_of_another_size(tmp_path: Path) -> None:
     """The Java store would load neither a CommitLog nor a ConsumeQueue with one."""
     names = []
-    for calls in range(3):
+    for calls in range(6):
         directory = tmp_path / str(calls)
         directory.mkdir()
         try:
-            make_file(directory / "new", SIZE, disk=DyingDisk(calls))
+            make_file(directory / "new", SIZE, disk=dying_disk(calls))
         except KilledError:
             # What is named by then stays there, as after a real kill.
             names.append(sorted(path.name for path in directory.iterdir()))
         assert all(path.stat().st_size == SIZE for path in directory.iterdir())
-    assert names == [[], []]
+    assert names == [[], [], [], [], ["new"]]
 
 
 @pytest.mark.parametrize("call", ["create_file", "allocate", "fdatasync", "give_name"])

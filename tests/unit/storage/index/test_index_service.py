@@ -241,14 +241,11 @@ def test_names_rise_whatever_the_clock_says(tmp_path):
     assert [file.name for file in again.files] == names
 
 
-class FullDisk(Disk):
-    def allocate(self, descriptor, path, size):
-        raise StoreFullError(f"no room for {path}")
-
-
 def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path):
     """K-I7: Java leaves 420 MB behind at each attempt."""
-    index, _ = open_index(tmp_path, disk=FullDisk())
+    disk = FailingDisk()
+    disk.is_full = True
+    index, _ = open_index(tmp_path, disk=disk)
     for _ in range(3):
         with pytest.raises(StoreFullError):
             index.roll()
@@ -286,19 +283,12 @@ def interrupted(*_arguments):
 def test_a_sparse_file_of_java_is_used_when_the_disk_has_room_again(tmp_path):
     """Opening does not fail on a full disk, and nothing is written into a hole of the file."""
 
-    class FillingDisk(Disk):
-        is_full = True
-
-        def allocate(self, descriptor, path, size):
-            if self.is_full:
-                raise StoreFullError(f"no room for {path}")
-            return super().allocate(descriptor, path, size)
-
     path = tmp_path / "index" / "20261121045310987"
     path.parent.mkdir()
     with path.open("wb") as file:
         file.truncate(IndexLayout(500, 2000).size_bytes)
-    disk = FillingDisk()
+    disk = FailingDisk()
+    disk.is_full = True
     parts = DispatchParts(tmp_path, disk=disk, index_layout=IndexLayout(500, 2000))
     disk.is_full = False
     parts.append(3, properties=b"KEYS\x01k")

@@ -13,7 +13,7 @@ from rocketstore.message_store import MessageStore
 from rocketstore.storage.recovery import recover
 from rocketstore.units import MiB
 from support.clock import Clock
-from support.dying_disk import DyingDisk, KilledError
+from support.hooked_disk import KilledError, dying_disk
 from support.inside import parts_of
 from support.said import capture_logs
 from support.small_store import (
@@ -281,12 +281,12 @@ def test_records_of_an_earlier_longer_log_do_not_come_back(
     assert report.counts.message_count == 110
 
 
-@pytest.mark.parametrize("calls", range(0, 24, 2))
+@pytest.mark.parametrize("calls", range(0, 66, 5))
 def test_a_recovery_that_is_killed_is_finished_by_the_next(calls: int, tmp_path: Path) -> None:
     root, end, clock = earlier_longer_log(tmp_path, later_body_size=77)
     crashed(root)
     try:
-        open_store(root, clock, disk=DyingDisk(calls)).close()
+        open_store(root, clock, disk=dying_disk(calls)).close()
     except KilledError:
         crashed(root)
     clock.now_ms += 1

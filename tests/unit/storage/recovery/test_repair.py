@@ -13,7 +13,7 @@ from rocketstore.audit.repair_plan import RepairReport
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreLockedError
 from rocketstore.rules.findings import Severity
 from support.clock import START_MS, Clock
-from support.dying_disk import DyingDisk, KilledError
+from support.hooked_disk import KilledError, dying_disk
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
@@ -293,7 +293,7 @@ def damage_everything(root: Path, offsets: list[int]) -> None:
         path.write_bytes(path.read_bytes()[:300])
 
 
-@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8, 13, 21, 27, 34])
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 70])
 def test_a_repair_that_is_killed_is_finished_by_the_next(
     calls: int, store: tuple[Path, list[int]], tmp_path: Path
 ) -> None:
@@ -303,7 +303,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(
     shutil.copytree(root, twin)
     repair(twin)
     try:
-        repair_store(root, config=CONFIG, now_ms=NOW_MS - 1, disk=DyingDisk(calls))
+        repair_store(root, config=CONFIG, now_ms=NOW_MS - 1, disk=dying_disk(calls))
     except KilledError:
         repair(root)
     expected, found = content(twin), content(root)
