@@ -16,12 +16,9 @@ from rocketstore.config import FlushDiskType
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.results import PutMessageStatus
 from support.fault_workload import (
-    INDEX_SLOTS,
-    LOG_FILE_BYTES,
     Label,
     all_messages,
-    check_reading,
-    check_true,
+    check_store,
     small_files,
     step_of,
 )
@@ -30,7 +27,6 @@ from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 from support.power_cut import abandon
 from support.shadow_disk import ShadowDisk, Survival
-from support.store_oracle import check_agreement
 
 RUN = 31
 STEPS = 50
@@ -141,12 +137,7 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_nothing_promised
     disk.hook = lambda _call, _path: None
     disk.cut(after, random.Random(number), NOTHING)
     with MessageStore.open(after, config, clock=clock, threads=False) as again:
-        content = check_agreement(
-            after, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[]
-        )
-        found = check_true(content.records, TRIED)
-        assert witness.promised <= set(found)
-        check_reading(again, found)
+        assert witness.promised <= set(check_store(again, TRIED))
         assert step_of(RUN + 1, 0, 1).do(again).status is PutMessageStatus.PUT_OK
 
 
@@ -224,12 +215,7 @@ def test_a_failed_sync_of_queues_or_index_stops_the_checkpoint_not_the_puts(
     disk.hook = lambda _call, _path: None
     disk.cut(after, random.Random(number), NOTHING)
     with MessageStore.open(after, config, clock=clock, threads=False) as again:
-        content = check_agreement(
-            after, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[]
-        )
-        found = check_true(content.records, TRIED)
-        assert acknowledged <= set(found)
-        check_reading(again, found)
+        assert acknowledged <= set(check_store(again, TRIED))
 
 
 def _flushes(store: MessageStore) -> bool:
@@ -255,12 +241,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_a_longer_recovery_only(
     store.close()
     assert (tmp_path / "abort").exists()
     with MessageStore.open(tmp_path, config, clock=clock, threads=False) as again:
-        content = check_agreement(
-            tmp_path, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[]
-        )
-        found = check_true(content.records, TRIED)
-        assert set(found) == TRIED
-        check_reading(again, found)
+        assert set(check_store(again, TRIED)) == TRIED
 
 
 @pytest.mark.parametrize("number", range(10))
@@ -282,9 +263,4 @@ def test_a_sync_that_fails_while_opening_is_an_error_and_the_next_opening_works(
         assert disk.failures == []
         abandon(opened)
     with MessageStore.open(tmp_path, config, clock=clock, threads=False) as again:
-        content = check_agreement(
-            tmp_path, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[]
-        )
-        found = check_true(content.records, TRIED)
-        assert set(found) == TRIED
-        check_reading(again, found)
+        assert set(check_store(again, TRIED)) == TRIED

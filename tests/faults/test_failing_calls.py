@@ -44,19 +44,16 @@ from rocketstore.units import ByteRange
 from support.descriptors import open_descriptors
 from support.failing_calls import CALLS, NO_MEMORY, FailingCalls, Fault
 from support.fault_workload import (
-    INDEX_SLOTS,
     LOG_FILE_BYTES,
     Label,
     all_messages,
-    check_reading,
-    check_true,
+    check_store,
     small_files,
     step_of,
 )
 from support.inside import parts_of
 from support.patience import PATIENCE_S
 from support.power_cut import abandon
-from support.store_oracle import check_agreement
 
 Counts = dict[FlushDiskType, Counter[str]]
 
@@ -221,18 +218,7 @@ class Life:
             assert store.wait_dispatched()
             first = store.min_physical_offset
             assert first <= self.old_end, f"deleted up to {first}, may go: {self.old_end}"
-            content = check_agreement(
-                self.root, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS,
-                lost=[ByteRange(0, first)],
-            )  # fmt: skip
-            assert content.damage == []
-            found = check_true(content.records, self.tried)
-            for label, place in self.acknowledged.items():
-                if place[0] < first:
-                    continue
-                assert label in found, f"lost {label}, acknowledged at {place}"
-                assert (found[label].physical_offset, found[label].queue_offset) == place
-            check_reading(store, found)
+            check_store(store, self.tried, self.acknowledged, lost=[ByteRange(0, first)])
             self.step += 1
             before = len(self.places)
             self.put(store)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +27,8 @@ from rocketstore.format.properties import (
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import Message
 from rocketstore.storage.results import PutResult
-from rocketstore.units import KiB, QueueKey
-from support.store_oracle import LogRecord
+from rocketstore.units import ByteRange, KiB, QueueKey
+from support.store_oracle import LogRecord, check_agreement
 
 LABEL = "label"
 TOPICS = ("orders", "payments", "a%b|c-d_E")
@@ -223,3 +223,29 @@ def check_reading(store: MessageStore, found: dict[Label, LogRecord]) -> None:
         for key in record.keys:
             hits = store.find(record.queue.topic, key, max_messages=1000)
             assert seen[label] in hits, f"{label} is not found by {key}"
+
+
+def check_store(
+    store: MessageStore,
+    tried: set[Label],
+    acknowledged: Mapping[Label, tuple[int, int]] | None = None,
+    *,
+    lost: Sequence[ByteRange] = (),
+) -> dict[Label, LogRecord]:
+    """Assert that an open store has all that was acknowledged and nothing false, and gives it.
+
+    Queues and index agree with the log, which is whole but for what is `lost`; `acknowledged` has
+    the physical offset and the queue offset of each. Returns what is there.
+    """
+    content = check_agreement(
+        store.layout.root, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=[*lost]
+    )
+    assert content.damage == []
+    found = check_true(content.records, tried)
+    for label, place in (acknowledged or {}).items():
+        if any(start <= place[0] < stop for start, stop in lost):
+            continue
+        assert label in found, f"lost {label}, acknowledged at {place}"
+        assert (found[label].physical_offset, found[label].queue_offset) == place, label
+    check_reading(store, found)
+    return found
