@@ -5,16 +5,16 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
-from rocketstore import MessageStore, QueueKey, StoredMessage
+from rocketstore import MessageStore
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.units import system_clock_ms
 from support import killed_consumer
 from support.killed_consumer import CONFIG, GROUP, LIGHT, TOPIC
+from support.reading import all_messages
 
 CYCLES = 4
 MOST_CYCLES = 12
@@ -74,7 +74,7 @@ def test_killed_consumers_skip_nothing_and_get_the_rest_again(tmp_path: Path) ->
         stored = {
             (str(key), offset_in(message, key)): int(message.body)
             for key in store.queues()
-            for message in everything(store, key)
+            for message in all_messages(store, *key)
         }
         light = {stored[f"{LIGHT}/0", offset] for offset in finished.pop(f"{LIGHT}/0")}
         with store.consume(LIGHT, LIGHT, max_unacknowledged=len(stored)) as consumer:
@@ -87,11 +87,3 @@ def test_killed_consumers_skip_nothing_and_get_the_rest_again(tmp_path: Path) ->
         # What was given back has a copy, unless the kill came before: then it comes again itself.
         assert {number for number in done if number % 7 == 0} <= copies | rest
         assert copies
-
-
-def everything(store: MessageStore, key: QueueKey) -> Iterator[StoredMessage]:
-    offset = 0
-    while offset < store.max_offset(*key):
-        page = store.get(*key, offset)
-        yield from page.messages
-        offset = page.next_offset

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from support.batch_stores import BATCHES, mark, open_batches
+from support.reading import pages_of
 from support.repository import ROOT
 
 WRITER = """
@@ -45,12 +46,9 @@ def test_killed_writers_leave_every_acknowledged_batch_whole(tmp_path: Path) -> 
                     _, number, offset = map(int, line.split())
                     acknowledged[offset] = [f"{run}.{number}.{p}" for p in range(1 + number % 5)]
     with open_batches(root) as store:
-        found, at = [], 0
-        while at < store.max_offset(BATCHES, 0):
-            page = store.get(BATCHES, 0, at)
-            assert page.skipped_entries == 0
-            found += [message.body.decode() for message in page.messages]
-            at = page.next_offset
+        pages = [*pages_of(store, BATCHES)]
+    assert not any(page.skipped_entries for page in pages)
+    found = [message.body.decode() for page in pages for message in page.messages]
     for offset, names in acknowledged.items():
         assert found[offset : offset + len(names)] == names
     assert len(found) == len(set(found))

@@ -8,6 +8,7 @@ from rocketstore import MessageStore
 from support.delay_writer import TOPIC, DelayWriter, delay_config, is_all_delivered
 from support.fault_settings import base_seed, kill_count
 from support.patience import PATIENCE_S, wait_until
+from support.reading import all_messages
 
 LIVES = max(30, kill_count() // 4)
 STEPS_MAX = 30
@@ -24,12 +25,9 @@ def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None
     with MessageStore.open(root, delay_config()) as store:
         wait_until(lambda: is_all_delivered(store), "all are delivered")
         store.wait_dispatched(timeout_s=PATIENCE_S)
-        found: Counter[str] = Counter()
-        for queue_id in range(2):
-            offset = 0
-            while messages := store.get(TOPIC, queue_id, offset).messages:
-                found.update(message.body.decode() for message in messages)
-                offset += len(messages)
+        found = Counter(
+            one.body.decode() for number in range(2) for one in all_messages(store, TOPIC, number)
+        )
     acknowledged = (root.parent / "acknowledged").read_text().split()
     assert not set(acknowledged) - set(found), "lost"
     assert {label: count for label, count in found.items() if count > 1} == {}, "delivered twice"

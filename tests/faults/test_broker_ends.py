@@ -11,8 +11,9 @@ from rocketstore.remoting.fields import field_rows
 from support.broker_desk import SEND, Desk
 from support.broker_wire import Wire
 from support.descriptors import listening, open_sockets
-from support.forked import HeldChild, files_of, in_child
+from support.forked import HeldChild, in_child
 from support.patience import PATIENCE_S
+from support.trees import tree
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -76,7 +77,7 @@ def test_every_request_of_a_store_that_is_gone_is_refused_and_writes_nothing(
     desk.send("orders")
     if ends == "closed":
         desk.close()
-    before = files_of(tmp_path)
+    before = tree(tmp_path)
 
     def ask_all() -> None:
         for code, row in desk.table.rows.items():
@@ -89,5 +90,5 @@ def test_every_request_of_a_store_that_is_gone_is_refused_and_writes_nothing(
         ask_all()
     else:
         in_child(ask_all)
-    assert files_of(tmp_path) == before
+    assert tree(tmp_path) == before
     desk.close()

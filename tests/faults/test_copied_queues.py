@@ -14,6 +14,7 @@ from rocketstore.storage.recovery import recover
 from rocketstore.units import MiB
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, crashed
+from support.trees import tree
 
 NOW_MS = START_MS + 3_600_000
 COUNT = 150  # entries in more than one file
@@ -40,9 +41,7 @@ def root(tmp_path: Path) -> Path:
 
 def contents(directory: Path) -> dict[str, bytes]:
     """Return the files below a directory that hold anything."""
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    held = {str(path.relative_to(directory)): path.read_bytes() for path in files}
-    return {name: content for name, content in held.items() if any(content)}
+    return {name: content for name, content in tree(directory).items() if any(content)}
 
 
 def entries_in(directory: Path) -> list[bytes]:

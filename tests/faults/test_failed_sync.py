@@ -17,7 +17,6 @@ from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.results import PutMessageStatus
 from support.fault_workload import (
     Label,
-    all_messages,
     check_store,
     small_files,
     step_of,
@@ -26,6 +25,7 @@ from support.faulty_disk import FaultyDisk, nth, once
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 from support.power_cut import abandon
+from support.reading import all_messages
 from support.shadow_disk import ShadowDisk, Survival
 
 RUN = 31
@@ -180,7 +180,7 @@ def test_every_put_that_waits_gets_the_error_and_later_ones_too(
         offsets = {
             Label.parse(message.properties["label"]): message.physical_offset
             for queue in again.queues()
-            for message in all_messages(again, queue)
+            for message in all_messages(again, *queue)
         }
         assert acknowledged.items() <= offsets.items()
 

@@ -46,7 +46,6 @@ from support.failing_calls import CALLS, NO_MEMORY, FailingCalls, Fault
 from support.fault_workload import (
     LOG_FILE_BYTES,
     Label,
-    all_messages,
     check_store,
     small_files,
     step_of,
@@ -54,6 +53,7 @@ from support.fault_workload import (
 from support.inside import parts_of
 from support.patience import PATIENCE_S
 from support.power_cut import abandon
+from support.reading import all_messages
 
 Counts = dict[FlushDiskType, Counter[str]]
 
@@ -171,7 +171,7 @@ class Life:
 
         def look() -> None:
             for queue in store.queues():
-                for message in all_messages(store, queue):
+                for message in all_messages(store, *queue):
                     seen.add(Label.parse(message.properties["label"]))
 
         outcome = self.guarded(look)
@@ -458,7 +458,7 @@ def test_a_reader_of_a_disk_that_fails_is_told_and_never_finds_nothing(
         found = []
         with MessageStore.open(tmp_path, config, read_only=True) as store:
             for queue in store.queues():
-                found += [message.physical_offset for message in all_messages(store, queue)]
+                found += [message.physical_offset for message in all_messages(store, *queue)]
                 found += [len(store.find(queue.topic, f"shared-{n}")) for n in range(7)]
         return found
 

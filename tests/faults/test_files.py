@@ -25,13 +25,13 @@ from support.fault_workload import (
     LOG_FILE_BYTES,
     QUEUE_FILE_BYTES,
     Label,
-    all_messages,
     check_true,
     small_files,
     step_of,
     take_steps,
     tried_by,
 )
+from support.reading import all_messages
 from support.store_oracle import read_log
 
 NOW_MS = 1_700_000_000_000
@@ -114,7 +114,7 @@ def labels_in(store: MessageStore) -> set[Label]:
     return {
         Label.parse(message.properties[LABEL])
         for queue in store.queues()
-        for message in all_messages(store, queue)
+        for message in all_messages(store, *queue)
     }
 
 

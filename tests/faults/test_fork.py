@@ -20,11 +20,12 @@ from rocketstore import (
 )
 from rocketstore.units import QueueKey
 from support.descriptors import open_sockets
-from support.forked import LIMIT_S, files_of, in_child
+from support.forked import LIMIT_S, in_child
 from support.inside import parts_of, workers_of
 from support.networked_work import free_port
 from support.public_calls import MESSAGE, USES
 from support.replicas import address_of, open_master, open_slave, put_many, wait_for_slave
+from support.trees import tree
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -67,9 +68,9 @@ def test_a_child_is_refused_everything_and_touches_nothing(
     with MessageStore.open(tmp_path, config_of(flush), threads=threads) as store:
         offsets = put_some(store, 50)
         store.flush()
-        before = files_of(tmp_path)
+        before = tree(tmp_path)
         in_child(lambda: refuse_all(store))
-        after = files_of(tmp_path)
+        after = tree(tmp_path)
         if threads:  # the parent's own may have made a file ahead, or moved the checkpoint
             before = {path: data for path, data in before.items() if "checkpoint" not in path}
             after = {path: after[path] for path in before}
@@ -86,7 +87,7 @@ def test_what_was_taken_from_a_store_before_the_fork_is_refused_too(tmp_path: Pa
     with MessageStore.open(tmp_path, config, threads=False) as store:
         put_some(store, 3)
         put, writer = store.put, store._writer
-        before = files_of(tmp_path)
+        before = tree(tmp_path)
 
         def use() -> None:
             for taken in (lambda: put(MESSAGE), lambda: writer.put(MESSAGE)):
@@ -94,7 +95,7 @@ def test_what_was_taken_from_a_store_before_the_fork_is_refused_too(tmp_path: Pa
                     taken()
 
         in_child(use)
-        assert files_of(tmp_path) == before
+        assert tree(tmp_path) == before
 
 
 def test_a_fork_while_other_threads_hold_locks_leaves_no_child_waiting(tmp_path: Path) -> None:

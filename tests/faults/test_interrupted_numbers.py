@@ -5,6 +5,7 @@ import itertools
 from rocketstore import Message
 from support.configured_store import open_small
 from support.interrupts import InterruptAt
+from support.reading import all_messages
 
 ON = {"enable_multi_dispatch": True, "enable_lmq": True}
 NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
@@ -12,12 +13,7 @@ LISTED = Message(topic="orders", body=bytes(900), properties={NAMES: "%LMQ%a,cop
 
 
 def read(store, topic, queue_id):
-    offset, found = 0, []
-    while offset < store.max_offset(topic, queue_id):
-        page = store.get(topic, queue_id, offset)
-        found += page.messages
-        offset = page.next_offset
-    return found
+    return [*all_messages(store, topic, queue_id)]
 
 
 def test_after_an_interrupt_the_numbers_go_on_without_a_gap(tmp_path):

@@ -34,6 +34,7 @@ from rocketstore.storage.results import PutMessageStatus, PutResult
 from support.inside import parts_of
 from support.interrupts import InterruptAt
 from support.patience import PATIENCE_S
+from support.reading import all_messages
 from support.store_oracle import LogContent, check_queues, read_log, read_queues
 
 pytestmark = [pytest.mark.usefixtures("watchdog")]
@@ -139,14 +140,9 @@ class Run:
         with MessageStore.open(root, config, disk=QuickDisk(), threads=False) as store:
             self.store = store
             store.wait_dispatched()
-            for topic, queue_id in store.queues():
-                at = 0
-                while at < store.max_offset(topic, queue_id):
-                    page = store.get(topic, queue_id, at, _PAGE)
-                    assert page.next_offset > at
-                    for message in page.messages:
-                        unread.pop(message.physical_offset, None)
-                    at = page.next_offset
+            for queue in store.queues():
+                for message in all_messages(store, *queue, max_messages=_PAGE):
+                    unread.pop(message.physical_offset, None)
             assert not unread, f"not in their queues: {unread}"
             for _ in range(LOG_FILE_BYTES // 200):
                 self.put()

@@ -17,8 +17,9 @@ from rocketstore.errors import RocketStoreError, StoreReadOnlyError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.native.log_end import Record
 from support.clock import START_MS
-from support.forked import files_of, in_child
+from support.forked import in_child
 from support.patience import PATIENCE_S
+from support.trees import tree
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -147,12 +148,12 @@ def test_a_store_that_is_closed_or_a_parent_s_is_not_written(root: Path, end: st
     taken = taken_from(store)
 
     def use() -> None:
-        before = files_of(root)
+        before = tree(root)
         for name, call in WRITES.items():
             assert is_refused(lambda call=call: call(taken)), name
         for call in QUIET.values():
             is_refused(lambda call=call: call(taken))
-        assert files_of(root) == before
+        assert tree(root) == before
 
     if end == "closed":
         store.close()
@@ -169,7 +170,7 @@ def test_a_store_that_is_closed_or_a_parent_s_is_not_written(root: Path, end: st
 
 def test_a_store_that_is_only_read_has_no_call_that_writes(root: Path) -> None:
     open_all(root).close()
-    before = files_of(root)
+    before = tree(root)
     with MessageStore.open(root, read_only=True) as store:
         for name in (call.partition(" ")[0].split(".") for call in WRITES):
             part = store if name[0] == "store" else getattr(store, name[0], None)
@@ -177,4 +178,4 @@ def test_a_store_that_is_only_read_has_no_call_that_writes(root: Path) -> None:
             if method is not None:
                 with pytest.raises(StoreReadOnlyError):
                     method()
-    assert files_of(root) == before
+    assert tree(root) == before

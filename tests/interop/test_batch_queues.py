@@ -12,6 +12,7 @@ from support.both_sides import small_config
 from support.java_batch_store import BATCH_QUEUE_FILE, PROJECT, JavaBatchStore
 from support.java_program import class_path
 from support.java_store import require_java
+from support.reading import pages_of
 
 pytestmark = [pytest.mark.java]
 
@@ -65,11 +66,7 @@ def assert_java_has(java: JavaBatchStore, expected: Expected) -> None:
 
 def assert_ours_has(store: MessageStore, expected: Expected) -> None:
     for queue_id, held in expected.queues.items():
-        found, offset = [], 0
-        while offset < len(held):
-            page = store.get(BATCHES, queue_id, offset)
-            found += bodies(page)
-            offset = page.next_offset
+        found = [one for page in pages_of(store, BATCHES, queue_id) for one in bodies(page)]
         assert found == held
 
 

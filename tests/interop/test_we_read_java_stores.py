@@ -15,6 +15,7 @@ from support.both_sides import (
     sample_messages,
 )
 from support.java_store import SMALL_FILES, JavaStore
+from support.trees import tree
 
 pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
@@ -48,15 +49,7 @@ def test_a_halted_java_store_is_read_without_recovering_it(tmp_path: Path) -> No
     java.wait_dispatched()
     expected = all_of_java(java)
     java.halt()
-    before = _content(tmp_path)
+    before = tree(tmp_path)
     with ReadOnlyStore.open(tmp_path) as ours:
         assert_equal_messages(all_of_ours(ours), expected)
-    assert _content(tmp_path) == before
-
-
-def _content(store: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(store)): path.read_bytes()
-        for path in sorted(store.rglob("*"))
-        if path.is_file()
-    }
+    assert tree(tmp_path) == before

@@ -10,6 +10,7 @@ from rocketstore import Message
 from rocketstore.format.client_batch import encode_client_batch
 from support.batch_stores import BATCHES, PLAIN, bodies, open_batches
 from support.memory import memory_directory
+from support.reading import pages_of
 
 SIZES = st.integers(1, 6)
 
@@ -85,11 +86,7 @@ class BatchQueueMachine(RuleBasedStateMachine):
         if self.store is not None:
             self.store.close()
             with open_batches(self.root) as store:
-                at, found = 0, []
-                while at < len(self.model):
-                    page = store.get(BATCHES, 0, at)
-                    found += bodies(page)
-                    at = page.next_offset
+                found = [one for page in pages_of(store, BATCHES) for one in bodies(page)]
             assert found == list(enumerate(self.model))
         self.memory.__exit__(None, None, None)
 

@@ -19,6 +19,7 @@ from support.clock import START_MS, Clock
 from support.configured_store import small_config
 from support.fault_settings import machine_example_count
 from support.memory import MEMORY
+from support.reading import all_messages
 
 TOPIC = "later"
 QUEUES = 2
@@ -158,10 +159,7 @@ class DelayMachine(RuleBasedStateMachine):
         assert not older, f"{body!r} before {older}"
 
     def bodies(self, queue_id: int) -> list[bytes]:
-        found: list[bytes] = []
-        while messages := self.store.get(TOPIC, queue_id, len(found)).messages:
-            found += [message.body for message in messages]
-        return found
+        return [message.body for message in all_messages(self.store, TOPIC, queue_id)]
 
     @invariant()
     def nothing_is_delivered_but_by_a_turn(self) -> None:

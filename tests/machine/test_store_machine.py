@@ -35,6 +35,7 @@ from rocketstore.rules.extra_queues import offset_in
 from support.fault_settings import machine_example_count
 from support.inside import parts_of
 from support.power_cut import abandon
+from support.reading import all_messages
 
 LOG_FILE_BYTES = 4096
 CONFIG = StoreConfig(
@@ -333,14 +334,8 @@ class StoreMachine(RuleBasedStateMachine):
         if self.store is None:
             return
         for queue, puts in self.model.items():
-            found: dict[int, bytes] = {}
-            offset = 0
-            while offset < self.store.max_offset(*queue):
-                page = self.store.get(*queue, offset)
-                for message in page.messages:
-                    found[offset_in(message, queue)] = message.body
-                assert page.next_offset > offset
-                offset = page.next_offset
+            messages = all_messages(self.store, *queue)
+            found = {offset_in(message, queue): message.body for message in messages}
             expected = {n: put.body for n, put in enumerate(puts) if put.is_there}
             assert found == expected, queue
 

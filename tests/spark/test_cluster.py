@@ -25,10 +25,11 @@ import pytest
 from rocketstore import MessageStore, verify_store
 from support.golden import golden_case
 from support.patience import START_S
-from support.rebuild_oracle import tree
+from support.reading import all_messages
 from support.restoring import restored
 from support.spark_cluster import SparkCluster
 from support.spark_session import require_java, submitted
+from support.trees import tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -206,12 +207,6 @@ def _check_outcome(place: Path) -> None:
     assert [path.name for path in (place / "restored").iterdir()] == ["store"]
     assert tree(place / "copy" / "consumequeue") == tree(place / "store" / "consumequeue")
     with MessageStore.open(place / "sunk", read_only=True) as sunk:
-        bodies: list[bytes] = []
-        for queue in sunk.queues():
-            offset, last = 0, sunk.max_offset(queue.topic, queue.queue_id)
-            while offset < last:
-                page = sunk.get(queue.topic, queue.queue_id, offset, 32)
-                bodies += [message.body for message in page.messages]
-                offset = page.next_offset
+        bodies = [one.body for queue in sunk.queues() for one in all_messages(sunk, *queue)]
     assert sorted(bodies, key=int) == [b"%d" % number for number in range(WRITTEN)]
     assert verify_store(place / "sunk").findings == []

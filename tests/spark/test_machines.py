@@ -22,7 +22,6 @@ from support.audit_runs import audited, proved
 from support.golden_stores import golden_store
 from support.machines import require_machines
 from support.pipeline_tables import read_table
-from support.rebuild_oracle import tree
 from support.rebuild_runs import rebuilt_here
 from support.report_run import make_report, tables_of
 from support.restoring import restored
@@ -32,6 +31,7 @@ from support.spark_machines import SparkMachines
 from support.spark_session import require_java
 from support.spark_works import NOW_MS, NUMBERS, PLACES, QUEUES
 from support.store_files import overwrite_file
+from support.trees import tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

@@ -9,9 +9,10 @@ from rocketstore.cli.application import run
 from rocketstore.pipeline.jobs.rebuild import rebuild_job, rebuilt_files
 from support.clock import Clock
 from support.golden_stores import golden_store
-from support.rebuild_oracle import dispatched, queues_and_index, tree
+from support.rebuild_oracle import dispatched, queues_and_index
 from support.rebuild_runs import rebuilt_here
 from support.small_store import build_store, copy_store, overwrite
+from support.trees import tree
 
 pytestmark = [pytest.mark.spark]
 

@@ -6,8 +6,8 @@ import pytest
 from rocketstore import MessageStore, pipeline
 from rocketstore.errors import ConfigError
 from support.clock import Clock
-from support.rebuild_oracle import tree
 from support.small_store import CONFIG, messages, put_all
+from support.trees import tree
 
 pytestmark = [pytest.mark.spark]
 

@@ -16,6 +16,7 @@ from rocketstore.pipeline import register
 from support import sink_driver
 from support.golden_stores import golden_store
 from support.patience import PATIENCE_S, START_S
+from support.reading import all_messages
 from support.repository import ROOT
 from support.sink_parts import check_whole
 from support.spark_session import run_to_its_end
@@ -197,14 +198,9 @@ def test_a_query_whose_worker_and_driver_were_killed_goes_on_exactly_once(spark,
 
 def _numbers(root: Path) -> list[int]:
     """Return the numbers in the order of the log."""
-    found: dict[int, int] = {}
     with MessageStore.open(root, read_only=True) as store:
-        for queue_id in range(3):
-            offset = 0
-            while (page := store.get("Numbers", queue_id, offset)).messages:
-                found |= {message.physical_offset: int(message.body) for message in page.messages}
-                offset = page.next_offset
-    return [found[offset] for offset in sorted(found)]
+        found = [one for queue_id in range(3) for one in all_messages(store, "Numbers", queue_id)]
+    return [int(one.body) for one in sorted(found, key=lambda one: one.physical_offset)]
 
 
 def test_rows_of_a_batch_topic_reach_its_queue_and_those_of_a_memory_topic_are_refused(

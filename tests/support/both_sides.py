@@ -10,6 +10,7 @@ from rocketstore.config.sources import from_properties
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import COMPRESSED_FLAG, Message
 from support.java_store import SMALL_FILES, JavaStore, message_json
+from support.reading import all_messages
 
 Queues = dict[tuple[str, int], list[dict[str, Any]]]
 """Messages in JSON by topic and queue id."""
@@ -116,14 +117,7 @@ def all_of_ours(store: Any) -> Queues:
     """Return every message that a consumer of each of our queues gets."""
     found = {}
     for key in store.queues():
-        messages: list[dict[str, Any]] = []
-        offset = store.min_offset(key.topic, key.queue_id)
-        while offset < store.max_offset(key.topic, key.queue_id):
-            page = store.get(key.topic, queue_id=key.queue_id, offset=offset, max_messages=32)
-            assert page.next_offset > offset, page.status
-            messages += [as_java(message) for message in page.messages]
-            offset = page.next_offset
-        found[tuple(key)] = messages
+        found[tuple(key)] = [as_java(message) for message in all_messages(store, *key)]
     return found
 
 

@@ -13,6 +13,7 @@ from rocketstore.storage.reading.reader import Reader
 from support.clock import Clock
 from support.golden_stores import golden_store
 from support.small_store import CONFIG
+from support.trees import tree
 
 EXT_FILE_BYTES = 512
 
@@ -45,10 +46,9 @@ def units_on_disk(root: Path, topic: str, queue_id: int = 0) -> list[ExtensionUn
 def files_below(root: Path, *directories: str) -> dict[str, bytes]:
     """Return the files of some directories of a store."""
     return {
-        str(path.relative_to(root)): path.read_bytes()
+        f"{directory}/{name}": content
         for directory in directories
-        for path in sorted((root / directory).rglob("*"))
-        if path.is_file()
+        for name, content in tree(root / directory).items()
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +24,10 @@ from rocketstore.format.properties import (
     decode_properties,
     message_properties,
 )
-from rocketstore.format.stored_message import StoredMessage
 from rocketstore.message import Message
 from rocketstore.storage.results import PutResult
 from rocketstore.units import ByteRange, KiB, QueueKey
+from support.reading import all_messages
 from support.store_oracle import LogRecord, check_agreement
 
 LABEL = "label"
@@ -190,23 +190,13 @@ def tried_by(steps: int) -> set[Label]:
     return {Label(10, 0, step, part) for step, count in numbers for part in range(count)}
 
 
-def all_messages(store: MessageStore, queue: QueueKey) -> Iterator[StoredMessage]:
-    """Yield what a consumer of a queue gets."""
-    offset = store.min_offset(*queue)
-    while offset < store.max_offset(*queue):
-        page = store.get(queue.topic, queue.queue_id, offset)
-        assert page.next_offset > offset, page
-        yield from page.messages
-        offset = page.next_offset
-
-
 def check_reading(store: MessageStore, found: dict[Label, LogRecord]) -> None:
     """Assert that readers get exactly what is in the log: by queue, by id, by key."""
     seen = {}
     places = set()
     for queue in store.queues():
         numbers = []
-        for message in all_messages(store, queue):
+        for message in all_messages(store, *queue):
             label = Label.parse(message.properties[LABEL])
             record = found[label]
             assert (message.physical_offset, message.queue_offset, message.body) == (

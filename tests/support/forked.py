@@ -4,7 +4,6 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 LIMIT_S = 240
 
@@ -63,7 +62,3 @@ class HeldChild:
         os.close(self._hold)
         _, ended = os.waitpid(self._pid, 0)
         assert (self.said, ended) == ("well", 0), self.said
-
-
-def files_of(root: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -31,13 +31,13 @@ from support.fault_workload import (
     LABEL,
     LOG_FILE_BYTES,
     Label,
-    all_messages,
     check_reading,
     check_true,
     small_files,
     step_of,
 )
 from support.inside import parts_of, workers_of
+from support.reading import all_messages
 from support.shadow_disk import Hook, ShadowDisk
 from support.store_oracle import EXT_FILE_BYTES, LogContent, LogRecord, check_agreement
 
@@ -320,7 +320,7 @@ class Trial:
         """Read all queues as a consumer; in SYNC_FLUSH what it saw must stay."""
         seen: dict[Label, Place] = {}
         for queue in store.queues():
-            for message in all_messages(store, queue):
+            for message in all_messages(store, *queue):
                 label = Label.parse(message.properties[LABEL])
                 own = QueueKey(message.topic, message.queue_id)
                 seen[label] = Place(message.physical_offset, own, message.queue_offset)

@@ -8,15 +8,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
-
-
-def tree(directory):
-    """Return the files below a directory and their bytes."""
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
+from support.trees import tree
 
 
 def queues_and_index(store):

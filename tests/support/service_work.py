@@ -15,6 +15,7 @@ from rocketstore.transaction.records import EndStatus
 from support.clock import Clock
 from support.configured_store import small_config
 from support.failing_calls import Fault
+from support.reading import pages_of
 
 LEVELS = "1s 5s 1h"
 HOUR_MS = 3_600_000
@@ -91,14 +92,9 @@ class Work:
 
     def bodies(self, topic: str, queue_id: int = 0) -> Counter[str]:
         self.store.wait_dispatched()
-        found: Counter[str] = Counter()
-        offset = self.store.min_offset(topic, queue_id)
-        while offset < self.store.max_offset(topic, queue_id):
-            page = self.store.get(topic, queue_id, offset)
-            assert not page.skipped_entries
-            found.update(message.body.decode() for message in page.messages)
-            offset = page.next_offset
-        return found
+        pages = [*pages_of(self.store, topic, queue_id)]
+        assert not any(page.skipped_entries for page in pages)
+        return Counter(message.body.decode() for page in pages for message in page.messages)
 
 
 class Delaying(Work):

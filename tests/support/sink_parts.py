@@ -22,6 +22,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
 from rocketstore.storage.store import BaseStore
 from support.hooked_disk import HookedDisk
+from support.reading import all_messages
 from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
 
 SIZES = {
@@ -102,14 +103,11 @@ def stored_messages(root: Path, *, has_gaps: bool = False) -> list[StoredMessage
     messages = []
     with MessageStore.open(root, CONFIG, threads=False) as store:
         for topic, queue_id in queues_of(root):
-            offset, stop = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-            while offset < stop:
-                page = store.get(topic, queue_id, offset)
-                found = [message.queue_offset for message in page.messages]
-                assert has_gaps or found == list(range(offset, offset + len(found)))
-                assert page.next_offset > offset
-                messages += page.messages
-                offset = page.next_offset
+            found = [*all_messages(store, topic, queue_id)]
+            start = store.min_offset(topic, queue_id)
+            numbers = [message.queue_offset for message in found]
+            assert has_gaps or numbers == [*range(start, start + len(found))]
+            messages += found
     return sorted(messages, key=lambda message: message.physical_offset)
 
 

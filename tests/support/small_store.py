@@ -8,6 +8,7 @@ from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.disk import Disk
 from support.clock import Clock
+from support.reading import all_messages
 
 LOG_FILE_BYTES = 16_384
 QUEUE_FILE_BYTES = 2_000
@@ -87,14 +88,7 @@ def flip_body(root: Path, physical_offset: int) -> None:
 
 def bodies(store: MessageStore, topic: str) -> dict[int, bytes]:
     """Return body by queue offset of everything that a consumer gets from queue 0."""
-    found: dict[int, bytes] = {}
-    offset = store.min_offset(topic, 0)
-    while offset < store.max_offset(topic, 0):
-        page = store.get(topic, queue_id=0, offset=offset, max_messages=32)
-        found |= {message.queue_offset: message.body for message in page.messages}
-        assert page.next_offset > offset
-        offset = page.next_offset
-    return found
+    return {message.queue_offset: message.body for message in all_messages(store, topic)}
 
 
 def copy_store(source: Path, target: Path) -> Path:

@@ -26,6 +26,7 @@ from support.small_store import (
     read_log,
 )
 from support.store_files import overwrite_file
+from support.trees import tree_with_times
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000
@@ -78,14 +79,14 @@ def test_a_healthy_store_is_counted_and_nothing_is_changed(
     store: tuple[Path, list[int]],
 ) -> None:
     root, _ = store
-    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in root.rglob("*") if p.is_file()}
+    before = tree_with_times(root)
     report = verify(root)
     assert report.findings == []
     assert report.counts.message_count == COUNT
     assert report.counts.entry_count == COUNT
     assert report.counts.queue_count == 2
     assert report.counts.index_item_count == COUNT
-    after = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in root.rglob("*") if p.is_file()}
+    after = tree_with_times(root)
     assert after == before
 
 

@@ -24,6 +24,7 @@ from support.batch_stores import BATCHES, PLAIN, bodies, open_batches, put
 from support.clock import START_MS
 from support.inside import parts_of
 from support.memory import memory_directory
+from support.reading import pages_of
 from support.rebuild_runs import rebuilt_here
 from support.store_files import overwrite_file
 
@@ -53,11 +54,7 @@ def files(root: Path) -> list[Path]:
 def check_whole(root: Path) -> None:
     assert verify_store(root, now_ms=START_MS).findings == []
     with open_batches(root) as store:
-        found, at = [], 0
-        while at < store.max_offset(BATCHES, 0):
-            page = store.get(BATCHES, 0, at)
-            found += bodies(page)
-            at = page.next_offset
+        found = [one for page in pages_of(store, BATCHES) for one in bodies(page)]
     assert found == [(n, "x" if n % 2 else str(n // 2)) for n in range(40)]
 
 

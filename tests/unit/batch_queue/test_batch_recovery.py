@@ -27,6 +27,7 @@ from support.batch_stores import BATCHES, PLAIN, bodies, mark, open_batches, put
 from support.clock import START_MS, Clock
 from support.inside import parts_of
 from support.pipeline_tables import read_table
+from support.reading import pages_of
 from support.rebuild_runs import rebuilt_here
 from support.vectors import vector
 
@@ -34,12 +35,7 @@ ENTRY = BATCH_ENTRY_SIZE_BYTES
 
 
 def everything(store: MessageStore, topic: str = BATCHES) -> list[tuple[int, str]]:
-    at, found = store.min_offset(topic, 0), []
-    while at < store.max_offset(topic, 0):
-        page = store.get(topic, 0, at)
-        found += bodies(page)
-        at = page.next_offset
-    return found
+    return [one for page in pages_of(store, topic) for one in bodies(page)]
 
 
 def queue_bytes(root: Path) -> bytes:

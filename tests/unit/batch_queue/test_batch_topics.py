@@ -23,6 +23,7 @@ from rocketstore.format.properties import encode_properties
 from rocketstore.units import QueueKey
 from support.batch_stores import BATCHES, PLAIN, bodies, mark, numbered, open_batches, put
 from support.clock import Clock
+from support.reading import all_messages
 
 OK, ILLEGAL = PutMessageStatus.PUT_OK, PutMessageStatus.MESSAGE_ILLEGAL
 UNWRAP, INNER = 0x40, 0x80
@@ -165,11 +166,7 @@ def test_threads_that_put_at_once_get_places_of_their_own(root):
             list(pool.map(work, "012"))
         store.wait_dispatched()
         assert store.max_offset(BATCHES, 0) == 20 + 2 * 60
-        at, seen = 0, []
-        while at < 140:
-            page = store.get(BATCHES, 0, at)
-            seen += page.messages
-            at = page.next_offset
+        seen = [*all_messages(store, BATCHES)]
     assert [message.queue_offset for message in seen] == list(range(140))
     assert sum(message.body.startswith(b"0.") for message in seen) == 20
 

@@ -10,6 +10,7 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.config import BrokerRole
 from support.patience import wait_until
+from support.reading import all_messages
 from support.replicas import SIZES, address_of, open_master, open_slave
 
 TOPIC = "batches"
@@ -32,11 +33,9 @@ def put_single(store: MessageStore, body: bytes) -> list[bytes]:
 
 
 def bodies(store: Any) -> list[bytes]:
-    found: list[bytes] = []
-    while page := store.get(TOPIC, 0, len(found)).messages:
-        assert [one.queue_offset for one in page] == list(range(len(found), len(found) + len(page)))
-        found += [one.body for one in page]
-    return found
+    found = [*all_messages(store, TOPIC)]
+    assert [one.queue_offset for one in found] == [*range(len(found))]
+    return [one.body for one in found]
 
 
 def follow(slave: MessageStore, master: MessageStore) -> None:

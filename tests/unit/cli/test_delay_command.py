@@ -8,6 +8,7 @@ from rocketstore import Message
 from rocketstore.cli.application import run
 from support.clock import START_MS, Clock
 from support.configured_store import open_small
+from support.trees import tree
 
 
 def listed(capsys, root, *options):
@@ -56,9 +57,9 @@ def test_messages_are_listed_by_level_and_due_time(capsys, store):
 
 
 def test_listing_changes_no_byte(capsys, tmp_path, store):
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = tree(tmp_path)
     listed(capsys, tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert tree(tmp_path) == before
 
 
 def test_a_table_shows_times(capsys, store):

@@ -15,6 +15,7 @@ from rocketstore.cli.application import run
 from rocketstore.cli.line_import import ImportTarget, import_lines
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.threads import Periodic
+from support.reading import all_messages
 
 SMALL = ["mappedFileSizeCommitLog=65536", "mappedFileSizeConsumeQueue=2000",
          "maxHashSlotNum=500", "maxIndexNum=2000"]  # fmt: skip
@@ -28,10 +29,7 @@ def import_file(store: Path, source: Path | str, *options: str) -> int:
 
 def stored(store: Path, queue_id: int = 0) -> list[bytes]:
     with MessageStore.open(store, read_only=True) as reader:
-        bodies: list[bytes] = []
-        while page := reader.get("lines", queue_id, len(bodies)).messages:
-            bodies += [message.body for message in page]
-    return bodies
+        return [message.body for message in all_messages(reader, "lines", queue_id)]
 
 
 def test_every_line_becomes_a_message_in_order(

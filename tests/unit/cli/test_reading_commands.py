@@ -1,7 +1,6 @@
 """Commands that look at a store: their rows, their exit codes, and that they change nothing."""
 
 import base64
-import hashlib
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from rocketstore.metrics.damage_map import (
 from support.configured_store import open_small
 from support.golden import golden_case, manifest
 from support.openings import At
+from support.trees import tree_with_times
 
 
 @pytest.fixture
@@ -33,18 +33,6 @@ def basic() -> Path:
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-def fingerprint(root: Path) -> dict[str, tuple[int, int, str]]:
-    return {
-        str(path.relative_to(root)): (
-            path.stat().st_size,
-            path.stat().st_mtime_ns,
-            hashlib.sha256(path.read_bytes()).hexdigest(),
-        )
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_scan_prints_every_record_and_blank_of_the_manifest(
@@ -320,7 +308,7 @@ def test_reading_commands_change_no_byte_and_no_time(
 ) -> None:
     store = tmp_path / "store"
     shutil.copytree(basic, store)
-    before = fingerprint(store)
+    before = tree_with_times(store)
     names = sorted(path.name for path in store.rglob("*"))
     for command in (
         ["store", "info", str(store)],
@@ -334,7 +322,7 @@ def test_reading_commands_change_no_byte_and_no_time(
     ):
         assert run(command) == 0, command
     capsys.readouterr()
-    assert fingerprint(store) == before
+    assert tree_with_times(store) == before
     assert sorted(path.name for path in store.rglob("*")) == names
 
 

@@ -1,6 +1,5 @@
 """What ``store verify``, ``store repair`` and the rebuild commands say and do."""
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from support.clock import Clock
 from support.golden import golden_case
 from support.patience import PATIENCE_S
 from support.small_store import build_store, flip_body
+from support.trees import tree
 
 
 @pytest.fixture
@@ -27,14 +27,6 @@ def basic(tmp_path: Path) -> Path:
 def flipped(tmp_path: Path) -> Path:
     source = golden_case("crash") / "bitflip_middle_last_file" / "in"
     return Path(shutil.copytree(source, tmp_path / "store"))
-
-
-def digest(directory: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, dict[str, Any]]:
@@ -74,11 +66,11 @@ def test_repair_exits_1_for_what_it_finds_and_leaves(
 def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
     flipped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = digest(flipped)
+    before = tree(flipped)
     _, report = run_json(capsys, "store", "repair", str(flipped), "--dry-run")
     assert report["dryRun"] is True
     assert report["actions"]
-    assert digest(flipped) == before
+    assert tree(flipped) == before
 
 
 def test_salvage_keeps_every_record_around_a_flipped_bit_and_says_what_a_broker_loses(
@@ -106,12 +98,12 @@ def test_compatible_ends_where_the_java_store_ends(
 def test_rebuild_gives_what_was_there_and_keeps_the_old_files(
     noun: str, directory: str, basic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = digest(basic / directory)
+    before = tree(basic / directory)
     code, report = run_json(capsys, noun, "rebuild", str(basic))
     assert code == 1
     assert {one["severity"] for one in report["findings"]} <= {"note"}  # nothing was wrong before
-    assert digest(basic / report["evidence"] / directory) == before
-    after = digest(basic / directory)
+    assert tree(basic / report["evidence"] / directory) == before
+    after = tree(basic / directory)
     # Index files are named by the time they were made; everything else is the same bytes.
     assert after == before if noun == "queue" else len(after) == len(before)
     assert run(["store", "verify", str(basic)]) == 0
@@ -120,12 +112,12 @@ def test_rebuild_gives_what_was_there_and_keeps_the_old_files(
 def test_rebuild_brings_back_queues_that_were_lost(
     basic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = digest(basic / "consumequeue")
+    before = tree(basic / "consumequeue")
     shutil.rmtree(basic / "consumequeue")
     # No queue file is left to learn the size from.
     size = ["--set", "mappedFileSizeConsumeQueue=2000"]
     assert run(["queue", "rebuild", str(basic), *size]) == 1
-    assert digest(basic / "consumequeue") == before
+    assert tree(basic / "consumequeue") == before
     capsys.readouterr()
 
 

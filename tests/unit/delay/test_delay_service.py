@@ -18,6 +18,7 @@ from support.failing_disk import FailingDisk
 from support.inside import parts_of
 from support.interrupts import InterruptAt
 from support.patience import PATIENCE_S
+from support.reading import all_messages
 from support.said import capture_logs
 
 TOPIC = "orders"
@@ -240,10 +241,7 @@ def test_a_full_disk_holds_deliveries_up_until_there_is_room(tmp_path, clock):
         assert store.delays.delivery.refused > 0
         disk.is_full = False
         turns(store)
-        offset, found = 0, []
-        while page := store.get(TOPIC, 0, offset).messages:
-            found += [int(message.body.rstrip(b"\0")) for message in page]
-            offset += len(page)
+        found = [int(message.body.rstrip(b"\0")) for message in all_messages(store, TOPIC)]
         assert found == list(range(30))
 
 

@@ -29,6 +29,7 @@ from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
+from support.trees import tree_with_times
 
 CACHE, OTHER, DISK = "cache", "other", "disk"
 OK = PutMessageStatus.PUT_OK
@@ -57,14 +58,6 @@ def message(topic: str, number: int = 0, **more: Any) -> Message:
 def bodies(store: MessageStore, topic: str, queue_id: int = 0) -> list[int]:
     page = store.get(topic, queue_id, store.min_offset(topic, queue_id), 32)
     return [int(one.body) for one in page.messages]
-
-
-def files(root: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in root.rglob("*")
-        if path.is_file()
-    }
 
 
 def shown(value: Any) -> Any:
@@ -140,14 +133,14 @@ def test_no_file_is_made_written_or_read(root: Path) -> None:
         store.put(message(DISK))
         store.wait_dispatched()
         store.flush()
-        before, end = files(root), store.max_physical_offset
+        before, end = tree_with_times(root), store.max_physical_offset
         for number in range(100):
             assert store.put(message(CACHE, number)).status is OK
             store.put_batch([message(OTHER, number)] * 2)
         store.get(CACHE, 0, 0)
         store.flush()
         assert store.memory_topics.kind.log.evicted > 200
-        assert files(root) == before
+        assert tree_with_times(root) == before
         assert store.max_physical_offset == end
         assert store.find(CACHE, "k") == []
 

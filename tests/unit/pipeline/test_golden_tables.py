@@ -15,7 +15,7 @@ from rocketstore.scan import extension_units
 from support.golden import golden_case
 from support.golden_stores import OTHER_QUEUES, SAME_LOG, STORES, golden_store
 from support.pipeline_tables import plan_table, read_table
-from support.rebuild_oracle import tree
+from support.trees import tree
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

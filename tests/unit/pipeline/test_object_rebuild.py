@@ -6,9 +6,9 @@ from rocketstore import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
 from support.clock import Clock
 from support.golden_stores import golden_store
-from support.rebuild_oracle import tree
 from support.rebuild_runs import RowsHere, rebuilt_here
 from support.small_store import LOG_FILE_BYTES, build_store, copy_store, overwrite
+from support.trees import tree
 
 GOLDEN = ("basic", "batch", "delay", "ipv6")
 

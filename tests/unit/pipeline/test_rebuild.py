@@ -15,7 +15,7 @@ from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from rocketstore.units import MiB
 from support.clock import START_MS, Clock
 from support.golden_stores import LOGS, golden_store
-from support.rebuild_oracle import dispatched, queues_and_index, tree
+from support.rebuild_oracle import dispatched, queues_and_index
 from support.rebuild_runs import RowsHere
 from support.rebuild_runs import rebuilt_here as rebuilt
 from support.small_store import (
@@ -29,6 +29,7 @@ from support.small_store import (
     overwrite,
     put_all,
 )
+from support.trees import tree
 
 GOLDEN_SIZES = StoreConfig(
     mapped_file_size_consume_queue=2000, max_hash_slot_num=500, max_index_num=2000

@@ -19,9 +19,9 @@ from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from support.clock import START_MS, Clock
 from support.hooked_disk import HookedDisk
 from support.killed import Killed
-from support.rebuild_oracle import tree
 from support.rebuild_runs import RowsHere, rebuilt_here
 from support.small_store import CONFIG, bodies, build_store, open_store
+from support.trees import tree
 
 NAMES = ("consumequeue", "index")
 

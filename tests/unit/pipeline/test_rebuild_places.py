@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from rocketstore import StoreConfig
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
-from support.rebuild_oracle import dispatched, tree
+from support.rebuild_oracle import dispatched
 from support.rebuild_runs import rebuilt_here
 from support.synthetic_log import SyntheticLog, record_bytes
+from support.trees import tree
 
 FILE_BYTES = 3000
 CONFIG = StoreConfig(

@@ -9,8 +9,8 @@ from rocketstore.pipeline.jobs.report import report_job
 from rocketstore.pipeline.jobs.report.report_tables import TABLES
 from support import report_run
 from support.busy_log import START_MS, busy_puts, write_log
-from support.rebuild_oracle import tree
 from support.report_run import make_report, tables_of
+from support.trees import tree
 
 
 @pytest.fixture

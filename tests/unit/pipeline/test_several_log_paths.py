@@ -15,11 +15,11 @@ from support.archiving import archived
 from support.audit_runs import audited, proved
 from support.clock import START_MS, Clock
 from support.pipeline_tables import read_table
-from support.rebuild_oracle import tree
 from support.rebuild_runs import rebuilt_here
 from support.report_run import make_report
 from support.small_store import CONFIG, build_store, messages, put_all
 from support.stream_run import StreamRun, flat
+from support.trees import tree
 
 COUNT = 500
 CONFIG_LOG_BYTES = CONFIG.mapped_file_size_commit_log

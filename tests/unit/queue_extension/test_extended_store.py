@@ -31,6 +31,7 @@ from support.faulty_disk import FaultyDisk, nth
 from support.golden_stores import golden_store
 from support.inside import parts_of
 from support.memory import tmp_path  # noqa: F401 - a directory in memory
+from support.reading import all_messages
 from support.rebuild_runs import rebuilt_here
 from support.small_store import CONFIG
 
@@ -124,12 +125,7 @@ def test_tags_of_java_s_units_are_found_without_and_with_extensions(tmp_path):  
 
 def tagged(store: Reader, topic: str, queue_id: int, tags: str) -> list[int]:
     """Return the queue offsets of all messages that have the tags."""
-    offset, found = 0, []
-    while offset < store.max_offset(topic, queue_id):
-        page = store.get(topic, queue_id, offset, tags=tags)
-        found += [one.queue_offset for one in page.messages]
-        offset = page.next_offset
-    return found
+    return [one.queue_offset for one in all_messages(store, topic, queue_id, tags=tags)]
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from rocketstore.units import QueueKey
 from support.audit_runs import audited
 from support.clock import START_MS, Clock
 from support.patience import PATIENCE_S
+from support.reading import all_messages
 from support.rebuild_runs import rebuilt_here
 from support.sink_parts import CONFIG, rows, sink_options, stage
 
@@ -75,13 +76,7 @@ PUTS: dict[str, Callable[[MessageStore], list[Any]]] = {
 
 
 def bodies(reader: Any, topic: str = T, queue_id: int = 0, **how: Any) -> list[bytes]:
-    found, at = [], reader.min_offset(topic, queue_id)
-    while at < reader.max_offset(topic, queue_id):
-        page = reader.get(topic, queue_id, at, **how)
-        found += [one.body for one in page.messages]
-        assert page.next_offset > at
-        at = page.next_offset
-    return found
+    return [one.body for one in all_messages(reader, topic, queue_id, **how)]
 
 
 # --- put and get ----------------------------------------------------------------------------------

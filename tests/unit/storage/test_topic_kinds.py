@@ -18,6 +18,7 @@ from rocketstore.storage.store import BaseStore
 from support.clock import START_MS, Clock
 from support.faulty_disk import FaultyDisk
 from support.inside import parts_of
+from support.reading import all_messages
 
 KINDS = ("memory", "batch")
 REFUSED = PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -56,13 +57,7 @@ def create(store: MessageStore, kind: str, topic: str = "t") -> None:
 
 def bodies(store: Any, topic: str = "t", queue_id: int = 0) -> list[bytes]:
     store.wait_dispatched()
-    found: list[bytes] = []
-    while True:
-        start = store.min_offset(topic, queue_id) + len(found)
-        page = store.get(topic, queue_id, start)
-        if not page.messages:
-            return found
-        found += [one.body for one in page.messages]
+    return [one.body for one in all_messages(store, topic, queue_id)]
 
 
 # --- becoming -----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from support.index_answers import find
 from support.oracle.codecs import decode_item
 from support.patience import PATIENCE_S
 from support.said import capture_logs
+from support.trees import tree
 
 
 @pytest.fixture
@@ -64,13 +65,8 @@ def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name,
     dispatcher.start_at(log.min_offset)
     dispatcher.run_once()
     assert dispatcher.dispatched_offset == end
-    assert _bytes_below(tmp_path / "consumequeue") == _bytes_below(store / "consumequeue")
+    assert tree(tmp_path / "consumequeue") == tree(store / "consumequeue")
     assert _in_order(tmp_path / "index") == _in_order(store / "index")
-
-
-def _bytes_below(directory):
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def _in_order(directory):
@@ -97,7 +93,7 @@ def test_an_expired_log_without_queues_gives_javas_fillers(tmp_path):
     dispatcher = Dispatcher(log, table, index, readable_limit=lambda: end, delays_ms={})
     dispatcher.start_at(log.min_offset)
     dispatcher.run_once()
-    ours, java = _bytes_below(tmp_path / "consumequeue"), _bytes_below(store / "consumequeue")
+    ours, java = tree(tmp_path / "consumequeue"), tree(store / "consumequeue")
     assert ours == {name: java[name] for name in ours}
     assert any(bytes(8) + b"\x7f\xff\xff\xff" in data for data in ours.values())
 

@@ -21,6 +21,7 @@ from support.dispatch_counts import counts_of, dispatch_counted
 from support.dispatch_parts import DispatchParts
 from support.inside import parts_of
 from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, crashed
+from support.trees import tree
 
 COUNT = 150
 BATCH_RECORDS = 4
@@ -94,14 +95,6 @@ def _overwrite(path, chosen, content):
     with path.open("r+b") as file:
         file.seek(chosen.randrange(size - len(content) + 1))
         file.write(content)
-
-
-def tree(root):
-    return {
-        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
-        for path in root.rglob("*")
-        if path.name != "lock"
-    }
 
 
 def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):

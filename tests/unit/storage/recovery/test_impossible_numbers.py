@@ -8,6 +8,7 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.rules.findings import Finding, Severity
+from support.reading import all_messages
 
 MESSAGES = 250
 QUEUE_OFFSET_AT = 20
@@ -41,13 +42,9 @@ def impossible(findings: list[Finding]) -> list[Finding]:
 
 def served(store: Path) -> list[int]:
     with MessageStore.open(store, read_only=True) as opened:
-        found, offset = [], 0
-        while offset < opened.max_offset("orders", 0):
-            page = opened.get("orders", 0, offset)
-            found += [int(message.body) for message in page.messages]
-            assert [m.queue_offset for m in page.messages] == [int(m.body) for m in page.messages]
-            offset = page.next_offset
-    return found
+        found = [(one.queue_offset, int(one.body)) for one in all_messages(opened, "orders")]
+    assert all(offset == number for offset, number in found)
+    return [number for _, number in found]
 
 
 @pytest.mark.parametrize("mode", ["rehearsed", "done"])

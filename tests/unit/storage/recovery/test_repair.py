@@ -26,6 +26,7 @@ from support.small_store import (
     open_store,
     overwrite,
 )
+from support.trees import tree
 
 COUNT = 200
 NOW_MS = START_MS + 3_600_000
@@ -43,11 +44,7 @@ def repair(
 
 def content(root: Path) -> dict[str, bytes]:
     """Return everything below a root except evidence."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and "repair" not in path.relative_to(root).parts
-    }
+    return {name: found for name, found in tree(root).items() if not name.startswith("repair/")}
 
 
 def assert_repaired(root: Path, *, remaining: set[str] = frozenset()) -> None:
