@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
@@ -27,13 +28,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(logs: str | None) -> StoreConfig:
-    return StoreConfig(
-        mapped_file_size_commit_log=CONFIG.mapped_file_size_commit_log,
-        mapped_file_size_consume_queue=CONFIG.mapped_file_size_consume_queue,
-        max_hash_slot_num=20,
-        max_index_num=50,
-        store_path_commit_log=logs,
-    )
+    return msgspec.structs.replace(CONFIG, store_path_commit_log=logs)
 
 
 def put(store: MessageStore, numbers: range) -> None:

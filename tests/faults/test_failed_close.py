@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
+from rocketstore import FlushDiskType, Message, MessageStore
+from support.configured_store import small_config
 from support.descriptors import open_descriptors
 from support.hooked_disk import HookedDisk
 from support.patience import PATIENCE_S
@@ -36,13 +37,7 @@ def maps_of(root: Path) -> list[str]:
 def test_a_close_keeps_nothing_whatever_fails_in_it(
     calls: int | None, flush: FlushDiskType, tmp_path: Path, *, has_threads: bool
 ) -> None:
-    config = StoreConfig(
-        mapped_file_size_commit_log=65_536,
-        mapped_file_size_consume_queue=2_000,
-        max_hash_slot_num=100,
-        max_index_num=400,
-        flush_disk_type=flush,
-    )
+    config = small_config(flush_disk_type=flush)
     threads_before = threading.active_count()
     breaking = Breaking()
     disk = HookedDisk(breaking)

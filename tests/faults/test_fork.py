@@ -19,6 +19,7 @@ from rocketstore import (
     StoreLockedError,
 )
 from rocketstore.units import QueueKey
+from support.configured_store import small_config
 from support.descriptors import open_sockets
 from support.forked import LIMIT_S, in_child
 from support.inside import parts_of, workers_of
@@ -31,13 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 
 
 def config_of(flush: FlushDiskType) -> StoreConfig:
-    return StoreConfig(
-        mapped_file_size_commit_log=4096,
-        mapped_file_size_consume_queue=800,
-        max_hash_slot_num=50,
-        max_index_num=200,
-        flush_disk_type=flush,
-    )
+    return small_config(mapped_file_size_commit_log=4096, flush_disk_type=flush)
 
 
 def refuse_all(store: MessageStore) -> None:

@@ -9,19 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
+from rocketstore import Message, MessageStore, repair_store, verify_store
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import SystemRefusedError
 from rocketstore.storage.read_only import ReadOnlyStore
+from support.configured_store import small_config
 from support.failing_calls import FailingCalls, Fault
 
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=1 << 20,
-    mapped_file_size_consume_queue=20_000,
-    max_hash_slot_num=100,
-    max_index_num=2_000,
-    retention=False,
-)
+CONFIG = small_config(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000)
 ID = "7F00000100002A9F" + "0" * 16
 LOG, QUEUE, INDEX = "commitlog", "consumequeue", "index"
 

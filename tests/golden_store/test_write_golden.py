@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from rocketstore.config import StoreConfig
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.host import encode_host
@@ -21,19 +20,14 @@ from rocketstore.native.log_end import Record
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.results import PutResult
 from support.clock import Clock
+from support.configured_store import small_config
 from support.extended_store import golden_bit_maps
 from support.golden_stores import golden_store
 from support.inside import parts_of
 from support.oracle.record import decode_record
 
 LOG_FILE_BYTES = 65_536
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=LOG_FILE_BYTES,
-    mapped_file_size_consume_queue=2000,
-    max_hash_slot_num=500,
-    max_index_num=2000,
-    retention=False,
-)
+SMALL = small_config()
 
 
 class Replay:

@@ -45,12 +45,17 @@ class KilledError(Exception):
     """The process would be gone now."""
 
 
-def dying_disk(calls: int) -> HookedDisk:
-    """Return a disk that carries out so many calls, and fails every later one: it was a kill."""
+def ends_after(calls: int, error: type[BaseException]) -> Before:
+    """Return what carries out so many calls of a disk, and raises an error at every later one."""
     left = itertools.count(calls, -1)
 
     def before(_call: str, _path: Path) -> None:
         if next(left) <= 0:
-            raise KilledError
+            raise error
 
-    return HookedDisk(before)
+    return before
+
+
+def dying_disk(calls: int) -> HookedDisk:
+    """Return a disk that carries out so many calls, and fails every later one: it was a kill."""
+    return HookedDisk(ends_after(calls, KilledError))

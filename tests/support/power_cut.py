@@ -6,7 +6,6 @@ recovery), and what outlives it. A trial has several lives; a message that was p
 there in all later ones.
 """
 
-import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from support.fault_workload import (
     small_files,
     step_of,
 )
+from support.hooked_disk import ends_after
 from support.inside import parts_of, workers_of
 from support.reading import all_messages
 from support.shadow_disk import Hook, ShadowDisk
@@ -65,13 +65,7 @@ class PowerCutError(BaseException):
 
 def cut_after(calls: int) -> Hook:
     """Return a hook by which the power goes after so many calls of the disk."""
-    left = itertools.count(calls, -1)
-
-    def hook(_call: str, _path: Path) -> None:
-        if next(left) <= 0:
-            raise PowerCutError
-
-    return hook
+    return ends_after(calls, PowerCutError)
 
 
 class Place(NamedTuple):

@@ -23,7 +23,7 @@ from rocketstore.storage.results import PutResult
 from rocketstore.storage.store import BaseStore
 from support.hooked_disk import HookedDisk
 from support.reading import all_messages
-from support.small_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES
+from support.small_store import CONFIG, LOG_FILE_BYTES, QUEUE_FILE_BYTES
 
 SIZES = {
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
@@ -31,13 +31,6 @@ SIZES = {
     "maxHashSlotNum": "100",
     "maxIndexNum": "400",
 }
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=LOG_FILE_BYTES,
-    mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
-    max_hash_slot_num=100,
-    max_index_num=400,
-    retention=False,
-)
 
 
 def sink_options(root: Path, *, streaming: bool = True, **given: str) -> SinkOptions:

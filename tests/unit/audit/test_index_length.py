@@ -9,6 +9,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
 from support.clock import START_MS, Clock
+from support.configured_store import small_config
 from support.small_store import messages, put_all
 
 NOW_MS = START_MS + 3_600_000
@@ -17,12 +18,7 @@ USED_END = 40 + 4 * SLOTS + 20 * 61
 
 
 def store_with_index(root: Path, slots: int, items: int) -> Path:
-    config = StoreConfig(
-        mapped_file_size_commit_log=65_536,
-        mapped_file_size_consume_queue=2_000,
-        max_hash_slot_num=slots,
-        max_index_num=items,
-    )
+    config = small_config(max_hash_slot_num=slots, max_index_num=items)
     clock = Clock()
     with MessageStore.open(root, config, clock=clock, threads=False) as store:
         put_all(store, messages(60), clock)

@@ -15,6 +15,7 @@ from rocketstore.cli.application import run
 from rocketstore.cli.line_import import ImportTarget, import_lines
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.storage.threads import Periodic
+from support.configured_store import small_config
 from support.reading import all_messages
 
 SMALL = ["mappedFileSizeCommitLog=65536", "mappedFileSizeConsumeQueue=2000",
@@ -214,8 +215,6 @@ def test_a_store_with_a_writer_exits_5_with_its_pid(
 ) -> None:
     source = tmp_path / "lines.txt"
     source.write_bytes(b"a\n")
-    config = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
-                         max_hash_slot_num=500, max_index_num=2000)  # fmt: skip
-    with MessageStore.open(tmp_path / "store", config):
+    with MessageStore.open(tmp_path / "store", small_config()):
         assert import_file(tmp_path / "store", source) == 5
     assert "this process" in capsys.readouterr().err

@@ -14,18 +14,14 @@ from typing import Any
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore
 from rocketstore.cli.application import run
 from rocketstore.cli.options import parse_time
 from rocketstore.errors import ConfigError
+from support.configured_store import small_config
 from support.patience import PATIENCE_S
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=65_536,
-    mapped_file_size_consume_queue=20_000,
-    max_hash_slot_num=500,
-    max_index_num=2000,
-)
+SMALL = small_config(mapped_file_size_consume_queue=20_000)
 COUNT = 70
 CONTROLS = "\x1b[31mred\x07"
 BODIES = {

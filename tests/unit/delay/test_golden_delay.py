@@ -4,17 +4,12 @@ import shutil
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
+from support.configured_store import small_config
 from support.golden_stores import golden_store
 
-SETTINGS = StoreConfig(
-    mapped_file_size_commit_log=65_536,
-    mapped_file_size_consume_queue=2000,
-    max_hash_slot_num=500,
-    max_index_num=2000,
-    retention=False,
-)
+SETTINGS = small_config()
 
 
 def messages_of(golden, facts):

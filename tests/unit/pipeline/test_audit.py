@@ -34,6 +34,7 @@ from support.configured_store import open_small
 from support.golden_stores import STORES, golden_store
 from support.openings import SIZES, look_beside_openings, put
 from support.small_store import (
+    CONFIG,
     LOG_FILE_BYTES,
     QUEUE_FILE_BYTES,
     build_store,
@@ -527,13 +528,7 @@ def test_a_store_of_random_damage_is_judged_as_by_verify(store, seed):
                 overwrite_file(path, at, bytes(size))
             case _:
                 overwrite_file(path, at, dice.randbytes(size))
-    config = StoreConfig(
-        mapped_file_size_commit_log=LOG_FILE_BYTES,
-        mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
-        max_hash_slot_num=100,
-        max_index_num=400,
-    )
-    report, verified = audited(root, config, max_split_bytes=9_999), verify_store(root, config)
+    report, verified = audited(root, CONFIG, max_split_bytes=9_999), verify_store(root, CONFIG)
     assert keys(report.findings) == keys(verified.findings)
     assert report.counts == verified.counts
 

@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import itertools
 import os
 import shutil
 import struct
@@ -17,7 +16,7 @@ from rocketstore import verify_store
 from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from support.clock import START_MS, Clock
-from support.hooked_disk import HookedDisk
+from support.hooked_disk import HookedDisk, ends_after
 from support.killed import Killed
 from support.rebuild_runs import RowsHere, rebuilt_here
 from support.small_store import CONFIG, bodies, build_store, open_store
@@ -61,15 +60,11 @@ def staged(store, monkeypatch):
 
 def committed(root, allowed, monkeypatch):
     """Commit until so many calls were made; return whether it came to its end."""
-    left = itertools.count(allowed, -1)
-
-    def count(*_call):
-        if next(left) <= 0:
-            raise Killed
+    count = ends_after(allowed, Killed)
 
     def counted(call):
         def work(*arguments, **keywords):
-            count()
+            count(call.__name__, root)
             return call(*arguments, **keywords)
 
         return work

@@ -20,7 +20,7 @@ from rocketstore.pipeline.sink.sink_writer import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.store import BaseStore
 from support.clock import Clock
-from support.hooked_disk import HookedDisk
+from support.hooked_disk import HookedDisk, ends_after
 from support.memory import memory_directory
 from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
@@ -308,13 +308,8 @@ def test_a_power_cut_in_a_commit_loses_and_repeats_nothing(root, tmp_path, seed)
 
 def interrupted_disk(syncs):
     """Return a disk of which every sync from one on is interrupted."""
-    left = itertools.count(syncs, -1)
-
-    def before(call, _path):
-        if call == "fdatasync" and next(left) <= 0:
-            raise KeyboardInterrupt
-
-    return HookedDisk(before)
+    end = ends_after(syncs, KeyboardInterrupt)
+    return HookedDisk(lambda call, path: end(call, path) if call == "fdatasync" else None)
 
 
 def test_a_commit_whose_close_is_interrupted_too_leaves_the_lock_to_the_next(root, tmp_path):

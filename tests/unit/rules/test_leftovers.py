@@ -1,6 +1,5 @@
 """The leftovers test, on columns alone: who is kept, who is an old log's record."""
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 from rocketstore.rules.bridges import Headers
 from rocketstore.rules.leftovers import KeyColumns, LeftoverJudge, Verdict, present_life
+from support.synthetic_log import record_bytes
 
 NOW_MS = 1_800_000_000_000
 
@@ -177,12 +177,7 @@ def test_the_present_life_of_a_queue_begins_at_its_last_restart() -> None:
 
 
 def record(offset: int, body: bytes = b"body", topic: bytes = b"t") -> bytearray:
-    size = 91 + len(body) + len(topic)
-    head = struct.pack(
-        ">iIiiiqqiq8sq8siqi", size, 0xDAA320A7, 0, 0, 0, 7, offset, 0, 0, bytes(8), 0, bytes(8),
-        0, 0, len(body),
-    )  # fmt: skip
-    return bytearray(head + body + bytes([len(topic)]) + topic + bytes(2))
+    return bytearray(record_bytes(offset, body=body, topic=topic, queue_offset=7))
 
 
 def leads(file: bytearray | memoryview, stop: int) -> bool:

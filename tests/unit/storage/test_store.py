@@ -25,16 +25,12 @@ from rocketstore.storage.results import GetMessageStatus, PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.workers import DISPATCH_ERROR_AFTER_MS
 from support.clock import Clock
+from support.configured_store import small_config
 from support.failing_disk import FailingDisk
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=16_384,
-    mapped_file_size_consume_queue=2000,
-    max_hash_slot_num=50,
-    max_index_num=200,
-)
+SMALL = small_config(mapped_file_size_commit_log=16_384)
 SYNC = msgspec.structs.replace(SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 MESSAGE = Message(topic="orders", body=b"x" * 100, keys="k", tags="t")
 

@@ -13,7 +13,6 @@ from rocketstore import (
     Message,
     MessageStore,
     PreparedMessage,
-    StoreConfig,
     repair_store,
     verify_store,
 )
@@ -25,6 +24,7 @@ from rocketstore.native.decode import decode
 from rocketstore.places.files import opened
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.reading.reader import Reader
+from support.configured_store import small_config
 from support.oracle.record import decode_record
 from support.synthetic_log import record_bytes
 
@@ -33,12 +33,8 @@ TOPIC, KEY, RECORD_BYTES = "orders", "k1", 1400
 PROPERTIES = f"KEYS\x01{KEY}".encode()
 NOISE = random.Random(8).randbytes(60)
 
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=LOG_FILE_BYTES,
-    mapped_file_size_consume_queue=20_000,
-    max_hash_slot_num=100,
-    max_index_num=2_000,
-    retention=False,
+CONFIG = small_config(
+    mapped_file_size_commit_log=LOG_FILE_BYTES, mapped_file_size_consume_queue=20_000
 )
 
 

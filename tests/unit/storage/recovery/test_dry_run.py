@@ -156,13 +156,7 @@ def test_a_dry_run_names_files_of_a_log_outside_the_store_as_the_repair_does(
     (root / "commitlog").rename(log)
     path = log / log_path(root, offsets[-1]).name
     path.write_bytes(path.read_bytes()[:5000] + b"\xff" * 100)
-    config = StoreConfig(
-        mapped_file_size_commit_log=LOG_FILE_BYTES,
-        mapped_file_size_consume_queue=2_000,
-        max_hash_slot_num=100,
-        max_index_num=400,
-        store_path_commit_log=str(log),
-    )
+    config = msgspec.structs.replace(CONFIG, store_path_commit_log=str(log))
     said = repair_store(root, dry_run=True, config=config, now_ms=NOW_MS)
     assert any(str(log) in action for action in said.actions)
     assert_dry_run_is_true(root, "salvage", config, NOW_MS)
