@@ -13,42 +13,15 @@ from rocketstore.format.java_hash import key_hash
 from support.memory_dispatch import MemoryDispatch
 from support.oracle import dispatch as reference_dispatch
 from support.oracle import index as reference_index
-from support.scan_strategies import CHOICES, damaged_logs, properties_blocks
+from support.scan_strategies import CHOICES, damaged_logs, keyed_logs, properties_blocks
 from support.synthetic_log import SyntheticLog
 
 compiled_dispatch = pytest.importorskip("rocketstore.native.dispatch")
 compiled_index = pytest.importorskip("rocketstore.native.index")
 
-TOPICS = (b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode(), b"SCHEDULE_TOPIC_XXXX")
-KEYS = (b"k1", b"k2", b"Aa", b"BB", "schlüssel".encode(), "😀".encode(), b"")
-PARTS = (
-    b"UNIQ_KEY\x01u1", b"TAGS\x01t", b"DELAY\x012", b"DELAY\x019", b"INNER_MULTI_DISPATCH\x01x"
-)  # fmt: skip
-
-
-@st.composite
-def healthy_logs(draw: st.DrawFn) -> SyntheticLog:
-    """Records of a few queues whose queue offsets rise, repeat, jump and collide."""
-    log = SyntheticLog(base=draw(st.sampled_from([0, 65536])))
-    chosen = draw(CHOICES)
-    for _ in range(draw(st.integers(0, 30))):
-        parts = [b"KEYS\x01" + b" ".join(chosen.choices(KEYS, k=chosen.randint(0, 4)))]
-        parts += chosen.choices(PARTS, k=chosen.randint(0, 3))
-        chosen.shuffle(parts)
-        log.add(
-            topic=chosen.choice(TOPICS),
-            queue_id=chosen.randint(0, 1),
-            queue_offset=chosen.choice([*range(13), *range(13), -1, 10**6, 2**62]),
-            properties=b"\x02".join(parts),
-            sys_flag=chosen.choice([0, 0, 0, 0x4, 0x8, 0xC, 0x10]),
-            store_timestamp_ms=chosen.choice([0, 999, 10_000, 20_500, 2**40]),
-            body=b"",
-        )
-    return log
-
 
 @settings(max_examples=150)
-@given(healthy_logs() | damaged_logs(), st.booleans(), st.booleans())
+@given(keyed_logs(in_order=False) | damaged_logs(), st.booleans(), st.booleans())
 def test_kernel_and_reference_enter_the_same_bytes(log, force, index_enabled):
     pictures = []
     for loop in (compiled_dispatch.RowDispatch, reference_dispatch.RowDispatch):
@@ -60,7 +33,7 @@ def test_kernel_and_reference_enter_the_same_bytes(log, force, index_enabled):
     assert pictures[0] == pictures[1]
 
 
-@given(healthy_logs())
+@given(keyed_logs(in_order=False))
 def test_dispatching_twice_changes_no_byte(log):
     run = MemoryDispatch(layout=IndexLayout(7, 1000))
     run.run(compiled_dispatch.RowDispatch, bytes(log.data), log.base)

@@ -147,3 +147,40 @@ def damaged_logs(draw: st.DrawFn) -> SyntheticLog:
     for _ in range(chosen.randrange(3) if log.data else 0):
         log.data[chosen.randrange(len(log.data))] ^= chosen.randint(1, 255)
     return log
+
+
+KEYED_TOPICS = (
+    b"TopicA", b"AaTopic", b"BBTopic", "Thema-ä".encode(), b"\xff\xfe", b"SCHEDULE_TOPIC_XXXX"
+)  # fmt: skip
+KEYS = (b"k1", b"k2", b"Aa", b"BB", "schlüssel".encode(), "😀".encode(), b"")
+NAME = b"INNER_MULTI_DISPATCH"
+FURTHER = (
+    b"UNIQ_KEY\x01u1", b"TAGS\x01t", b"DELAY\x012", b"DELAY\x0199", NAME + b"\x01%LMQ%a",
+    b"X" + NAME + b"\x01a", NAME + b"X\x01a", NAME, NAME[:-3] + NAME + b"\x01a",
+    b"TAGS\x01" + NAME, b"I" * 40,
+)  # fmt: skip
+
+
+@st.composite
+def keyed_logs(draw: st.DrawFn, *, in_order: bool) -> SyntheticLog:
+    """Records of queues whose topics share hashes, with keys of all kinds.
+
+    Queue offsets are `in_order`, or rise, repeat, jump and collide.
+    """
+    log = SyntheticLog(base=draw(st.sampled_from([0, 65536])))
+    chosen = draw(CHOICES)
+    for number in range(draw(st.integers(0, 30))):
+        parts = [b"KEYS\x01" + b" ".join(chosen.choices(KEYS, k=chosen.randint(0, 4)))]
+        parts += chosen.choices(FURTHER, k=chosen.randint(0, 3))
+        chosen.shuffle(parts)
+        jumping = chosen.choice([*range(13), *range(13), -1, 10**6, 2**62])
+        log.add(
+            topic=chosen.choice(KEYED_TOPICS),
+            queue_id=chosen.randint(0, 1),
+            queue_offset=number if in_order else jumping,
+            properties=b"\x02".join(parts),
+            sys_flag=chosen.choice([0, 0, 0, 0x4, 0x8, 0xC, 0x10]),
+            store_timestamp_ms=chosen.choice([0, 999, 10_000, 20_500, 2**40]),
+            body=b"",
+        )
+    return log

@@ -35,3 +35,22 @@ def looks(monkeypatch):
         files.LocalFiles, "open", lambda self, path: found.append(path) or opening(self, path)
     )
     return found
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Bytes asked of files on the disk: path, position and size."""
+    asked = []
+    read_into, read = files.LocalFile.read_into, files.LocalFile.read
+
+    def counted_into(self, position, view):
+        asked.append((self.path, position, len(view)))
+        return read_into(self, position, view)
+
+    def counted(self, position, size):
+        asked.append((self.path, position, size))
+        return read(self, position, size)
+
+    monkeypatch.setattr(files.LocalFile, "read_into", counted_into)
+    monkeypatch.setattr(files.LocalFile, "read", counted)
+    return asked

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from rocketstore import MessageStore
 from rocketstore.errors import (
     ArchiveDamagedError,
     ArchiveError,
@@ -221,22 +220,6 @@ def test_a_restored_store_opens_and_gives_the_same_messages(tmp_path, store, arc
         assert [one.body for one in back.find("Topic1", key="key-7")] == [
             one.body for one in there.find("Topic1", key="key-7")
         ]
-
-
-def test_a_golden_store_opens_after_its_restore_and_gives_the_same_messages(tmp_path):
-    source, manifest = golden_store("basic")
-    archived(source, tmp_path / "a")
-    restored(tmp_path / "a", tmp_path / "back")
-    with MessageStore.open(tmp_path / "back") as back:
-        back.wait_dispatched()
-    expected = read_table(source, table="consumequeue", brokerName="b")
-    found = read_table(tmp_path / "back", table="consumequeue", brokerName="b")
-
-    def in_order(entries):
-        return sorted(entries, key=lambda row: (row["topic"], row["queueId"], row["queueOffset"]))
-
-    assert in_order(found) == in_order(expected)
-    assert manifest
 
 
 # --- selections ---------------------------------------------------------------------------------

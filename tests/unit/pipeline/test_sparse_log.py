@@ -12,7 +12,7 @@ from rocketstore.pipeline import planning
 from rocketstore.pipeline.jobs import execution
 from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
 from rocketstore.pipeline.log_read import read_split
-from rocketstore.places import files, log_files
+from rocketstore.places import log_files
 from rocketstore.places.store_listing import list_store
 from support.archiving import archived
 from support.pipeline_tables import plan_table, read_table
@@ -26,25 +26,6 @@ FILES = 2000
 def sparse(tmp_path_factory):
     root = tmp_path_factory.mktemp("sparse") / "store"
     return root, make_sparse_log(root, FILES)
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """Bytes asked of the disk, by position and size."""
-    asked = []
-    read_into, read = files.LocalFile.read_into, files.LocalFile.read
-
-    def counted_into(self, position, view):
-        asked.append((position, len(view)))
-        return read_into(self, position, view)
-
-    def counted(self, position, size):
-        asked.append((position, size))
-        return read(self, position, size)
-
-    monkeypatch.setattr(files.LocalFile, "read_into", counted_into)
-    monkeypatch.setattr(files.LocalFile, "read", counted)
-    return asked
 
 
 def test_two_terabytes_are_planned_in_seconds_and_megabytes(sparse):
@@ -127,15 +108,15 @@ def test_holes_are_not_read(sparse, reads):
     ]
     assert found == offsets[: 3 * 20]
     # Of each file a window as long as its data, and the piece in which they end.
-    assert sum(size for _, size in reads) <= 20 * 4 * 65_536
-    assert {position // (256 << 20) for position, _ in reads} == {0}
+    assert sum(size for _, _, size in reads) <= 20 * 4 * 65_536
+    assert {position // (256 << 20) for _, position, _ in reads} == {0}
 
 
 def test_a_batch_of_a_stream_reads_no_holes(tmp_path, reads):
     offsets = make_sparse_log(tmp_path / "store", 20)
     options = {"subscribePattern": "Topic.*", "startingOffsets": "earliest"}
     assert sorted_places(StreamRun(tmp_path / "store", **options).drain()) == offsets
-    assert sum(size for _, size in reads) <= 64 << 20
+    assert sum(size for _, _, size in reads) <= 64 << 20
 
 
 def test_a_time_is_found_by_looks_at_few_files(sparse, monkeypatch):

@@ -62,11 +62,6 @@ def test_the_next_file_of_a_warmed_log_has_all_its_pages(tmp_path):
         assert ahead.is_mapped
 
 
-def test_raft_logs_are_refused():
-    with pytest.raises(ConfigError, match="enableDLegerCommitLog"):
-        StoreConfig(enable_d_ledger_commit_log=True)
-
-
 def test_with_several_queues_on_a_message_without_properties_is_dispatched_like_any_other(tmp_path):
     with open_small(tmp_path / "store", enable_multi_dispatch=True, enable_lmq=True) as store:
         store.put(Message(topic=TOPIC, body=b"without"))
