@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from rocketstore.errors import FormatError, TruncatedRecordError
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.queue_entry import (
-    ENTRY_SIZE_BYTES,
     FILLER,
     FILLER_BYTES,
     MAX_EXT_ADDRESS,
@@ -16,7 +15,6 @@ from rocketstore.format.queue_entry import (
     decode_entry,
     entry_array,
 )
-from support.golden_stores import STORES, golden_store
 from support.oracle.codecs import encode_entries, encode_entry, iterate_entries
 from support.page_tables import DOCS
 from support.vectors import vector
@@ -99,32 +97,3 @@ def test_cut_off_entry_is_refused(size, position):
 def test_bytes_that_are_no_whole_entries_are_refused():
     with pytest.raises(FormatError, match="multiple of 20"):
         entry_array(bytes(21))
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_golden_queue_files_hold_the_entries_of_the_manifest(name):
-    store, expected = golden_store(name)
-    checked = 0
-    for topic, queues in expected["consumeQueues"].items():
-        for queue_id, queue in queues.items():
-            paths = sorted((store / "consumequeue" / topic / queue_id).glob("*"))
-            if not paths:
-                assert not queue["entries"]
-                continue
-            first = int(paths[0].name) // ENTRY_SIZE_BYTES
-            data = b"".join(path.read_bytes() for path in paths)
-            # Stale entries may lie behind the end, which only the CommitLog can tell.
-            low, high = queue["minOffset"], queue["maxOffset"]
-            found = list(iterate_entries(data))[low - first : high - first]
-            assert [list(entry) for entry in found] == [row[:3] for row in queue["entries"]]
-            assert all(entry.is_written for entry in found)
-            checked += len(found)
-    assert checked > 0
-
-
-def test_golden_rebuilt_queue_starts_with_fillers():
-    store, expected = golden_store("expired/files_and_cq_removed")
-    queue = expected["consumeQueues"]["CrashA"]["0"]
-    data = (store / "consumequeue/CrashA/0/00000000000000000000").read_bytes()
-    kinds = [entry.is_filler for entry in iterate_entries(data)]
-    assert kinds.index(False) == queue["minOffset"] == 90
