@@ -164,26 +164,6 @@ def test_a_delivery_waits_for_no_flush(tmp_path, clock):
         assert not (tmp_path / "config/delayOffset.json").exists()
 
 
-def test_a_clock_that_goes_back_lets_a_message_wait_for_its_delay_once_more(store, clock):
-    """Nobody knows how long ago it was put: never early, and at most one delay late."""
-    put(store, b"far")
-    clock.now_ms -= 3_600_000
-    turns(store)
-    clock.now_ms += 999
-    turns(store)
-    assert bodies(store) == []
-    clock.now_ms += 1
-    turns(store)
-    assert bodies(store) == [b"far"]
-
-
-def test_a_clock_that_goes_forth_delivers_all(store, clock):
-    put(store, b"2 h", level=18)
-    clock.now_ms += 86_400_000
-    turns(store)
-    assert bodies(store) == [b"2 h"]
-
-
 def test_a_store_with_threads_delivers_by_itself(tmp_path):
     arrived = threading.Event()
     with MessageStore.open(tmp_path, at_once()) as store:
