@@ -4,10 +4,9 @@ from functools import partial
 
 import pytest
 
-from rocketstore import Message, MessageStore, PutMessageStatus, Service, StoreConfig
+from rocketstore import MessageStore, PutMessageStatus, Service
 from rocketstore.format.host import encode_host
 from rocketstore.native.log_end import Record
-from support.patience import wait_until
 from support.repository import ROOT
 from support.small_store import CONFIG
 
@@ -100,27 +99,6 @@ def test_a_record_is_stored_as_it_is(tmp_path):
         assert message.properties == {"DELAY": "3", "REAL_QID": "2"}
         long = store.put_record("T", 2, record(bytes(store.config.max_message_size + 1)))
         assert long.status is PutMessageStatus.MESSAGE_ILLEGAL
-
-
-def test_the_runtime_information_has_every_key_of_4_9(tmp_path):
-    """Those of StoreStatsService, DefaultMessageStore and ScheduleMessageService (B20, B14)."""
-    with MessageStore.open(tmp_path, StoreConfig.small()) as store:
-        size = store.put(Message(topic="T", properties={"DELAY": "18"})).size
-        assert store.wait_dispatched()
-        # The levels are known once the delay service has read its file.
-        wait_until(lambda: store.delays.delivery)
-        info = store.runtime_info()
-    assert (info["commitLogMinOffset"], info["commitLogMaxOffset"]) == ("0", str(size))
-    assert 0 <= float(info["commitLogDiskRatio"]) <= 1
-    assert set(info) >= {
-        "bootTimestamp", "runtime", "putMessageEntireTimeMax", "putMessageTimesTotal",
-        "putMessageFailedTimes", "putMessageSizeTotal", "putMessageDistributeTime",
-        "putMessageAverageSize", "dispatchMaxBuffer", "getMessageEntireTimeMax", "putTps",
-        "getFoundTps", "getMissTps", "getTotalTps", "getTransferedTps",
-        "commitLogDiskRatio", f"commitLogDiskRatio_{tmp_path / 'commitlog'}",
-        "consumeQueueDiskRatio", "scheduleMessageOffset_18", "commitLogMinOffset",
-        "commitLogMaxOffset",
-    }  # fmt: skip
 
 
 def test_the_service_of_the_page_works(tmp_path):

@@ -31,7 +31,9 @@ def test_the_keys_are_those_of_4_9(tmp_path: Path) -> None:
         assert store.runtime_info()["earliestMessageTimeStamp"] == "-1"
         put = store.put(Message(topic="orders", body=b"x" * 2000))
         info = store.runtime_info()
-        assert not set(KEYS.split()) - set(info)
+        assert {*KEYS.split(), f"commitLogDiskRatio_{tmp_path / 'commitlog'}"} <= set(info)
+        assert (info["commitLogMinOffset"], info["commitLogMaxOffset"]) == ("0", str(put.size))
+        assert 0 <= float(info["commitLogDiskRatio"]) <= 1
         assert info["earliestMessageTimeStamp"] == str(clock.now_ms)
         assert info["remainTransientStoreBufferNumbs"] == str(NO_POOL)
         assert "remainHowManyDataToCommit" not in info
