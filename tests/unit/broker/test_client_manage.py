@@ -153,6 +153,11 @@ def test_others_are_told_of_a_client_that_leaves(desk: Desk) -> None:
     assert members(desk) == ["c@127.0.0.1:1"]
 
 
+def test_client_that_leaves_a_group_that_nobody_knows_makes_none(desk: Desk) -> None:
+    assert desk.answer(35, {"clientID": "c", "consumerGroup": "G"}).code == 0
+    assert b'"G"' not in desk.answer(201).body
+
+
 def test_others_are_told_of_a_client_whose_connection_ends(desk: Desk) -> None:
     stays, breaks = Peer(1), Peer(2)
     for peer in (stays, breaks):
