@@ -257,17 +257,25 @@ def _with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
     return ({"storeHost": store_host(address, port)} if address else {}) | dict(properties)
 
 
+def resolved(host: str) -> tuple[int, str]:
+    """Return family and number of an address, or of a name: IPv4 where it has both, as in Java.
+
+    An `OSError` where nobody knows it.
+    """
+    import socket  # noqa: PLC0415 - few need it
+
+    found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    family, *_, address = min(found, key=lambda one: one[0])
+    return family, str(address[0])
+
+
 def store_host(address: str, port: object) -> str:
     """Return what records say of a broker at ``brokerIP1`` and ``listenPort``.
 
     A name is looked up, as Java does; `ConfigError` where nobody knows it.
     """
-    import socket  # noqa: PLC0415 - few need it
-
-    if ":" in address:
-        return address_text(address, port)
     try:
-        return f"{socket.gethostbyname(address)}:{port}"
+        return address_text(address if ":" in address else resolved(address)[1], port)
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"brokerIP1={address}: {getattr(error, 'strerror', error)}",
@@ -285,10 +293,10 @@ def listening_host(address: str) -> str:
     """
     import socket  # noqa: PLC0415 - few need it
 
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    family, number = resolved(address)
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((address, 0))
+            probe.bind((number, 0))
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise

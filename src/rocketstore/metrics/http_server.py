@@ -17,6 +17,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler
 
+from rocketstore.config.sources import resolved
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class MetricsServer:
         self._is_over, self._over = False, asyncio.Event()
         self._said = ""
         self._loop: asyncio.AbstractEventLoop | None = None
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        family, number = resolved(address[0])
+        self.listener = socket.create_server((number, address[1]), family=family, backlog=_BACKLOG)
 
     def serve(self) -> None:
         """Answer requests; after an error it can be called again, and has another loop then."""

@@ -13,6 +13,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.config.sources import resolved
 from rocketstore.errors import RocketStoreError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.replication.link import Link, limits_of, tls_context
@@ -92,9 +93,10 @@ class MasterService(Service):
     def start(self) -> None:
         """Listen; `SystemRefusedError` where the address is taken."""
         wanted = (self._config.ha_listen_address, self._config.ha_listen_port or 0)
-        family = socket.AF_INET6 if ":" in wanted[0] else socket.AF_INET
         try:
-            self._listener = socket.create_server(wanted, family=family, backlog=_BACKLOG)
+            family, number = resolved(wanted[0])
+            place = number, wanted[1]
+            self._listener = socket.create_server(place, family=family, backlog=_BACKLOG)
             self.address = self._listener.getsockname()[:2]
         except OSError as error:
             raise SystemRefusedError(
