@@ -4,6 +4,7 @@ Two offsets of this store are easily confused: a *physical offset* counts bytes 
 *queue offset* counts entries of one ConsumeQueue. Names say which one is meant.
 """
 
+import resource
 import time
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,9 @@ HOUR_MS: Final = 3_600_000
 OS_PAGE_SIZE_BYTES: Final = 4096
 """Page size in every flush computation of RocketMQ (MappedFile.OS_PAGE_SIZE)."""
 
+_MANY_DESCRIPTORS: Final = 1 << 20
+"""Stands for no limit."""
+
 
 def system_clock_ms() -> int:
     """Return the system's time in ms; the compiled append reads the same clock itself."""
@@ -25,6 +29,12 @@ def system_clock_ms() -> int:
 def monotonic_ms() -> int:
     """Return ms of a clock that never goes back, for pauses and ages within this process."""
     return time.monotonic_ns() // 1_000_000
+
+
+def most_descriptors() -> int:
+    """Return how many files and sockets this process may have open at present."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MANY_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit
 
 
 def counted(count: int, noun: str, many: str | None = None) -> str:

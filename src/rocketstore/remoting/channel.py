@@ -22,7 +22,7 @@ from rocketstore.format.host import address_text
 from rocketstore.remoting.connection import CloseReason, Connection
 from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
 from rocketstore.remoting.requests import Call
-from rocketstore.units import monotonic_ms
+from rocketstore.units import monotonic_ms, most_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -190,10 +190,10 @@ class Turns:
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def begin(self, channel: Channel) -> None:
-        """Take in a channel, unless there are too many."""
+        """Take in a channel, unless there are too many; a store needs descriptors too."""
         self.channels.add(channel)
         self._empty.clear()
-        if len(self.channels) > self.limits.most_connections:
+        if len(self.channels) > min(self.limits.most_connections, most_descriptors() // 2):
             channel.close(CloseReason.TOO_MANY)
 
     def end(self, channel: Channel) -> None:

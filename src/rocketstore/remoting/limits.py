@@ -24,7 +24,7 @@ class Limits(NamedTuple):
     connection_bytes: int = 32 * MiB  # that one holds before it is not read; a frame fits
     total_bytes: int = 256 * MiB  # that all hold before only frames that began are read
     full_ms: int = 5_000  # for which all may hold so much, or never twice as much
-    most_connections: int = 65_535  # each costs a descriptor
+    most_connections: int = 65_535  # and no more than half of the descriptors
     idle_ms: int = 120_000  # without a byte either way (serverChannelMaxIdleTimeSeconds)
     frame_ms: int = 60_000  # from the first byte of a frame to its last one
     stall_ms: int = 30_000  # in which no byte of what was sent is taken

@@ -16,6 +16,7 @@ import pytest
 from rocketstore import MessageStore, StoreConfig, StoreError
 from rocketstore.cli.application import run
 from rocketstore.cli.serve import stop_on_signal
+from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S, wait_until
 from support.replicas import log_bytes, open_master, put_many
@@ -145,22 +146,46 @@ def test_a_slave_that_was_there_first_takes_the_files_of_its_master(
     assert log_bytes(slave, end) == log_bytes(master, end)
 
 
+BROKER = (
+    "broker", "--set=listenPort=0", "--set=namesrvPort=0", "--set=mappedFileSizeCommitLog=65536",
+    "--set=mappedFileSizeConsumeQueue=2000",
+)  # fmt: skip
+
+
+def files(soft: int, hard: int) -> list[str]:
+    """Return what starts a command with such limits of open files."""
+    return ["sh", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"', "sh"]
+
+
+def connected(clients: contextlib.ExitStack, said: str, count: int) -> str:
+    """Connect so many clients that say nothing; return where."""
+    address: str = re.findall(r" at ([^ ,]+)", said)[0]
+    host, port = address.split(":")
+    for _ in range(count):
+        clients.enter_context(socket.create_connection((host, int(port))))
+    return address
+
+
 @pytest.mark.parametrize(("command", "question"), [("broker", 28), ("namesrv", 106)])
 def test_more_clients_are_served_than_a_login_has_files(
     tmp_path: Path, command: str, question: int
 ) -> None:
-    rest = ["--port", "0"]
-    if command == "broker":
-        ports = ("listenPort=0", "namesrvPort=0", "mappedFileSizeCommitLog=65536")
-        rest = [str(tmp_path), *(f"--set={one}" for one in ports)]
-    limited = ["sh", "-c", 'ulimit -Sn 64; ulimit -Hn 512; exec "$@"', "sh"]
-    with serving(command, *rest, starts_by=limited) as said, contextlib.ExitStack() as clients:
-        address = re.findall(r" at ([^ ,]+)", said)[0]
-        host, port = address.split(":")
-        for _ in range(128):
-            clients.enter_context(socket.create_connection((host, int(port))))
+    asked = (*BROKER, str(tmp_path)) if command == "broker" else (command, "--port=0")
+    with serving(*asked, starts_by=files(64, 512)) as said, contextlib.ExitStack() as clients:
+        address = connected(clients, said, 128)
         with Wire(address) as wire:
             assert wire.ask(question).code == 0
+
+
+def test_a_store_has_files_left_however_many_clients_come(tmp_path: Path) -> None:
+    asked = (*BROKER, str(tmp_path))
+    with serving(*asked, starts_by=files(160, 160)) as said, contextlib.ExitStack() as clients:
+        first = clients.enter_context(Wire(connected(clients, said, 0)))
+        assert first.ask(28).code == 0
+        connected(clients, said, 200)
+        for number in range(20):
+            sent = first.ask(310, {**SEND, "b": f"topic-{number}"}, bytes(5000))
+            assert (sent.code, sent.remark) == (0, None)
 
 
 def test_the_end_of_a_terminal_asks_to_stop_unless_it_is_ignored() -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from rocketstore.events import get_logger
 from rocketstore.native.row import QUEUE_COLUMN_COUNT, Int64Array, QueueColumn
 from rocketstore.rules.queue_numbers import QueueSlots, grown
+from rocketstore.units import most_descriptors
 
 if TYPE_CHECKING:
     import mmap
@@ -32,9 +33,6 @@ _log: Final = get_logger(__name__)
 
 _FIRST_ROWS: Final = 64
 _LEAST_FILES: Final = 64
-_MANY_DESCRIPTORS: Final = 1 << 20
-"""Stands for no limit."""
-
 _MOST_READER_FILES: Final = 256
 """Files that are open only because they were read; fewer where descriptors are scarce."""
 
@@ -76,7 +74,7 @@ class QueueMappings:
         self.files_lock = threading.Lock()
         self._may_raise = writer_limit is None
         self._writer_limit = _half_of_descriptors() if writer_limit is None else writer_limit
-        self._reader_limit = min(_MOST_READER_FILES, max(_soft_limit() // 8, 8))
+        self._reader_limit = min(_MOST_READER_FILES, max(most_descriptors() // 8, 8))
         self._writers: dict[int, MappedFile] = {}
         self._written: set[MappedFile] = set()
         self._readers: OrderedDict[MappedFile, None] = OrderedDict()
@@ -175,9 +173,4 @@ class QueueMappings:
 
 
 def _half_of_descriptors() -> int:
-    return max(_soft_limit() // 2, _LEAST_FILES)
-
-
-def _soft_limit() -> int:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MANY_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit
+    return max(most_descriptors() // 2, _LEAST_FILES)
