@@ -1,15 +1,6 @@
 """A broker: clients of RocketMQ, unchanged, send to an open store and consume from it.
 
-It is a service of the store, which a program adds as it opens one::
-
-    from rocketstore import MessageStore
-    from rocketstore.broker.service import BrokerService
-    from rocketstore.broker.settings import BrokerSettings
-
-    settings = BrokerSettings(listen_port=10911, namesrv_port=9876)
-    with MessageStore.open("data/store", services=[BrokerService.with_settings(settings)]):
-        ...  # a client whose name server is 127.0.0.1:9876 sends and consumes
-
+It is a service of the store, which a program adds as it opens one, as docs/guide/broker.md shows.
 ``rocketstore serve broker`` does that, and `Broker` of `testing` in a test.
 
 In the order in which a message meets them: `service` has the event loop, `table` says who answers

@@ -51,6 +51,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         Queues of the template ``TBW102``: most that a new topic gets.
     auto_create_topic_enable, auto_create_subscription_group
         Whether a topic is made by its first message, and a group by its first consumer.
+    trace_topic_enable, msg_trace_topic_name
+        Whether there is a topic for traces from the start, and what it is called.
     long_polling_enable, short_polling_time_mills
         Whether a pull that finds nothing is held for as long as it asks, or for this time.
     reject_transaction_message
@@ -77,6 +79,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     auto_create_subscription_group: bool = True
     cluster_topic_enable: bool = True
     broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1000
     reject_transaction_message: bool = False
@@ -102,7 +106,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         if not self.broker_name:
             name = "".join(one if one.isalnum() else "-" for one in socket.gethostname())
             msgspec.structs.force_setattr(self, "broker_name", name or "DEFAULT_BROKER")
-        for field in ("broker_name", "broker_cluster_name"):
+        for field in ("broker_name", "broker_cluster_name", "msg_trace_topic_name"):
             try:
                 check_topic(getattr(self, field))
             except InvalidNameError as error:

@@ -114,6 +114,8 @@ def first_topics(settings: BrokerSettings) -> list[TopicConfig]:
     ]
     if settings.auto_create_topic_enable:
         rows.append((TEMPLATE, settings.default_topic_queue_nums, shared))
+    if settings.trace_topic_enable:
+        rows.append((settings.msg_trace_topic_name, 1, READ_WRITE))
     return [
         TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count, perm=perm)
         for name, count, perm in rows

@@ -44,6 +44,8 @@ def broker(
     own = BrokerSettings.of(texts)
     if unused := sorted(properties.keys() & _OF_4_9 - BROKER_KEYS):
         complain(f"{given.config}: keys of 4.9 that change nothing here: {' '.join(unused)}")
+    if texts.get("aclEnable", "").strip().lower() == "true":
+        complain("aclEnable=true: no access control yet: every client may do everything")
     config = with_retention(loaded)
     if "storeHost" not in texts and loaded.origins["storeHost"].kind != "environment":
         config = msgspec.structs.replace(config, store_host=own.store_host)

@@ -1,14 +1,6 @@
 """RocketMQ's remoting protocol: requests and replies over a connection, both ways.
 
-A server is a table of requests, a client asks::
-
-    from rocketstore.remoting.client import RemotingClient
-    from rocketstore.remoting.codes import RequestCode
-    from rocketstore.remoting.requests import request
-
-    async with RemotingClient() as client:
-        reply = await client.ask("127.0.0.1:9876", request(RequestCode.GET_BROKER_CLUSTER_INFO))
-        reply.code, reply.remark, reply.fields, reply.body
+A server is a table of requests, a client asks; the page shows both.
 
 In the order in which bytes become answers: `frame` cuts them, `json_header` and `binary_header`
 decode what came, `connection` knows what may happen when, `fields` types a custom header,

@@ -86,12 +86,15 @@ def not_supported(call: Call) -> Command:
 
 
 def failure(error: BaseException, call: Call) -> Command:
-    """Return what is answered where a handler raised; an unexpected error is logged."""
+    """Return what is answered where a handler raised, and log it unless the request is at fault."""
     if isinstance(error, FormatError):  # of its header or body
         return reply(ResponseCode.SYSTEM_ERROR, str(error))
-    if not isinstance(error, RocketStoreError):
-        _log.error("request.failed", code=call.command.code, peer=call.peer.address, exc_info=error)
-    return reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+    remark = f"{type(error).__name__}: {error}"
+    _log.error(
+        "request.failed", code=call.command.code, peer=call.peer.address, error=remark,
+        exc_info=None if isinstance(error, RocketStoreError) else error,
+    )  # fmt: skip
+    return reply(ResponseCode.SYSTEM_ERROR, remark)
 
 
 class RequestTable:

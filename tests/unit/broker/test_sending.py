@@ -1,5 +1,6 @@
 """Sends: which topic they make, what is stored of them, and when they are answered."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_topic_of_a_unit_is_marked_as_one_that_sends_or_that_consumes(
     desk.send(topic, c=template, k=True)
     known = desk.topics.get(topic)
     assert (known and known.topic_sys_flag) == (None if topic + template == "ordersnone" else flag)
+
+
+@pytest.mark.parametrize("name", ["RMQ_SYS_TRACE_TOPIC", "traces"])
+def test_traces_have_a_topic_where_none_is_made_if_the_file_says_so(
+    tmp_path: Path, name: str
+) -> None:
+    """Nobody else can make the first: its name is reserved."""
+    settings = {"auto_create_topic_enable": False, "msg_trace_topic_name": name}
+    for is_on, answer in ((False, 17), (True, 0)):
+        path = tmp_path / str(is_on)
+        with closing(Desk(path, trace_topic_enable=is_on, **settings)) as desk:
+            assert desk.send(name).code == answer
 
 
 def test_topic_is_not_made_where_that_is_off(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ brokerId = 1
 brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 sendMessageThreadPoolNums = 4
-aclEnable = false
+aclEnable = true
 enableControllerMode = true
 mappedFileSizeCommitLog = 1048576
 """
@@ -75,7 +75,10 @@ def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(
             "enableControllerMode is not an option of 4.9's store or broker and is ignored",
             "keys of 4.9 that change nothing here: aclEnable sendMessageThreadPoolNums",
         )
-    ] + ["rocketstore: brokerId=1: a master's is 0, as in 4.9; brokerRole says its role"]
+    ] + [
+        "rocketstore: aclEnable=true: no access control yet: every client may do everything",
+        "rocketstore: brokerId=1: a master's is 0, as in 4.9; brokerRole says its role",
+    ]
     logged = ["request.refused", "group.shared_again", "group.shared_again"]
     with served("-c", conf, complaints=complaints, logged=logged, ends_by=ends_by) as said:
         assert said[:2] == ["broker", "broker-c"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocketstore.errors import ResponseError
+from rocketstore.errors import ResponseError, StoreError
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32
@@ -111,6 +111,17 @@ def test_a_handler_that_raises_fails_its_request_alone(caplog):
     assert found[1].remark.startswith("ZeroDivisionError: ")
     assert totals.failed == {ROUTE: 1}
     assert "request.failed" in caplog.text
+
+
+def test_what_the_server_cannot_do_is_said_in_its_log_too(caplog):
+    def handle(_header, _call):
+        raise StoreError("topics.json cannot be read")
+
+    [found] = answers(RequestTable([Row(ROUTE, Header, None, handle)]), Command(ROUTE))
+    assert (found.code, found.remark) == (1, "StoreError: topics.json cannot be read")
+    [line] = [one.getMessage() for one in caplog.records]
+    assert line.startswith("request.failed ")
+    assert "StoreError: topics.json cannot be read" in line
 
 
 def test_a_reply_longer_than_a_frame_is_an_error_and_no_silence():
