@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rocketstore.broker.testing import Broker
+from rocketstore.config.option import broker_conf_key
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.metadata_json import loads
 from rocketstore.remoting.command import Command
@@ -26,8 +27,11 @@ from support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.java]
 
-SEEDS, REQUESTS = 3, 300
+SEEDS, REQUESTS = 2, 300
 SETTINGS = {"messageDelayLevel": "1h 2h", "mappedFileSizeCommitLog": 4 << 20}
+CLOSED = ("auto_create_topic_enable", "auto_create_subscription_group", "cluster_topic_enable")
+"""Off where topics and groups are made by administrators, as many run it."""
+
 NUMBER, PLACE = "number", "place"  # of a message that was sent: in its queue, and in the log
 
 TOPICS, GROUPS = ["t#", "t#", "t#", "u#", "%RETRY%g#", "%DLQ%g#"], ["g#", "g#", "h#"]
@@ -79,13 +83,15 @@ OWN = {  # what is each broker's own
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def wires() -> Iterator[list[Wire]]:
+@pytest.fixture(scope="module", params=[(), CLOSED], ids=["open", "closed"])
+def wires(request: pytest.FixtureRequest) -> Iterator[list[Wire]]:
     require_java(genuine_class_path)
+    off = {broker_conf_key(field): "false" for field in request.param}
     with name_server() as one, name_server() as other, GenuineBroker() as genuine:
         fast = {"brokerName": "broker-a", "brokerFastFailureEnable": False}
-        address = genuine.start_broker(one, **fast, **SETTINGS)
-        ours = Broker(None, small_config(**SETTINGS), namesrv_addr=other)
+        address = genuine.start_broker(one, **fast, **SETTINGS, **off)
+        own = dict.fromkeys(request.param, False)
+        ours = Broker(None, small_config(**SETTINGS), namesrv_addr=other, **own)
         with ours, Wire(address) as genuine_wire, Wire(ours.address) as our_wire:
             yield [genuine_wire, our_wire]
 

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import Refused, failure, forbidden, refusal
+from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import NOT_SENT_TO, name_fault, not_there, topic_text
 from rocketstore.errors import FlushFailedError, FormatError, RefusedMessageError, StoreClosedError
@@ -242,7 +242,7 @@ class Sending:
         name = header.topic[len(RETRY_PREFIX) :]
         group = self._topics.group(name)
         if group is None:
-            remark = f"subscription group not exist, {name}"
+            remark = f"subscription group not exist, {name} {SEE}"
             raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         limit = retry_limit(group, header.max_reconsume_times, call)
         if (header.reconsume_times or 0) < limit:
