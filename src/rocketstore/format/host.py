@@ -131,7 +131,7 @@ def decode_message_id(message_id: str) -> tuple[str, int]:
     """
     raw = b""
     # bytes.fromhex alone would also take blanks between the digits.
-    if message_id.isalnum():
+    if isinstance(message_id, str) and message_id.isalnum():
         with suppress(ValueError):
             raw = bytes.fromhex(message_id)
     if len(raw) - 8 not in (HOST_V4_SIZE, HOST_V6_SIZE):

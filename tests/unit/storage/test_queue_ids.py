@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from rocketstore import InvalidNameError, Message, MessageStore, StoreConfig
+from rocketstore import (
+    FieldRangeError,
+    InvalidFilterError,
+    InvalidNameError,
+    Message,
+    MessageStore,
+    StoreConfig,
+)
 from rocketstore.format.client_batch import encode_client_batch
 
 MESSAGE = Message(topic="t", body=b"x")
@@ -51,3 +58,23 @@ def test_no_put_and_no_get_takes_it(no_id: object, tmp_path: Path) -> None:
         for ask in GETS:
             with pytest.raises(InvalidNameError):
                 ask(reader, no_id)
+
+
+@pytest.mark.parametrize("no_text", [None, b"t", 17])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_lookup_by_what_is_no_text_is_refused_and_no_empty_answer(
+    no_text: Any, read_only: Any, tmp_path: Path
+) -> None:
+    config = StoreConfig.small()
+    with MessageStore.open(tmp_path, config, threads=False) as store:
+        store.put(Message(topic="t", body=b"x", keys="17"))
+    with MessageStore.open(tmp_path, config, read_only=read_only) as reader:
+        for get in (reader.get, reader.get_raw, reader.get_views):
+            with pytest.raises(InvalidNameError, match="a topic is a str, not"):
+                get(no_text, 0, 0)
+        for topic, key in ((no_text, "17"), ("t", no_text)):
+            with pytest.raises(InvalidFilterError, match="a topic and a key are texts, not"):
+                reader.find(topic, key)
+        with pytest.raises(FieldRangeError, match="not a message id"):
+            reader.by_id(no_text)
+        assert len(reader.find("t", "17")) == 1

@@ -22,10 +22,10 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 from rocketstore.config import BrokerRole, StoreConfig
-from rocketstore.errors import FlushFailedError, StoreClosedError
+from rocketstore.errors import FlushFailedError, InvalidFilterError, StoreClosedError
 from rocketstore.format.host import decode_message_id
 from rocketstore.format.queue_entry import FILLER_SIZE, QueueEntry
-from rocketstore.format.refusals import check_is_int
+from rocketstore.format.refusals import check_is_int, check_topic_characters
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at
 from rocketstore.native.lookup import KeySearch
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
@@ -179,6 +179,8 @@ class Reader:
 
         Raises
         ------
+        InvalidNameError
+            The topic is no text, or the queue id no int.
         InvalidFilterError
             `tags` names no tag.
         NotReadableError
@@ -301,14 +303,15 @@ class Reader:
         """Return the fields of a page's result, and count the get."""
         self._check_readable()
         began_ns = monotonic_ns()
-        queue = self._queue_of(topic, queue_id)
         try:
+            queue = self._queue_of(topic, queue_id)
             kind_of_topic = self._kinds.get(topic)
             if kind_of_topic is None:
                 pages = self._pages[topic, queue_id, tags]
             else:
                 pages = kind_of_topic.pages(self._pages, (topic, queue_id, tags))
-        except TypeError:
+        except (TypeError, AttributeError):
+            check_topic_characters(topic)  # raises for what is no text
             parse_tags(tags)  # raises for tags that have no hash
             raise
         page = pages.read(kind, queue, offset, max_messages)
@@ -333,10 +336,17 @@ class Reader:
         max_messages
             Most messages to return; None takes the setting ``maxMsgsNumBatch``, 64 by default.
 
+        Raises
+        ------
+        InvalidFilterError
+            Topic or key is no text.
+
         Notes
         -----
         Source: DefaultMessageStore.queryMessage.
         """
+        if not (isinstance(topic, str) and isinstance(key, str)):
+            raise InvalidFilterError(f"a topic and a key are texts, not {topic!r:.40}, {key!r:.40}")
         if self._key_search is None:
             return []
         limit = self.config.max_msgs_num_batch if max_messages is None else max_messages
