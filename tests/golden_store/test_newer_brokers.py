@@ -236,8 +236,12 @@ def test_one_file_of_such_a_part_is_enough(file: str, tmp_path: Path) -> None:
     assert refused.value.message.startswith(f"{root}/{file}: ")
 
 
-def test_offsets_in_rocksdb_are_not_taken_for_none(tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("directory", ["rdb", "consumerOffsets"])
+def test_offsets_in_rocksdb_are_not_taken_for_none(
+    tmp_path: Path, capsys: Any, directory: str
+) -> None:
     root = copied("rocksdb_tables", tmp_path)
+    (root / "config" / "rdb").rename(root / "config" / directory)
     said = f"{root}/config: topics, groups and offsets are in a RocksDB of 5.x"
     for name in ("consumers", "transactions"):
         with pytest.raises(StoreError, match="RocksDB") as refused:

@@ -147,7 +147,7 @@ def test_17_and_18_a_delayed_message_waits_under_another_name(desk: Desk) -> Non
 
 
 def test_17_a_committed_message_keeps_what_a_half_one_had(desk: Desk) -> None:
-    half = fields_of(desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4))
+    half = fields_of(desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4, h=7, j=2))
     end = {
         "producerGroup": "P", "tranStateTableOffset": half["queueOffset"],
         "commitLogOffset": int(half["msgId"][16:], 16), "commitOrRollback": 8, "msgId": "-",
@@ -157,6 +157,7 @@ def test_17_a_committed_message_keeps_what_a_half_one_had(desk: Desk) -> None:
     [message] = desk.store.get("orders", 0, 0, 1).messages
     kept = {"TRAN_MSG": "true", "PGROUP": "P", "REAL_TOPIC": "orders", "REAL_QID": "0"}
     assert message.properties.items() >= kept.items()
+    assert (message.flag, message.reconsume_times) == (7, 2)
 
 
 def test_19_a_dead_letter_counts_one_more_try_in_a_topic_of_one_queue(desk: Desk) -> None:

@@ -151,6 +151,7 @@ def test_what_waits_and_what_ends_it_is_put_by_the_broker_alone(desk: Desk, topi
         assert refused.remark == f"Sending message to topic[{topic}] is forbidden."
         assert refused.code == 16
     assert desk.store.max_physical_offset == 0
+    assert desk.send("SELF_TEST_TOPIC", b"0").code == 0
 
 
 def test_value_with_a_separator_of_names_goes_wherever_its_message_does(desk: Desk) -> None:
