@@ -34,6 +34,7 @@ from support.leaks import assert_keeps_nothing
 from support.mapped_bytes import bytes_at
 from support.memory import memory_directory
 from support.oracle.record import decode_record
+from support.store_oracle import read_log
 
 needs_compiled = pytest.mark.skipif(
     not kernels.is_compiled(), reason="interpreted, all puts are left to the checks"
@@ -484,16 +485,11 @@ def test_many_threads_of_all_kinds_leave_one_unbroken_row(store):
     finally:
         sys.setswitchinterval(interval)
     log = parts_of(store).log
+    content = read_log(store.layout.commit_log_directories[0], log.files.file_size)
+    assert content.damage == []
     places = {}
-    for file in log.files.files:
-        position = 0
-        while position < file.write_position:
-            size, magic = struct.unpack_from(">iI", file.mapping, position)
-            if magic != 0xDAA320A7:
-                break
-            record = decode_record(file.mapping, position, base=file.base)
-            places.setdefault(record.queue_id, []).append(record.queue_offset)
-            position += size
+    for record in content.records:
+        places.setdefault(record.queue.queue_id, []).append(record.queue_offset)
     assert len(places) == 6
     for queue_id, offsets in places.items():
         assert offsets == list(range(log.next_queue_offset(("orders", queue_id))))
