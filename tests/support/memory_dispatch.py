@@ -18,6 +18,7 @@ from rocketstore.native.row import (
 )
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, StopReason, new_columns
+from support.oracle.entries import find_queue
 
 ENTRY = 20
 FILLER = bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)
@@ -118,16 +119,9 @@ class MemoryDispatch:
         return True
 
     def _queue_of(self, row: list[int]) -> int:
-        topic = bytes(self.buffer[row[Column.TOPIC_AT] :][: row[Column.TOPIC_SIZE]])
-        for slot in self.slots.tolist():
-            at, size = slot[SlotColumn.TOPIC_AT], slot[SlotColumn.TOPIC_SIZE]
-            if (
-                slot[SlotColumn.QUEUE] >= 0
-                and slot[SlotColumn.QUEUE_ID] == row[Column.QUEUE_ID]
-                and bytes(self.topics[at : at + size]) == topic
-            ):
-                return slot[SlotColumn.QUEUE]
-        raise AssertionError("the loop asked about a queue that it does not know")
+        queue = find_queue(self.buffer, row, self.slots, self.topics)
+        assert queue >= 0, "the loop asked about a queue that it does not know"
+        return queue
 
     def _file(self, queue: int, position: int) -> np.ndarray:
         key = (queue, position // self.file_size)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from rocketstore.errors import FieldRangeError, FormatError
 from rocketstore.format.host import encode_host
 from rocketstore.format.record import (
+    BLANK_MAGIC,
+    END_FILE_MIN_BLANK_SIZE,
     FIELDS,
     FIXED_SIZE,
     MESSAGE_MAGIC_V1,
@@ -170,6 +172,7 @@ def test_v2_topic_size_takes_two_bytes_with_any_hosts(sys_flag, topic_size):
 def test_magics_are_the_numbers_java_prints():
     assert MESSAGE_MAGIC_V1 - 2**32 == -626843481
     assert MESSAGE_MAGIC_V2 - 2**32 == -626843477
+    assert BLANK_MAGIC - 2**32 == -875286124
 
 
 def test_body_crc_is_masked_to_31_bits():
@@ -363,6 +366,24 @@ def test_empty_topic_is_read():
 def test_broken_port_does_not_hide_a_message():
     record = patched(RECORD, 52, "i", -5)
     assert decode_record(record, 0, base=0).born_host == "10.0.0.1:-5"
+
+
+# --- the record that fills a file behind its last message -----------------------------------------
+
+
+def test_blank_is_what_java_writes():
+    assert encode_blank(100) == vector("blank/100-bytes-left")
+
+
+@given(st.integers(END_FILE_MIN_BLANK_SIZE, 0x7FFFFFFF))
+def test_blank_says_what_remains(remaining):
+    assert struct.unpack(">iI", encode_blank(remaining)) == (remaining, BLANK_MAGIC)
+
+
+@pytest.mark.parametrize("remaining", [-1, 0, 7, 0x80000000])
+def test_blank_of_impossible_size_is_refused(remaining):
+    with pytest.raises(FieldRangeError, match="a blank cannot have this size"):
+        encode_blank(remaining)
 
 
 # --- the page -----------------------------------------------------------------------------------
