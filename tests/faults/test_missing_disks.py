@@ -223,7 +223,12 @@ def test_what_a_power_cut_takes_of_the_last_file_is_no_missing_disk(place: Path)
         assert found(store, COUNT + 3) > {COUNT, COUNT + 1}
 
 
-def test_a_copy_of_the_store_with_an_empty_directory_opens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("items", [400, 450])
+def test_a_copy_of_the_store_with_an_empty_directory_opens(
+    tmp_path: Path, items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where only the settings tell how an index file is divided."""
+    monkeypatch.setitem(globals(), "CONFIG", msgspec.structs.replace(CONFIG, max_index_num=items))
     (tmp_path / "one").mkdir()
     with opened(tmp_path / "one") as store:
         put(store, 0, 3)

@@ -49,7 +49,7 @@ from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
-from rocketstore.tables.positions import MARKS, agreed_end, mark_of, with_mark
+from rocketstore.tables.positions import MARKS, agreed_end, marks_of, with_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -140,8 +140,8 @@ class ConsumerOffsetTable(Service):
                 counted = 0 if store is None else store.appended_physical_offset
                 self._flush()
                 if store is not None and self._is_settled:
-                    mark = store.attached["log_mark"].after(counted)
-                    self._loaded[MARKS] = with_mark(mark, self._loaded.get(MARKS, ()))
+                    newest = store.attached["log_mark"].after(counted)
+                    self._loaded[MARKS] = with_marks(newest, self._loaded.get(MARKS, ()))
                 content = dumps({**self._loaded, **tables}).encode("utf-8")
                 write_atomically(self.path, content, disk=self._disk, decode=_decoded)
             except BaseException:
@@ -254,7 +254,7 @@ def say_which_log(layout: StoreLayout, end: int, disk: Disk) -> None:
             rows = loaded[_TABLE].items()
             rows = {key: one for key, one in rows if not key.endswith(f"@{TRANSACTION_GROUP}")}
             log = PreadFiles(layout.log_directories)
-            marks = loaded.get(MARKS) or ([mark_of(log, end)] if log.find(end - 1) else [])
+            marks = loaded.get(MARKS) or (marks_of(log, end) if log.find(end - 1) else [])
             content = dumps(loaded | {_TABLE: rows, MARKS: marks})
             write_atomically(path, content.encode("utf-8"), disk=disk, decode=_decoded)
 

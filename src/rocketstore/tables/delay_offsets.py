@@ -26,11 +26,9 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.whole_file import read_with_backup, replace_whole, write_atomically
-from rocketstore.tables.positions import agreed_end, with_mark
+from rocketstore.tables.positions import Marks, agreed_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocketstore.storage.layout import StoreLayout
 
 _decoded: Final = partial(decode_table, table=DelayOffsets)
@@ -68,9 +66,8 @@ class DelayOffsetTable:
         return msgspec.structs.replace(table, log_marks=None)
 
     @system_errors("cannot save the offsets of delay levels")
-    def save(self, offsets: DelayOffsets, mark: Sequence[int]) -> None:
-        """Save offsets that count nothing after the end of `mark`."""
-        marks = with_mark(mark, ())
+    def save(self, offsets: DelayOffsets, marks: Marks) -> None:
+        """Save offsets that count nothing after the end of `marks`."""
         marked = msgspec.structs.replace(offsets, log_marks=marks or None)
         former: dict[str, Any] = {}
         with contextlib.suppress(FormatError):  # what a newer broker keeps there stays

@@ -2,7 +2,8 @@
 
 A mark is [first byte, end, checksum] of a stretch of the log that was on the disk when the table
 was written; it holds a record's head, with a store time that another log does not have there. The
-newest comes first and ends after all that the table counts; older ones become fewer the
+newest come first: two, of which one is the last record alone, so that damage before it does not
+make the log another one. They end after all that the table counts; older ones become fewer the
 farther back they are, so that a log which was cut, replaced or restored is recognised up to near
 its end.
 
@@ -14,11 +15,13 @@ from __future__ import annotations
 
 import zlib
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from rocketstore.format.record import FIXED_SIZE
 from rocketstore.scan import kernels
+from rocketstore.scan.columns import Column, new_columns
 from rocketstore.storage.attached import Service
 from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.units import KiB
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.replicated_log import ReplicatedLog
     from rocketstore.storage.store import BaseStore
+
+Marks: TypeAlias = "Sequence[Sequence[int]]"
 
 MARKS: Final = "logMarks"
 REPLACED: Final = ".replaced"
@@ -56,34 +61,38 @@ def known_start(read: Callable[[int, int], bytes | None], file_size: int, end: i
 
 
 class LogMark(Service):
-    """The newest mark of an open store's log, shared by the tables that are saved."""
+    """The newest marks of an open store's log, shared by the tables that are saved."""
 
     name = "log_mark"
 
     def __init__(self, store: BaseStore) -> None:
         self._store = store
-        self._mark: Sequence[int] = (0, 0, 0)
+        self._marks: Marks = []
 
-    def after(self, counted: int) -> Sequence[int]:
-        """Return a mark for a table that counts nothing after `counted`, which is on the disk."""
-        if self._mark[1] < counted:
-            self._mark = mark_of(self._store.replicated_log, self._store.flushed_physical_offset)
-        return self._mark
+    def after(self, counted: int) -> Marks:
+        """Return marks for a table that counts nothing after `counted`, which is on the disk."""
+        if counted > (self._marks[0][1] if self._marks else 0):
+            self._marks = marks_of(self._store.replicated_log, self._store.flushed_physical_offset)
+        return self._marks
 
 
-def mark_of(log: ReplicatedLog | PreadFiles, end: int) -> Sequence[int]:
-    """Return the mark of a log up to `end`, where a record ends that is on the disk."""
+def marks_of(log: ReplicatedLog | PreadFiles, end: int) -> Marks:
+    """Return the marks of a log up to `end`, where a record ends that is on the disk."""
     start = known_start(log.read, log.file_size, end)
     start = end - 1 - (end - 1) % log.file_size if start >= end else start  # its first record
-    return [start, end, zlib.crc32(log.read(start, end - start) or b"")]
+    held = log.read(start, end - start) or b""
+    data, cols = np.frombuffer(held, np.uint8), new_columns(len(held) // FIXED_SIZE + 1)
+    left = log.file_size - start % log.file_size
+    count, _, _ = kernels.walk(data, 0, len(data), start, left, False, cols)  # noqa: FBT003
+    last = int(cols[count - 1, Column.PHYSICAL_OFFSET]) if count else start
+    return [[at, end, zlib.crc32(held[at - start :])] for at in dict.fromkeys((start, last))]
 
 
-def with_mark(mark: Sequence[int], marks: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """Return marks with a newer one; of an empty log there is none."""
-    end = mark[1]
-    if not end:
+def with_marks(newest: Marks, marks: Marks) -> Marks:
+    """Return marks with newer ones; of an empty log there is none."""
+    if not newest:
         return list(marks)
-    kept = [mark]
+    end, kept = newest[0][1], list(newest)
     for one, older in zip_longest(marks, marks[1:]):
         # A mark is left out where its neighbours are enough.
         if one[1] < end and (older is None or end - older[1] > 2 * (end - kept[-1][1])):
@@ -91,10 +100,10 @@ def with_mark(mark: Sequence[int], marks: Sequence[Sequence[int]]) -> list[Seque
     return kept
 
 
-def agreed_end(layout: StoreLayout, marks: Sequence[Sequence[int]]) -> int | None:
+def agreed_end(layout: StoreLayout, marks: Marks) -> int | None:
     """Return up to where the log at hand agrees with the marks; None if it does to their end."""
     files = PreadFiles(layout.log_directories)
-    if not marks or _is_in(files, marks[0]):
+    if not marks or any(_is_in(files, one) for one in marks if one[1] == marks[0][1]):
         return None
     end = begin = max(files.min_offset, 0)
     for one in marks[1:]:

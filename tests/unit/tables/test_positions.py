@@ -23,7 +23,7 @@ from rocketstore.format.metadata_json import dumps, loads
 from rocketstore.replication.renewal import set_log_aside
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
-from rocketstore.tables.positions import agreed_end, mark_of, with_mark
+from rocketstore.tables.positions import agreed_end, marks_of, with_marks
 from rocketstore.transaction.ledger import open_transactions
 from support.patience import wait_until
 
@@ -197,6 +197,30 @@ def test_a_log_whose_end_was_cut_is_consumed_from_near_there(tmp_path: Path) -> 
         assert consumed(store)[-5:] == [f"new{number}" for number in range(5)]
 
 
+@pytest.mark.parametrize("back", [1, 500, 3_000, 20_000])
+def test_a_bit_that_flips_near_the_log_s_end_sets_no_group_back(tmp_path: Path, back: int) -> None:
+    """The last record says which log it is; only where that one is damaged, an older mark does."""
+    root = tmp_path / "store"
+    with opened(root) as store:
+        use(store, "late")
+        for step in range(20):
+            put(store, 10, f"{step}-")
+            assert len(consumed(store)) == 10
+            store.consumer_offsets.save()
+        at = store.get("orders", 0, 199).messages[0].physical_offset - back
+    assert at > 0
+    with next((root / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    assert not [found for found in verify_store(root).findings if found.kind == "position-log"]
+    with opened(root) as store:
+        assert store.consumer_offsets.get("orders", "billing", 0) == 200
+        put(store, 3, "new")
+        assert consumed(store) == ["new0", "new1", "new2"]
+
+
 def test_what_a_broker_says_beyond_a_queue_s_end_is_set_to_it(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, 10, "old")
@@ -276,7 +300,7 @@ def test_marks_are_few_and_near_any_place_where_a_log_may_end(tmp_path: Path) ->
         for _ in range(300):
             put(store, 1, "x")
             ends.append(store.max_physical_offset)
-            marks = with_mark(mark_of(store.replicated_log, ends[-1]), marks)
+            marks = with_marks(marks_of(store.replicated_log, ends[-1]), marks)
     assert marks[0][1] == ends[-1]
     assert len(marks) < 20
     places = sorted(mark[1] for mark in marks)

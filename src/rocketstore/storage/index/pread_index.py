@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from struct import Struct
 
+    from rocketstore.config.files import FileObservation
+
 
 _SECOND_MS: Final = 1000
 _NOTHING_SET: Final = StoreConfig()
@@ -73,22 +75,21 @@ class PreadIndex:
         self._directory = directory
         self._open_files = open_files
         self._layout = layout
+        self._seen: FileObservation | None = None
         self.findings: list[FileFinding[Path]] = []
 
-    def _files(self) -> tuple[IndexLayout, list[tuple[Path, IndexHeader]]]:
-        """Return how the files are divided, and those that can be used, oldest first."""
+    def _files(self) -> list[tuple[Path, IndexHeader]]:
+        """Return the files that can be used, oldest first."""
         findings: list[FileFinding[Path]] = []
         sizes = listed_index_files(self._directory, findings)
-        layout = self._layout
-        if layout is None:
-            seen = ObservedSizes(index_file=commonest(sizes.items()))
-            layout = resolve_sizes(_NOTHING_SET, seen).index_layout
-        size = layout.size_bytes
+        self._seen = seen = commonest(sizes.items())
+        # For the headers alone nobody has to say how the rest is divided.
+        size = self._layout.size_bytes if self._layout else seen.size_bytes if seen else 0
         findings += [wrong_index_length(path, size, n) for path, n in sizes.items() if n != size]
         self.findings = findings
         whole = (path for path, found in sizes.items() if found == size)
         headers = ((path, self._read(path, 0, HEADER_STRUCT)) for path in whole)
-        return layout, [(path, IndexHeader._make(found)) for path, found in headers if found]
+        return [(path, IndexHeader._make(found)) for path, found in headers if found]
 
     def _read(self, path: Path, position: int, struct: Struct) -> tuple[Any, ...] | None:
         """Return the numbers at a position of a file; None where they are not, or it is gone."""
@@ -97,12 +98,14 @@ class PreadIndex:
 
     def headers(self) -> list[tuple[str, IndexHeader]]:
         """Return name and header of every index file, oldest first."""
-        return [(path.name, header) for path, header in self._files()[1]]
+        return [(path.name, header) for path, header in self._files()]
 
     def candidates(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield physical offsets of possible hits, newest first."""
         hashed = key_hash(topic, key)
-        layout, files = self._files()
+        files = self._files()
+        seen = ObservedSizes(index_file=self._seen)
+        layout = self._layout or resolve_sizes(_NOTHING_SET, seen).index_layout
         for path, header in reversed(files):
             if header.begin_timestamp_ms > end_ms or header.end_timestamp_ms < begin_ms:
                 continue
