@@ -17,7 +17,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from rocketstore.errors import SystemRefusedError, UnsupportedEnvironmentError
+from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
@@ -197,10 +197,10 @@ class ServiceThread:
             while not self.stopping.is_set():
                 try:
                     self._work()
-                except Exception:
+                except Exception as error:
                     if self._ends_by_errors:
                         raise
-                    _log.exception("service.failed", service=self.name, next="tried again")
+                    self._note_failure(error)
                     self.stopping.wait(PAUSE_AFTER_ERROR_S)
                 else:
                     return
@@ -210,6 +210,14 @@ class ServiceThread:
             )
             if self._on_death is not None:
                 self._on_death(self.name, error)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Log what ended a turn: on a full disk no traceback at each, which would fill it too."""
+        is_known = isinstance(error, (OSError, RocketStoreError))
+        _log.error(
+            "service.failed", service=self.name, error=str(error), next="tried again",
+            exc_info=None if is_known else error,
+        )  # fmt: skip
 
 
 class Periodic(ServiceThread):
@@ -233,8 +241,8 @@ class Periodic(ServiceThread):
             pause_s = self._interval_s
             try:
                 self._job()
-            except Exception:  # noqa: BLE001 - one bad turn does not end the service (K-R4)
-                _log.exception("service.failed", service=self.name, next="tried again")
+            except Exception as error:  # noqa: BLE001 - one bad turn does not end it (K-R4)
+                self._note_failure(error)
 
 
 def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:

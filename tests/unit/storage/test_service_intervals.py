@@ -1,10 +1,12 @@
 """How often the services act: intervals of 4.9, from the settings (spec B1, B9.4, B17)."""
 
+import errno
 from datetime import UTC
 
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
+from rocketstore.errors import StoreFullError
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.retention import HOUR_MS, Retention
 from rocketstore.storage.running_flags import RunningFlags
@@ -67,17 +69,28 @@ def test_queues_are_flushed_every_second_unless_the_setting_says_otherwise(
         assert waits_of(store, "rocketstore-queue-flush") == [seconds] * (TURNS + 1)
 
 
-def test_a_turn_that_fails_is_not_the_last():
+@pytest.mark.parametrize(
+    ("error", "is_traced"),
+    [
+        (RuntimeError("why?"), True),
+        (OSError(errno.ENOSPC, "No space left on device", "checkpoint"), False),
+        (StoreFullError("no room", hint="make some"), False),
+    ],
+)
+def test_a_turn_that_fails_is_not_the_last(error, is_traced, caplog):
+    """What the system refuses is a line: tracebacks, one a second, would fill a full disk's log."""
     turns = []
 
     def fail():
         turns.append(None)
-        raise RuntimeError
+        raise error
 
     periodic = Periodic("test", fail, 1.0)
     periodic.stopping = Waits()
     periodic._do_turns()
-    assert len(turns) == TURNS
+    assert len(turns) == len(caplog.records) == TURNS
+    assert {str(error) in one.getMessage() for one in caplog.records} == {True}
+    assert {one.exc_info is not None for one in caplog.records} == {is_traced}
 
 
 def test_pauses_between_deletions_are_those_of_the_settings(tmp_path):
