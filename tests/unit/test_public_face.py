@@ -25,6 +25,7 @@ from rocketstore import (
     pipeline,
 )
 from rocketstore.config.store_config import FIELDS, field_texts
+from rocketstore.errors import RocketStoreError
 from support.patience import PATIENCE_S
 
 
@@ -98,6 +99,18 @@ def test_every_other_status_is_an_error_that_says_whether_the_message_is_there(s
     assert caught.value.is_stored is result.is_stored
     assert ("in the log at 4711" in str(caught.value)) is result.is_stored
     assert ("do not put it again" in str(caught.value)) is result.is_stored
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("carry", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_store_stays_in_its_process_and_says_so(tmp_path, read_only, carry):
+    MessageStore.open(tmp_path, StoreConfig.small()).close()
+    said = "belongs to this process: give the other one its path"
+    with (
+        MessageStore.open(tmp_path, read_only=read_only) as store,
+        pytest.raises(TypeError, match=said),
+    ):
+        carry(store)
 
 
 def test_the_package_is_run_like_its_command():

@@ -138,6 +138,11 @@ class Reader:
         with contextlib.suppress(FlushFailedError):
             self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the store {self.layout.root} belongs to this process: give the other one its path"
+        )
+
     def close(self) -> None:
         """Release everything; may be called twice."""
         closed: Any = self._closed_part
