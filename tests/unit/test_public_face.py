@@ -25,7 +25,6 @@ from rocketstore import (
     pipeline,
 )
 from rocketstore.config.store_config import FIELDS, field_texts
-from rocketstore.errors import RocketStoreError
 from support.patience import PATIENCE_S
 
 

@@ -44,6 +44,9 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     ties: list[tuple[int, int]] = []
     """Physical offsets of records before `log_end`, and the CRC-32 of their heads."""
 
+    batch_queues: list[tuple[QueueKey, int]] = []
+    """The next message's offset of each queue of a batch topic."""
+
     @property
     def last_tie(self) -> int:
         """Where a log has to be tied that has lost nothing of what it was: 0 if it was empty."""

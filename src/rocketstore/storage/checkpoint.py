@@ -177,7 +177,12 @@ class KnownEndsWriter:
             for queue in self.queues.all()
         ]
         index = [(file.name, file.header) for file in self.index.files]
-        return KnownEnds(1, is_closed, log_end, queues, index, self._ties(log_end))
+        batches = [
+            (key, kind.queue(key).max_offset)
+            for kind in self.queues.kinds.on_disk()
+            for key in kind.queue_keys()
+        ]
+        return KnownEnds(1, is_closed, log_end, queues, index, self._ties(log_end), batches)
 
     def _ties(self, log_end: int) -> list[tuple[int, int]]:
         """Return ties to the log's first record and last, the first of its file and of that before.

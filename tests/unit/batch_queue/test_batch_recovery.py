@@ -20,6 +20,7 @@ from rocketstore.rules.batch_entries import inner_place
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.batch_queues import MappedBatchQueue
+from rocketstore.storage.recovery import recover
 from rocketstore.storage.store import BaseStore
 from rocketstore.units import MiB, QueueKey
 from support.audit_runs import audited
@@ -358,6 +359,29 @@ def fill_long(root: Path, **settings: object) -> list[tuple[int, str]]:
             clock.now_ms += 3_600_000
         store.flush()
         return everything(store)
+
+
+@pytest.mark.parametrize("harm", ["no last entries", "no last file", "no queue", "no topic"])
+def test_a_batch_queue_that_lost_its_end_long_ago_gives_no_number_twice(root, harm, monkeypatch):
+    """`known-ends` tells: no recovery after a clean stop reads so far back."""
+    monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 4096)
+    expected = fill_long(root)
+    with open_batches(root, **LONG) as store:
+        for _ in range(100):
+            store.put(Message(topic=PLAIN, body=bytes(200)))
+    whole = queue_bytes(root)
+    queue = root / "batchconsumequeue" / BATCHES / "0"
+    last = max(queue.iterdir())
+    if harm == "no last entries":
+        last.write_bytes(last.read_bytes()[: 2 * ENTRY].ljust(8 * ENTRY, b"\0"))
+    elif harm == "no last file":
+        last.unlink()
+    else:
+        shutil.rmtree(queue if harm == "no queue" else queue.parent)
+    with open_batches(root, **LONG) as store:
+        assert everything(store) == expected
+        assert put(store, "next").queue_offset == len(expected)
+    assert queue_bytes(root)[: 60 * ENTRY] == whole[: 60 * ENTRY]
 
 
 @pytest.mark.parametrize("harm", ["hole", "no queues", "other entries", "no file"])

@@ -220,21 +220,25 @@ class BatchTopics(BatchQueues):
 
     def recover(
         self, topics: frozenset[str], start: int, end: int, *, clean: bool,
-        dispatch: Callable[[int, int], object],
+        known: Mapping[QueueKey, int], dispatch: Callable[[int, int], object],
     ) -> None:  # fmt: skip
         """Cut the queues to what is certain, and have the log entered again from there.
 
-        Those of a topic without a directory are built from the whole log.
+        A queue that ends before what is `known` of it has lost its end, or all of it. Queues of a
+        topic without a directory are built from the whole log.
         """
         self._is_recovered = True
         begin = start
         for key, queue in self._mapped.items():
             lost = queue.settle(end if clean else start, partial(self._is_wrong, key))
+            if lost is None and queue.max_offset < known.get(key, 0):
+                lost = queue.resume
             begin = begin if lost is None else min(begin, lost)
         for topic in topics - self._said:  # by a record of the log
             self._say(topic)
         new = [topic for topic in topics if not (self._root / topic).is_dir()]
-        if new:
+        gone = [key for key in known if key.topic in topics and key not in self._mapped]
+        if new or gone:
             begin = 0
         if topics:
             dispatch(begin, end)

@@ -98,14 +98,22 @@ class MappedBatchQueue(BatchQueue):
         is_torn = self._has_data(kept)
         while kept > self.first_place and is_wrong(self._of(kept - 1)):
             kept, is_torn = kept - 1, True
-        last = self.at(kept - 1) if kept > self.first_place else None
-        resume = 0 if last is None else last.physical_offset + last.record_size
+        resume = self._end_before(kept)
         places = range(self.first_place, kept)
         kept = self.first_place + bisect_left(
             places, physical_limit, key=lambda place: self._of(place).physical_offset
         )
         self._end_at(kept)
         return resume if is_torn else None
+
+    @property
+    def resume(self) -> int:
+        """The physical offset where the record of the last entry ends; 0 without entries."""
+        return self._end_before(self.stop_place)
+
+    def _end_before(self, place: int) -> int:
+        last = self.at(place - 1) if place > self.first_place else None
+        return 0 if last is None else last.physical_offset + last.record_size
 
     def _has_data(self, place: int) -> bool:
         """Whether there is a written byte from a place on."""

@@ -130,11 +130,12 @@ class TopicKind(ABC):
 
     def recover(
         self, topics: frozenset[str], start: int, end: int, *, clean: bool,
-        dispatch: Callable[[int, int], object],
+        known: Mapping[QueueKey, int], dispatch: Callable[[int, int], object],
     ) -> None:  # fmt: skip
         """Make the queues of `topics` agree with the log, recovered from `start` to its `end`.
 
-        `dispatch` enters a range of the log; nothing is entered before this call.
+        `known` has how far queues once were. `dispatch` enters a range of the log; nothing is
+        entered before this call.
         """
 
     def enter(self, columns: RecordColumns, number: int) -> PutEntry:

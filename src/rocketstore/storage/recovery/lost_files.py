@@ -86,12 +86,13 @@ class LostFiles:
             known = None
         self._known_queues = {} if known is None else dict(known.queues)
         self._known_index = dict((known and known.index_files) or ())
+        self.known_batches = {} if known is None else dict(known.batch_queues)
         goes_on = known is not None and known.goes_on(read, files[-1].base if files else 0)
         if known is not None and (goes_on or tied != known.last_tie):
             self._walk_from = tied or 0  # queues may be older than what follows
         if known is not None and goes_on and (self.clean or known.is_closed):
             # Another program wrote, or the file is an older one.
-            self._known_index, self._is_known = {}, False
+            self._known_index, self.known_batches, self._is_known = {}, {}, False
             self._known_queues = dict(self._not_made_again(known))
         self._is_known &= bool(self._known_queues)
         self._lost: list[_LostQueue] = []

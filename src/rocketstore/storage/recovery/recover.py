@@ -413,7 +413,8 @@ class _Recovery:
 
         for kind in parts.queues.kinds.on_disk():
             topics = parts.queues.kinds.of(kind.name)
-            kind.recover(topics, start, end, clean=clean, dispatch=dispatch)
+            known = self.lost.known_batches
+            kind.recover(topics, start, end, clean=clean, known=known, dispatch=dispatch)
 
     # --- where to begin -------------------------------------------------------------------------
 
