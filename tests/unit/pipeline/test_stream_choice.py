@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from rocketstore.errors import StoreError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.streaming import live_queues
 from rocketstore.pipeline.streaming.stream_options import BatchLimits
 from rocketstore.units import QueueKey
@@ -87,6 +87,21 @@ def test_a_topic_that_was_left_out_and_is_added_again_is_read_from_its_beginning
     fewer = StreamRun(store.root, run.checkpoint, **KAFKA, subscribe="TopicA")
     assert flat(fewer.drain()) == []
     again = StreamRun(store.root, run.checkpoint, **KAFKA, subscribe="TopicA,TopicB")
+    assert counts(again.drain()) == {("TopicB", 0): 10, ("TopicB", 1): 10}
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("startingOffsets", -2), ("startingOffsetsByTimestamp", 1)]
+)
+def test_a_start_of_topics_that_are_not_chosen_is_refused_when_it_counts_and_not_at_a_restart(
+    store, name, number
+):
+    starts = {"columnNames": "kafka", name: json.dumps({"TopicA": {"0": number, "1": number}})}
+    with pytest.raises(ConfigError, match=f"option {name} names topic 'TopicA', which is not"):
+        StreamRun(store.root, **starts, subscribe="TopicB").batch()
+    run = StreamRun(store.root, **starts, subscribe="TopicA")
+    run.drain()
+    again = StreamRun(store.root, run.checkpoint, **starts, subscribe="TopicB")
     assert counts(again.drain()) == {("TopicB", 0): 10, ("TopicB", 1): 10}
 
 

@@ -190,10 +190,6 @@ def test_times_are_given_to_queues_and_to_logs():
     assert "not chosen" in str(refused(subscribe="t", startingOffsetsByTimestamp='{"u":{"0":5}}'))
 
 
-def test_offsets_of_topics_that_are_not_chosen_are_refused():
-    assert "not chosen" in str(refused(subscribe="t", startingOffsets='{"u":{"0":5}}'))
-
-
 def test_columns_are_the_same_for_a_query_and_for_a_stream():
     path = {"path": "/data/store"}
     assert read_options_of_either({**path, "endingTimestamp": "5"}).ending_timestamp_ms == 5

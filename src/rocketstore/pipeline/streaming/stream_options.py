@@ -252,11 +252,8 @@ def _numbers(values: GivenOptions, read: options.ReadOptions, name: str) -> Star
     is_time = name == BY_TIME
     if read.has_topic_choice:
         if is_time:
-            places = options.queue_times_ms(values, name)
-        else:
-            places = options.parse_places(name, values[name], keyword="earliest, latest")
-        options.check_offsets_are_of_chosen_topics(read, name, places)
-        return dict(places.items())
+            return dict(options.queue_times_ms(values, name).items())
+        return dict(options.parse_places(name, values[name], keyword="earliest, latest").items())
     what, least = ("times in ms", 0) if is_time else ("-1, -2, offsets", EARLIEST)
     what = f'must be a word or {what} of brokers in JSON such as {{"broker-a":4711}}'
     hint = "to name queues, choose them: subscribe, subscribePattern or assign"

@@ -27,7 +27,14 @@ from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.pipeline.columns import check_schema
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.log_read import Losses, damage_of, passed_over, report_skipped, scanned
-from rocketstore.pipeline.options import EARLIEST, LATEST, ReadOptions
+from rocketstore.pipeline.option_table import BY_TIME
+from rocketstore.pipeline.options import (
+    EARLIEST,
+    LATEST,
+    QueuePlace,
+    ReadOptions,
+    check_offsets_are_of_chosen_topics,
+)
 from rocketstore.pipeline.planning import MOST_QUEUES, plan_ranges
 from rocketstore.pipeline.projection import record_batches, wanted_records
 from rocketstore.pipeline.queues import (
@@ -131,8 +138,10 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return where a query that was never run begins."""
         options, stores = self.stream_options, self._stores()
-        check_brokers("startingOffsets", options.starts, stores)
-        check_brokers("startingOffsetsByTimestamp", options.start_times_ms, stores)
+        for name, given in (("startingOffsets", options.starts), (BY_TIME, options.start_times_ms)):
+            check_brokers(name, given, stores)
+            of_queues = [place for place in given if isinstance(place, QueuePlace)]
+            check_offsets_are_of_chosen_topics(options.read, name, of_queues)
         places_of = list(stores.values())
         refuse_unknown(places_of, unknown_topics(places_of, options.read))
         places = {
