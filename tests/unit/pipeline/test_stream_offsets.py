@@ -187,7 +187,6 @@ def test_times_are_given_to_queues_and_to_logs():
     assert of_queues.starts == {None: EARLIEST}
     of_logs = parse(startingOffsetsByTimestamp='{"broker-a":5}')
     assert of_logs.start_times_ms == {"broker-a": 5}
-    assert "not chosen" in str(refused(subscribe="t", startingOffsetsByTimestamp='{"u":{"0":5}}'))
 
 
 def test_columns_are_the_same_for_a_query_and_for_a_stream():
