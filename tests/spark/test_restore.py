@@ -50,7 +50,7 @@ def test_one_topic_comes_back_as_a_store(spark, archive, tmp_path, capsys, monke
     assert run_command(["pipeline", "restore", str(archive), target, *given]) == 0
     said = capsys.readouterr().out
     assert said.startswith("60 records of broker store, version 1, in 1 CommitLog file of")
-    assert said.endswith(": a new log of the selection; 4 queues made of it\n")
+    assert said.endswith(": a new log of the selection; 4 queues made from it\n")
     found = spark.read.format("rocketstore").option("table", "commitlog").load(target)
     assert [tuple(row) for row in found.groupBy("topic").count().collect()] == [("GoldenOrder", 60)]
     assert verify_store(target).findings == []

@@ -293,7 +293,7 @@ def restore(
     made = (
         "the log alone"
         if result.queues is None
-        else f"{counted(result.queues, 'queue')} made of it"
+        else f"{counted(result.queues, 'queue')} made from it"
     )
     print(
         f"{counted(result.records, 'record')} of broker {result.broker}, "
