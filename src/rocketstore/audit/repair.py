@@ -48,6 +48,7 @@ from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import LoadedStore, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
+from rocketstore.storage.threads import at_once
 from rocketstore.units import system_clock_ms
 from rocketstore.verification.batch_rules import UNREACHABLE
 from rocketstore.verification.small_files import checkpoint_findings, small_file_findings
@@ -267,8 +268,7 @@ class _Repair:
         kinds = self._kinds(audit)
         for name in plan.misplaced:
             self.evidence.take_tree(self.layout.root / name)
-        for queue in plan.queues:
-            self._clear(queue)
+        at_once(self._clear, plan.queues)
         for topic in plan.batch_topics:  # without its directory, recovery builds its queues
             self.evidence.take_tree(self.layout.batch_consume_queue / topic)
         if plan.rebuilds_index:
@@ -353,16 +353,18 @@ class _Repair:
         tops = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
         queues = [top / key.topic / str(key.queue_id) for top in tops for key in listed_queues(top)]
         flat = (*layout.commit_log_directories, *queues)
-        for path in (*dict(file_lengths(flat)), *listed_index_files(layout.index, [])):
-            with self.disk.opened(path, writable=True) as descriptor:
-                self.disk.fdatasync(descriptor, path)
+        at_once(self._sync, [*dict(file_lengths(flat)), *listed_index_files(layout.index, [])])
         above = dict.fromkeys(queue.parent for queue in queues)
-        for directory in filter(Path.is_dir, (layout.root, *tops, *above, *flat, layout.index)):
-            self.disk.fsync_directory(directory)
+        directories = filter(Path.is_dir, (layout.root, *tops, *above, *flat, layout.index))
+        at_once(self.disk.fsync_directory, [*directories])
         self._write_checkpoint(Checkpoint(newest, newest, newest))
         if layout.abort.exists():
             self.disk.unlink(layout.abort)
             self.disk.fsync_directory(layout.root)
+
+    def _sync(self, path: Path) -> None:
+        with self.disk.opened(path, writable=True) as descriptor:
+            self.disk.fdatasync(descriptor, path)
 
 
 def _is_repaired(one: Finding, plan: RepairPlan, fixed: set[str]) -> bool:

@@ -2,10 +2,12 @@
 
 import threading
 import time
+from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig, repair_store
 from rocketstore.errors import FlushFailedError
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.threads import LEAST_EACH, at_once
@@ -62,21 +64,31 @@ def test_an_error_is_raised_and_nothing_more_is_begun(error):
     assert len(begun) < 1000
 
 
-class TogetherDisk(Disk):
-    """A disk whose syncs of queues' files, or of topics' directories, end only several at once."""
+class WaitingDisk(Disk):
+    """A disk whose syncs take a while; `most` are how many of a kind went on at once."""
 
     def __init__(self) -> None:
-        self.together = threading.Barrier(TOGETHER, timeout=LONGEST_S)
+        self.most = Counter()
+        self._now = Counter()
+        self._lock = threading.Lock()
 
     def fdatasync(self, descriptor, path):
-        if "consumequeue" in path.parts:
-            self.together.wait()
-        super().fdatasync(descriptor, path)
+        with self._under_way("copies" if "repair" in path.parts else "files"):
+            super().fdatasync(descriptor, path)
 
     def fsync_directory(self, directory):
-        if directory.parent.name == "consumequeue":
-            self.together.wait()
-        super().fsync_directory(directory)
+        with self._under_way("topics" if directory.parent.name == "consumequeue" else "others"):
+            super().fsync_directory(directory)
+
+    @contextmanager
+    def _under_way(self, kind):
+        with self._lock:
+            self._now[kind] += 1
+            self.most[kind] = max(self.most[kind], self._now[kind])
+        time.sleep(0.01)
+        yield
+        with self._lock:
+            self._now[kind] -= 1
 
 
 def put_to_each(store):
@@ -85,15 +97,34 @@ def put_to_each(store):
 
 
 def test_a_flush_and_an_opening_after_a_kill_wait_for_many_queues_at_once(tmp_path):
-    disk = TogetherDisk()
+    flushed, opened = WaitingDisk(), WaitingDisk()
     config = StoreConfig.small()
-    with MessageStore.open(tmp_path, config, clock=Clock(), threads=False, disk=disk) as store:
+    with MessageStore.open(tmp_path, config, clock=Clock(), threads=False, disk=flushed) as store:
         put_to_each(store)
         store.flush()
         put_to_each(store)
         store.abandon()
-    with MessageStore.open(tmp_path, config, clock=Clock(), threads=False, disk=disk) as store:
+    with MessageStore.open(tmp_path, config, clock=Clock(), threads=False, disk=opened) as store:
+        assert opened.most["topics"] >= TOGETHER
         assert [store.max_offset(f"T{number}", 0) for number in range(QUEUES)] == [2] * QUEUES
+    assert flushed.most["files"] >= TOGETHER
+    assert flushed.most["topics"] >= TOGETHER
+
+
+def test_a_repair_waits_for_many_queues_at_once(tmp_path):
+    config, disk = StoreConfig.small(), WaitingDisk()
+    with MessageStore.open(tmp_path, config, clock=Clock(), threads=False) as store:
+        put_to_each(store)
+    for number in range(QUEUES):
+        with (tmp_path / f"consumequeue/T{number}/0/{0:020d}").open("r+b") as file:
+            file.write(b"\xff")
+    assert not repair_store(tmp_path, config, disk=disk).remaining
+    assert disk.most["copies"] >= TOGETHER
+    assert disk.most["topics"] >= TOGETHER
+    assert disk.most["files"] >= TOGETHER
+    with MessageStore.open(tmp_path, config, clock=Clock(), threads=False) as store:
+        for number in range(QUEUES):
+            assert store.get(f"T{number}", 0, 0).messages[0].body == b"x"
 
 
 def test_every_queue_is_tried_where_one_of_many_fails(tmp_path):

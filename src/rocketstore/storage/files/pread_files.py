@@ -98,9 +98,9 @@ class ReadLogFile:
 
     @property
     def array(self) -> ByteArray:
-        """All bytes of the file, read again each time."""
+        """All bytes of the file, read again each time, but for zeros that the file system knows."""
         array = np.zeros(self.size, np.uint8)
-        self.read_into(0, array.data)
+        self.read_into(0, array.data[: self.data_stop()])
         return array
 
     def data_stop(self) -> int:

@@ -16,7 +16,7 @@ from rocketstore.storage.files.pread_files import (
     ReadLogFile,
     listed_files,
 )
-from rocketstore.units import ByteRange
+from rocketstore.units import ByteRange, MiB
 from support.descriptors import open_descriptors
 
 SIZE = 100
@@ -235,3 +235,24 @@ def test_a_file_that_is_deleted_after_it_was_listed_has_no_bytes(tmp_path: Path)
     path.unlink()
     assert file.data_stop() == 0
     assert not file.array.any()
+
+
+def test_zeros_that_the_file_system_knows_are_not_read(tmp_path_factory, monkeypatch) -> None:
+    directory = tmp_path_factory.mktemp("files")  # on a disk
+    path = directory / file_name(0)
+    path.write_bytes(b"x")
+    os.truncate(path, 16 * MiB)
+    (file,) = listed_files([directory], [])
+    if file.data_stop() == 16 * MiB:
+        pytest.skip("this file system does not tell where it has zeros")
+    read, preadv = [], os.preadv
+
+    def counted(descriptor: int, views: list[memoryview], position: int) -> int:
+        read.append(len(views[0]))
+        return preadv(descriptor, views, position)
+
+    monkeypatch.setattr(os, "preadv", counted)
+    array = ReadLogFile(file, file.size).array
+    assert array.size == 16 * MiB
+    assert array.tobytes().rstrip(b"\0") == b"x"
+    assert 0 < sum(read) < MiB

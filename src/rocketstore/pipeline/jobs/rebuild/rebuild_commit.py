@@ -34,6 +34,7 @@ from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.reading.pread_log import PreadLog
+from rocketstore.storage.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,8 +95,7 @@ def commit(root: Path, staging: Path, *, now_ms: int, disk: Disk | None = None) 
     names = sorted(path.name for path in staging.iterdir())
     for name in names:
         _refuse_link(root / name)
-        for directory, _, _ in os.walk(staging / name, topdown=False):
-            disk.fsync_directory(Path(directory))
+        at_once(disk.fsync_directory, [Path(one) for one, _, _ in os.walk(staging / name)])
     swaps = [(name, (staging / name).stat().st_ino, _inode(root / name)) for name in names]
     kept = _kept_directory(root, now_ms)
     journal = Journal(
