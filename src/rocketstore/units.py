@@ -4,6 +4,7 @@ Two offsets of this store are easily confused: a *physical offset* counts bytes 
 *queue offset* counts entries of one ConsumeQueue. Names say which one is meant.
 """
 
+import contextlib
 import resource
 import time
 from typing import Any, Final, NamedTuple
@@ -35,6 +36,20 @@ def most_descriptors() -> int:
     """Return how many files and sockets this process may have open at present."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _MANY_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit
+
+
+def raise_descriptors(wanted: int = _MANY_DESCRIPTORS) -> int:
+    """Ask the system for so many files and sockets, and return how many it grants.
+
+    A Java VM takes all that it may have as it starts.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = _MANY_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MANY_DESCRIPTORS)
+    wanted = min(wanted, most)
+    if wanted > most_descriptors():
+        with contextlib.suppress(OSError, ValueError):  # it may refuse what its own limit grants
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return most_descriptors()
 
 
 def counted(count: int, noun: str, many: str | None = None) -> str:

@@ -12,12 +12,13 @@ import msgspec
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BROKER_KEYS, BrokerSettings
 from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
-from rocketstore.cli.serve import allow_many_files, stop_on_signal, with_retention
+from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.cli.wording import complain, print_on_stderr
 from rocketstore.config import BrokerRole, sources
 from rocketstore.config.sources import load_broker_conf, parse_override
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
+from rocketstore.units import raise_descriptors
 
 if TYPE_CHECKING:
     from rocketstore.config.sources import LoadedConfig
@@ -52,7 +53,7 @@ def broker(
     if own.broker_id and config.broker_role is not BrokerRole.SLAVE:
         complain(f"brokerId={own.broker_id}: a master's is 0, as in 4.9; brokerRole says its role")
     path = _path(store, loaded)
-    allow_many_files()
+    raise_descriptors()
     with stop_on_signal() as stop, MessageStore.open(
         path, config, services=[BrokerService.with_settings(own)]
     ) as opened:  # fmt: skip

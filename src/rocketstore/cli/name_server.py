@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 
-from rocketstore.cli.serve import allow_many_files, ending_signals
+from rocketstore.cli.serve import ending_signals
 from rocketstore.cli.wording import print_on_stderr
 from rocketstore.format.host import address_text
 from rocketstore.format.metadata_json import decode_body
@@ -19,6 +19,7 @@ from rocketstore.nameserver.service import PORT, serving
 from rocketstore.remoting.server import new_event_loop
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.units import raise_descriptors
 
 HostOption = Annotated[str, Parameter(help="Where it listens; 0.0.0.0 is every address.")]
 PortOption = Annotated[UInt16, Parameter(help="0 takes any free one.")]
@@ -43,7 +44,7 @@ def namesrv(
     order_messages
         Send the spread of an order topic with its route (orderMessageEnable).
     """
-    allow_many_files()
+    raise_descriptors()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(host, port, _values(kv_config), order_messages=order_messages))
 

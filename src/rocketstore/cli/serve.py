@@ -6,7 +6,6 @@ Each command is a module that is imported when it is used: a broker needs no rep
 from __future__ import annotations
 
 import contextlib
-import resource
 import signal
 from typing import TYPE_CHECKING
 
@@ -69,15 +68,6 @@ def stop_on_signal() -> Iterator[StopSignal]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def allow_many_files() -> None:
-    """Raise the limit of open files as far as this user may, as a Java VM does at its start.
-
-    Each connection is one, and what logs in or starts services leaves it at 1024 as a rule.
-    """
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def with_retention(loaded: LoadedConfig) -> StoreConfig:

@@ -12,7 +12,6 @@ out of its row; a release never unmaps under a reader, because a map lives as lo
 
 from __future__ import annotations
 
-import resource
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
@@ -22,7 +21,7 @@ import numpy as np
 from rocketstore.events import get_logger
 from rocketstore.native.row import QUEUE_COLUMN_COUNT, Int64Array, QueueColumn
 from rocketstore.rules.queue_numbers import QueueSlots, grown
-from rocketstore.units import most_descriptors
+from rocketstore.units import most_descriptors, raise_descriptors
 
 if TYPE_CHECKING:
     import mmap
@@ -152,15 +151,14 @@ class QueueMappings:
         file.drop()
 
     def _raise_limit(self) -> bool:
-        """Ask the system for more descriptors, as a Java VM does at its start."""
+        """Ask the system for more descriptors."""
         if not self._may_raise:
             return False
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 4 * soft if hard == resource.RLIM_INFINITY else min(4 * soft, hard)
-        if wanted > soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = most_descriptors()
+        raised = raise_descriptors(4 * soft)
+        if raised > soft:
             self._writer_limit = _half_of_descriptors()
-            _log.info("descriptors.raised", soft_limit=wanted, before=soft)
+            _log.info("descriptors.raised", soft_limit=raised, before=soft)
             return True
         self._may_raise = False
         _log.warning(

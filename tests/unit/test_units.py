@@ -1,0 +1,36 @@
+"""How many files and sockets a process may have, whatever its system says."""
+
+import resource
+
+import pytest
+
+from rocketstore.units import raise_descriptors
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "granted"),
+    [
+        ((64, 512), (512, 512), 512),
+        ((64, resource.RLIM_INFINITY), (1 << 20, resource.RLIM_INFINITY), 1 << 20),
+        ((512, 512), None, 512),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None, 1 << 20),
+    ],
+)
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_limit_of_files_is_raised_as_far_as_the_system_lets(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], asked: tuple[int, int] | None,
+    granted: int, *, refuses: bool,
+) -> None:  # fmt: skip
+    now, seen = [limits], []
+
+    def set_limits(_which: int, wanted: tuple[int, int]) -> None:
+        seen.append(wanted)
+        if refuses:
+            raise ValueError("not allowed to raise maximum limit")
+        now[0] = wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: now[0])
+    monkeypatch.setattr(resource, "setrlimit", set_limits)
+    before = limits[0] if limits[0] != resource.RLIM_INFINITY else 1 << 20
+    assert raise_descriptors() == (before if refuses else granted)
+    assert seen == ([] if asked is None else [asked])
