@@ -94,6 +94,16 @@ def test_traces_have_a_topic_where_none_is_made_if_the_file_says_so(
             assert desk.send(name).code == answer
 
 
+def test_settings_of_the_first_topics_count_at_each_start(tmp_path: Path) -> None:
+    for count in (8, 2):
+        name = f"orders-{count}"
+        with closing(Desk(tmp_path, default_topic_queue_nums=count)) as desk:
+            assert desk.send(name, d=16).code == 0
+            known = desk.topics.get(name)
+            assert known is not None
+            assert known.write_queue_nums == count
+
+
 def test_topic_is_not_made_where_that_is_off(tmp_path: Path) -> None:
     desk = Desk(tmp_path, auto_create_topic_enable=False)
     assert desk.send("orders").code == 17
