@@ -197,28 +197,48 @@ def test_a_log_whose_end_was_cut_is_consumed_from_near_there(tmp_path: Path) -> 
         assert consumed(store)[-5:] == [f"new{number}" for number in range(5)]
 
 
-@pytest.mark.parametrize("back", [1, 500, 3_000, 20_000])
-def test_a_bit_that_flips_near_the_log_s_end_sets_no_group_back(tmp_path: Path, back: int) -> None:
-    """The last record says which log it is; only where that one is damaged, an older mark does."""
-    root = tmp_path / "store"
+def with_a_flipped_bit(root: Path, from_last: int) -> None:
+    """Let a group read 200 messages; flip a bit so far from where the last record begins."""
     with opened(root) as store:
         use(store, "late")
         for step in range(20):
             put(store, 10, f"{step}-")
             assert len(consumed(store)) == 10
             store.consumer_offsets.save()
-        at = store.get("orders", 0, 199).messages[0].physical_offset - back
+        at = store.get("orders", 0, 199).messages[0].physical_offset + from_last
     assert at > 0
     with next((root / "commitlog").iterdir()).open("r+b") as file:
         file.seek(at)
         (byte,) = file.read(1)
         file.seek(at)
         file.write(bytes([byte ^ 1]))
-    assert not [found for found in verify_store(root).findings if found.kind == "position-log"]
-    with opened(root) as store:
+
+
+def told_of(root: Path) -> list[str]:
+    found = verify_store(root).findings
+    return [one.reason for one in found if one.kind == "position-log"]
+
+
+@pytest.mark.parametrize("back", [1, 500, 3_000, 20_000])
+def test_a_bit_that_flips_near_the_log_s_end_sets_no_group_back(tmp_path: Path, back: int) -> None:
+    """The last record says which log it is; only where that one is damaged, an older mark does."""
+    with_a_flipped_bit(tmp_path, -back)
+    assert not told_of(tmp_path)
+    with opened(tmp_path) as store:
         assert store.consumer_offsets.get("orders", "billing", 0) == 200
         put(store, 3, "new")
         assert consumed(store) == ["new0", "new1", "new2"]
+
+
+def test_a_bit_that_flips_in_the_last_record_sets_groups_back_to_the_mark_before(
+    tmp_path: Path,
+) -> None:
+    with_a_flipped_bit(tmp_path, 100)
+    told = told_of(tmp_path)
+    assert told
+    assert all("or this one before its last record was damaged" in one for one in told)
+    with opened(tmp_path) as store:
+        assert store.consumer_offsets.get("orders", "billing", 0) == 190
 
 
 def test_what_a_broker_says_beyond_a_queue_s_end_is_set_to_it(tmp_path: Path) -> None:
