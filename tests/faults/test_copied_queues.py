@@ -14,6 +14,7 @@ from rocketstore.storage.recovery import recover
 from rocketstore.units import MiB
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG, crashed
+from support.store_files import overwrite_file
 from support.trees import tree
 
 NOW_MS = START_MS + 3_600_000
@@ -168,9 +169,7 @@ def test_entries_that_end_a_queue_are_copied_before_they_are_cut(root: Path) -> 
         put(store, "other", 5)
     queues = root / "consumequeue"
     theirs = (queues / "orders" / "0" / ("0" * 20)).read_bytes()[: 3 * ENTRY_SIZE_BYTES]
-    with (queues / "other" / "0" / ("0" * 20)).open("r+b") as file:
-        file.seek(5 * ENTRY_SIZE_BYTES)
-        file.write(theirs)
+    overwrite_file(queues / "other" / "0" / ("0" * 20), 5 * ENTRY_SIZE_BYTES, theirs)
     with opened(root) as store:
         (cut,) = [one for one in store.recovery.findings if one.kind == "queue-cut"]
         assert (cut.offset, cut.size) == (5 * ENTRY_SIZE_BYTES, 3 * ENTRY_SIZE_BYTES)

@@ -20,6 +20,7 @@ from rocketstore.places.store_listing import list_store
 from rocketstore.storage.files.disk import Disk, no_space_error
 from support.clock import Clock
 from support.small_store import CONFIG, build_store, crashed, open_store
+from support.store_files import overwrite_file
 
 COUNT = 40
 
@@ -168,9 +169,7 @@ def test_a_small_file_that_may_not_be_read_is_not_called_damage(
 def test_a_copy_for_which_the_disk_has_no_room_leaves_nothing(store: Path) -> None:
     """A repair that is tried again and again on a full disk would take what room there is."""
     queue = store / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
-    with queue.open("r+b") as file:
-        file.seek(200)
-        file.write(b"\x55" * 200)
+    overwrite_file(queue, 200, b"\x55" * 200)
 
     class Full(Disk):
         def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:

@@ -33,6 +33,7 @@ from support.newer_broker import GROUP, LONG_TOPIC, ORDERS
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
 from support.said import capture_logs
+from support.store_files import overwrite_file
 
 DELAYED = "SCHEDULE_TOPIC_XXXX"
 OURS = small_config(enableLmq="true")
@@ -299,9 +300,8 @@ def test_after_what_the_hint_says_the_store_opens(tmp_path: Path) -> None:
 
 def test_messages_that_no_wheel_has_taken_wait_too(tmp_path: Path) -> None:
     root = copied("delivered_timers", tmp_path)
-    with (root / "config" / "timercheck").open("r+b") as file:
-        file.seek(16)
-        file.write(bytes(8))  # as the second before it was written next
+    # As the second before it was written next.
+    overwrite_file(root / "config" / "timercheck", 16, bytes(8))
     (found,) = newer_in(StoreLayout.of(root))
     assert found.reason.endswith("brokers of 5.x keep: 1")
 

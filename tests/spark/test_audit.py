@@ -13,6 +13,7 @@ from rocketstore.errors import StoreError
 from rocketstore.pipeline.jobs.audit import audit_plan
 from support.audit_runs import audited, keys
 from support.golden_stores import golden_store
+from support.store_files import overwrite_file
 
 pytestmark = [pytest.mark.spark]
 
@@ -22,9 +23,7 @@ def damaged(tmp_path):
     target = tmp_path / "store"
     shutil.copytree(golden_store("expired/files_removed")[0], target)
     log = sorted((target / "commitlog").iterdir())[1]
-    with log.open("r+b") as file:
-        file.seek(20_000)
-        file.write(b"no record's bytes")
+    overwrite_file(log, 20_000, b"no record's bytes")
     (target / "config").mkdir(exist_ok=True)
     offsets = {"offsetTable": {"TopicTest@readers": {"0": 1 << 40}}}
     (target / "config" / "consumerOffset.json").write_text(json.dumps(offsets))

@@ -16,6 +16,7 @@ from support.clock import Clock
 from support.configured_store import small_config
 from support.failing_calls import Fault
 from support.reading import pages_of
+from support.store_files import overwrite_file
 
 LEVELS = "1s 5s 1h"
 HOUR_MS = 3_600_000
@@ -310,9 +311,7 @@ class Scrubbing(Work):
             for number in range(30):
                 store.put(Message(topic="t", body=b"%d" % number * 1000))
             store.flush()
-            with (self.root / "commitlog" / f"{0:020}").open("r+b") as file:
-                file.seek(500)
-                file.write(b"rotten")
+            overwrite_file(self.root / "commitlog" / f"{0:020}", 500, b"rotten")
         return store
 
     def run(self) -> None:

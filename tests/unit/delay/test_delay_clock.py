@@ -8,6 +8,7 @@ from rocketstore import Message, verify_store
 from rocketstore.audit.repair import rebuild_store
 from support.clock_jumps import HOUR_MS, ahead, either_way
 from support.configured_store import open_small, small_config
+from support.store_files import overwrite_file
 
 TOPIC = "orders"
 WAITING = "SCHEDULE_TOPIC_XXXX"
@@ -207,9 +208,7 @@ def test_a_time_that_no_level_gives_is_damage_and_holds_nobody_up(tmp_path, cloc
         put(store, b"whole", 3)
         store.flush()
         [path] = (tmp_path / "consumequeue" / WAITING / "2").iterdir()
-        with path.open("r+b") as file:
-            file.seek(13)
-            file.write(b"\x40")  # a time of the year 500,000
+        overwrite_file(path, 13, b"\x40")  # a time of the year 500,000
         assert bodies_after(store, clock) == [b"flipped"]
         assert bodies_after(store, clock, 10_000) == [b"flipped", b"whole"]
 

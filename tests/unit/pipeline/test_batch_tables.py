@@ -22,6 +22,7 @@ from support.clock import START_MS, Clock
 from support.inside import parts_of
 from support.memory import memory_directory
 from support.pipeline_tables import ARROW_TYPES, read_table
+from support.store_files import overwrite_file
 from support.stream_run import StreamRun, flat
 
 HOUR_MS = 3_600_000
@@ -234,7 +235,6 @@ def test_an_entry_that_is_damaged_hides_no_end():
             for _ in range(5):
                 put(store, "a", "b")
         file = directory / "batchconsumequeue" / BATCHES / "0" / f"{0:020d}"
-        with file.open("r+b") as opened:
-            opened.write(b"\xff" * BATCH_ENTRY_SIZE_BYTES)
+        overwrite_file(file, 0, b"\xff" * BATCH_ENTRY_SIZE_BYTES)
         (row,) = read_table(directory, table="queues")
         assert row["maxOffset"] == 10

@@ -15,6 +15,7 @@ from rocketstore.scan import extension_units
 from support.golden import golden_case
 from support.golden_stores import OTHER_QUEUES, SAME_LOG, STORES, golden_store
 from support.pipeline_tables import plan_table, read_table
+from support.store_files import overwrite_file
 from support.trees import tree
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -183,8 +184,7 @@ def test_entries_show_the_units_of_java_s_extensions_and_null_where_one_is_damag
     monkeypatch.setattr(extension_units, "LONGEST_READ_BYTES", longest + 30)
     assert units() == java
     (first,) = (root / "consumequeue_ext" / "ExtTopic" / "0").glob("0*0")
-    with first.open("r+b") as file:
-        file.write(bytes(20))
+    overwrite_file(first, 0, bytes(20))
     assert units() == java | {("ExtTopic", 0, 0): nothing}
     shutil.rmtree(root / "consumequeue_ext")
     assert units() == dict.fromkeys(java, nothing)

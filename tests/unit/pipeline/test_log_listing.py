@@ -10,6 +10,7 @@ from rocketstore.pipeline.streaming.live_log import LogListing
 from rocketstore.places.log_files import list_segments
 from rocketstore.places.stores import StorePlace
 from support.sparse_log import make_sparse_log
+from support.store_files import overwrite_file
 
 FILE_BYTES = 1 << 30
 AN_HOUR_AGO_NS = 3_600_000_000_000
@@ -90,8 +91,7 @@ def test_a_name_that_came_or_went_is_seen(log, listed, what, is_settled):
 def test_the_first_bytes_of_a_file_made_ahead_are_seen(log, listed):
     listing = LogListing()
     before = listing.segments(place_of(log))
-    with (log / f"{3 * FILE_BYTES:020d}").open("r+b") as file:
-        file.write(b"\0\0\1\0")
+    overwrite_file(log / f"{3 * FILE_BYTES:020d}", 0, b"\0\0\1\0")
     after = listing.segments(place_of(log))
     assert [one.is_last for one in before] == [False, False, True, True]
     assert [one.is_last for one in after] == [False, False, False, True]

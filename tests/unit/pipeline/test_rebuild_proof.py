@@ -11,6 +11,7 @@ from support.audit_runs import kinds, proved
 from support.clock import Clock
 from support.golden_stores import STORES, golden_store
 from support.small_store import build_store, open_store, overwrite
+from support.store_files import overwrite_file
 
 EXPLAINED = {
     "cqext": {"extension"},
@@ -55,8 +56,7 @@ def test_a_time_by_other_delay_levels_is_a_reason_and_a_hash_for_a_time_a_findin
         file.seek(0)
         file.write(struct.pack(">qiq", place, size, time_ms + 1_000))
     assert proved(root).explained == {"delay-levels": 1}
-    with queue.open("r+b") as file:
-        file.write(struct.pack(">qiq", place, size, 77))
+    overwrite_file(queue, 0, struct.pack(">qiq", place, size, 77))
     report = proved(root)
     assert report.explained == {}  # K-S1: the message would be delivered at once
     assert {"queue-wrong"} <= set(kinds(report.findings))

@@ -18,6 +18,7 @@ from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
 from support.report_run import make_report
 from support.small_store import CONFIG, build_store, messages, put_all
+from support.store_files import overwrite_file
 from support.stream_run import StreamRun, flat
 from support.trees import tree
 
@@ -102,9 +103,7 @@ def map_paths(config):
 def test_after_damage_the_whole_log_is_judged(parts):
     root, config = parts
     file = sorted((root / "commitlog").iterdir())[1]
-    with file.open("r+b") as opened:
-        opened.seek(3000)
-        opened.write(b"\xff" * 40)
+    overwrite_file(file, 3000, b"\xff" * 40)
     report = rebuilt_here(root, config=config)
     assert len(report.damage) == 1
     assert COUNT - 2 <= report.record_count < COUNT

@@ -25,6 +25,7 @@ from support.extended_store import open_extended, units_of
 from support.golden_stores import golden_store
 from support.pipeline_tables import plan_table, read_table
 from support.small_store import CONFIG, open_store, overwrite
+from support.store_files import overwrite_file
 
 DELAYS, CONSUMERS = "config/delayOffset.json", "config/consumerOffset.json"
 BORN_MS = 1_700_000_000_000
@@ -115,9 +116,7 @@ def test_a_store_without_delays_plans_no_task():
 def test_an_entry_that_does_not_lead_to_its_record_gives_no_due_time(tmp_path):
     store = copy_of("delay", tmp_path)
     [entry_file] = (store / "consumequeue" / DELAY_TOPIC / "17").glob("0*0")
-    with entry_file.open("r+b") as file:
-        file.seek(20 * 3)
-        file.write(struct.pack(">q", 1))
+    overwrite_file(entry_file, 20 * 3, struct.pack(">q", 1))
     rows = {row["queueOffset"]: row for row in read_table(store, table="delays", damage="skip")
             if row["level"] == 18}  # fmt: skip
     assert rows[3]["dueTimestamp"] is None
@@ -141,9 +140,7 @@ def test_a_due_time_that_stands_in_an_extension_is_found_there(tmp_path):
 def test_damage_among_what_waits_is_an_error_or_passed_over(tmp_path):
     store = copy_of("delay", tmp_path)
     lost = waiting_here(store)[-1]
-    with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(lost[5] + 100)
-        file.write(b"\xff")
+    overwrite_file(store / "commitlog" / f"{0:020d}", lost[5] + 100, b"\xff")
     with pytest.raises(StoreDamagedError):
         waiting_here(store)
     assert lost not in waiting_here(store, damage="skip")

@@ -26,6 +26,7 @@ from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.tables.positions import agreed_end, marks_of, with_marks
 from rocketstore.transaction.ledger import open_transactions
 from support.patience import wait_until
+from support.store_files import overwrite_file
 
 LOG = ("commitlog", "consumequeue", "batchconsumequeue", "index", "checkpoint", "known-ends")
 SETTINGS: dict[str, Any] = {"message_delay_level": "1s 1h", "transaction_time_out": 0}
@@ -185,9 +186,7 @@ def test_a_log_whose_end_was_cut_is_consumed_from_near_there(tmp_path: Path) -> 
             assert len(consumed(store)) == 10
             store.consumer_offsets.save()
         last = store.get("orders", 0, 395).messages[0].physical_offset
-    with next((root / "commitlog").iterdir()).open("r+b") as file:
-        file.seek(last)
-        file.write(bytes(1000))
+    overwrite_file(next((root / "commitlog").iterdir()), last, bytes(1000))
     repair_store(root)
     with opened(root) as store:
         again = store.consumer_offsets.get("orders", "billing", 0)

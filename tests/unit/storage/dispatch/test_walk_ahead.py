@@ -21,6 +21,7 @@ from support.dispatch_counts import counts_of, dispatch_counted
 from support.dispatch_parts import DispatchParts
 from support.inside import parts_of
 from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, crashed
+from support.store_files import overwrite_file
 from support.trees import tree
 
 COUNT = 150
@@ -92,9 +93,7 @@ def damage(root, chosen):
 def _overwrite(path, chosen, content):
     size = path.stat().st_size
     content = content[:size]
-    with path.open("r+b") as file:
-        file.seek(chosen.randrange(size - len(content) + 1))
-        file.write(content)
+    overwrite_file(path, chosen.randrange(size - len(content) + 1), content)
 
 
 def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.rules.findings import Finding, Severity
 from support.reading import all_messages
+from support.store_files import overwrite_file
 
 MESSAGES = 250
 QUEUE_OFFSET_AT = 20
@@ -31,9 +32,7 @@ def forge(store: Path, row: int, number: int) -> None:
 
 
 def forge_at(path: Path, position: int, number: int) -> None:
-    with path.open("r+b") as log:
-        log.seek(position + QUEUE_OFFSET_AT)
-        log.write(struct.pack(">q", number))
+    overwrite_file(path, position + QUEUE_OFFSET_AT, struct.pack(">q", number))
 
 
 def impossible(findings: list[Finding]) -> list[Finding]:

@@ -31,6 +31,7 @@ from support.small_store import (
     put_all,
     read_log,
 )
+from support.store_files import overwrite_file
 
 COUNT = 200
 
@@ -178,9 +179,7 @@ def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     queue = tmp_path / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
-    with queue.open("r+b") as file:
-        file.seek(60 * 20)
-        file.write(bytes(40 * 20))
+    overwrite_file(queue, 60 * 20, bytes(40 * 20))
     with open_store(tmp_path, clock) as store:
         assert store.recovery.was_clean
         assert_all_there(store)
@@ -190,9 +189,7 @@ def test_a_lost_page_in_a_queue_is_written_again(tmp_path: Path) -> None:
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     queue = tmp_path / "consumequeue" / "Topic1" / "0" / "00000000000000000000"
-    with queue.open("r+b") as file:
-        file.seek(30 * 20)
-        file.write(bytes(20 * 20))
+    overwrite_file(queue, 30 * 20, bytes(20 * 20))
     crashed(tmp_path)
     with open_store(tmp_path, clock) as store:
         assert_all_there(store)
@@ -207,8 +204,7 @@ def test_a_broken_checkpoint_only_makes_recovery_go_back_further(
     checkpoint = tmp_path / "checkpoint"
     checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
     for path in (tmp_path / "consumequeue").rglob("0000*"):
-        with path.open("r+b") as file:
-            file.write(bytes(QUEUE_FILE_BYTES))
+        overwrite_file(path, 0, bytes(QUEUE_FILE_BYTES))
     crashed(tmp_path)
     with open_store(tmp_path, clock) as store:
         assert store.recovery.start == 0
@@ -356,9 +352,7 @@ def test_a_message_that_stands_where_a_lost_one_stood_keeps_its_number_without_i
     with opened() as store:
         store.put(Message(topic="orders", body=b"kept"))
         lost = store.put(Message(topic="orders", body=b"lost"))
-    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(lost.physical_offset)
-        file.write(bytes(200))
+    overwrite_file(tmp_path / "commitlog" / f"{0:020d}", lost.physical_offset, bytes(200))
     (tmp_path / "abort").touch()
     with opened() as store:
         after = store.put(Message(topic="orders", body=b"after"))
