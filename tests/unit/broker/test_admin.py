@@ -172,11 +172,12 @@ def test_settings_are_answered_as_a_file_has_them(desk: Desk) -> None:
     assert {"brokerName=broker-a", "autoCreateTopicEnable=true", "retention=false"} <= set(lines)
 
 
-@pytest.mark.parametrize("count", [-1, 2**31 - 1])
+@pytest.mark.parametrize("count", [-1, 65_537, 2**31 - 1])
 def test_more_queues_than_anybody_has_are_refused(desk: Desk, count: int) -> None:
     header = {"topic": "many", "readQueueNums": 1, "writeQueueNums": count, "perm": 6}
     assert desk.answer(17, header).code == 1
     assert desk.topics.get("many") is None
+    assert desk.answer(17, {**header, "writeQueueNums": 65_536}).code == 0
     body = b'{"groupName":"G","retryQueueNums":%d}' % count
     assert desk.answer(200, None, body).code == 1
     assert desk.groups.find("G") is None

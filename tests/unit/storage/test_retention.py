@@ -505,6 +505,19 @@ def test_a_queue_of_expired_messages_keeps_its_number(bench, count):
     assert (rare.min_offset, rare.max_offset) == (count, count + 1)
 
 
+def test_a_queue_file_that_is_held_for_a_minute_goes_and_its_reader_keeps_its_bytes(bench):
+    bench.fill(OLD, OLD, YOUNG)
+    first = bench.parts.queue().files.files[0]
+    view = first.array[:20]
+    before = bytes(view)
+    bench.run()
+    for passed_ms, stays in ((59_999, True), (1, False)):
+        bench.parts.clock.now_ms += passed_ms
+        bench.run()
+        assert first.path.exists() is stays
+    assert bytes(view) == before
+
+
 def test_a_held_queue_file_is_tried_again_in_the_next_round(bench):
     bench.fill(OLD, OLD, YOUNG)
     first = bench.parts.queue().files.files[0]
