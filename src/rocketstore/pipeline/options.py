@@ -469,10 +469,10 @@ def topic_choice(values: GivenOptions) -> dict[str, Any]:
 
 
 def check_offsets_are_of_chosen_topics(
-    options: ReadOptions, key: str, places: Iterable[QueuePlace]
+    options: ReadOptions, key: str, places: Iterable[object]
 ) -> None:
     """Refuse offsets of topics that the query does not read, or that chose none."""
-    for place in places:
+    for place in (one for one in places if isinstance(one, QueuePlace)):
         if not options.has_topic_choice:
             hint = "give subscribe, subscribePattern or assign"
             raise ConfigError(f"option {key} needs to know the topics", key=key, hint=hint)

@@ -105,6 +105,17 @@ def test_a_start_of_topics_that_are_not_chosen_is_refused_when_it_counts_and_not
     assert counts(again.drain()) == {("TopicB", 0): 10, ("TopicB", 1): 10}
 
 
+def test_few_messages_of_an_added_topic_do_not_wait_for_as_many_as_a_batch_is_to_have(store):
+    options = {**KAFKA, "maxOffsetsPerTrigger": 8, "minOffsetsPerTrigger": 8, "clock": lambda: 0.0}
+    run = StreamRun(store.root, **options, subscribe="TopicA")
+    assert [len(rows) for rows in run.drain()] == [8, 8]  # four wait for others
+    run = StreamRun(store.root, run.checkpoint, **options, subscribe="TopicA,TopicB")
+    for _ in range(12):
+        store.put("TopicA")
+    # Fourteen before the place at which it stood, and what comes after it.
+    assert [len(rows) for rows in run.drain()] == [8, 6, 8, 8]
+
+
 def test_added_messages_without_an_entry_yet_are_read_as_well(store):
     run = StreamRun(store.root, **KAFKA, subscribe="TopicA")
     for _ in range(3):

@@ -31,7 +31,6 @@ from rocketstore.pipeline.option_table import BY_TIME
 from rocketstore.pipeline.options import (
     EARLIEST,
     LATEST,
-    QueuePlace,
     ReadOptions,
     check_offsets_are_of_chosen_topics,
 )
@@ -140,8 +139,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         options, stores = self.stream_options, self._stores()
         for name, given in (("startingOffsets", options.starts), (BY_TIME, options.start_times_ms)):
             check_brokers(name, given, stores)
-            of_queues = [place for place in given if isinstance(place, QueuePlace)]
-            check_offsets_are_of_chosen_topics(options.read, name, of_queues)
+            check_offsets_are_of_chosen_topics(options.read, name, given)
         places_of = list(stores.values())
         refuse_unknown(places_of, unknown_topics(places_of, options.read))
         places = {
@@ -384,7 +382,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             return False
         for log, begin, goal in moves:
             least -= log.cut(begin, goal, BatchLimits(least))[1]
-            if least <= 0:
+            if least <= 0 or begin.then:  # after which more may wait
                 return False
         self._last_trigger_s = last_s
         return True
