@@ -218,7 +218,7 @@ class MessageStore(BaseStore):
         InvalidNameError
             A topic or group cannot be a name.
         ConfigError
-            The group consumes something else at the moment.
+            There is no topic, or the group consumes something else at the moment.
         FormatError
             ``consumerOffset.json`` is broken, and its backup too.
         """

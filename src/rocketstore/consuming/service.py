@@ -52,6 +52,8 @@ class ConsumingService(Service):
     ) -> Consumer:
         """Make a consumer; see `MessageStore.consume`."""
         self._store.check_open()
+        if not wanted.topics:
+            raise ConfigError("a consumer without a topic would wait for ever", key="topics")
         for topic in wanted.topics:
             check_topic(topic)
         if not isinstance(group, str) or not group:

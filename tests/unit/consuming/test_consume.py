@@ -300,6 +300,8 @@ def test_names_and_settings_that_cannot_be_are_refused(store):
         consume(store, start="middle")
     with pytest.raises(ConfigError):
         consume(store, max_unacknowledged=0)
+    with pytest.raises(ConfigError, match="without a topic would wait for ever"):
+        store.consume([], "g")
     kept = consume(store)
     with pytest.raises(ConfigError, match="at the moment"):
         store.consume("payments", GROUP)
