@@ -243,9 +243,8 @@ class Brokering(Looping):
 
     def open(self) -> MessageStore:
         self.is_started = False
-        settings = BrokerSettings(
-            listen_port=free_port(), namesrv_port=free_port(), broker_name="broker-a"
-        )
+        # Any port for names: one that was free before may be another process's now.
+        settings = BrokerSettings(listen_port=free_port(), namesrv_port=0, broker_name="broker-a")
         self.address = "127.0.0.1", settings.listen_port
         self.store = MessageStore.open(
             self.root, small_config(), clock=self.clock, threads=False,
