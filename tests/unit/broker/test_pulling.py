@@ -76,6 +76,15 @@ def test_messages_of_a_key_are_no_more_than_the_setting_says(
         assert found.body == desk.store.get_raw("orders", 0, 2).records  # the newest
 
 
+def test_messages_of_a_unique_key_are_32_whatever_is_asked_for(desk: Desk) -> None:
+    for number in range(40):
+        assert desk.send("orders", b"%d" % number, "UNIQ_KEY\1k").code == 0
+    desk.store.wait_dispatched()
+    asked = {"topic": "orders", "key": "k", "beginTimestamp": 0, "endTimestamp": 2**62}
+    found = desk.answer(12, {**asked, "maxNum": 1, "_UNIQUE_KEY_QUERY": True})
+    assert found.body == desk.store.get_raw("orders", 0, 8, 32).records  # the newest
+
+
 def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders: Desk) -> None:
     assert pull(orders, queueOffset=2) is None
     orders.send("orders", b"new")
