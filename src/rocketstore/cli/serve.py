@@ -6,7 +6,9 @@ Each command is a module that is imported when it is used: a broker needs no rep
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +34,12 @@ def ending_signals() -> list[signal.Signals]:
     """Return what asks to end: a terminal that is gone too, unless `nohup` has it ignored."""
     is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM] + ([] if is_kept else [signal.SIGHUP])
+
+
+def show_threads_on_quit() -> None:
+    """Have SIGQUIT (`kill -3`) show where each thread is, as a Java VM does."""
+    if sys.__stderr__ is not None:
+        faulthandler.register(signal.SIGQUIT, sys.__stderr__)
 
 
 class StopSignal:
@@ -62,6 +70,7 @@ class StopSignal:
 def stop_on_signal() -> Iterator[StopSignal]:
     """Make a signal ask the process to stop, where it would end it."""
     stop = StopSignal()
+    show_threads_on_quit()
     before = {number: signal.signal(number, stop.set) for number in ending_signals()}
     try:
         yield stop

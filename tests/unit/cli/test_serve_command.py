@@ -150,6 +150,7 @@ BROKER = (
     "broker", "--set=listenPort=0", "--set=namesrvPort=0", "--set=mappedFileSizeCommitLog=65536",
     "--set=mappedFileSizeConsumeQueue=2000",
 )  # fmt: skip
+NAME_SERVER = ("namesrv", "--port=0")
 
 
 def files(soft: int, hard: int) -> list[str]:
@@ -186,6 +187,28 @@ def test_a_store_has_files_left_however_many_clients_come(tmp_path: Path) -> Non
         for number in range(20):
             sent = first.ask(310, {**SEND, "b": f"topic-{number}"}, bytes(5000))
             assert (sent.code, sent.remark) == (0, None)
+
+
+@pytest.mark.parametrize("asked", [BROKER, ("master", "--set=haListenPort=0"), NAME_SERVER])
+def test_kill_3_shows_where_each_thread_is_and_ends_nothing(
+    tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    store = [] if asked is NAME_SERVER else [str(tmp_path / "store")]
+    run_by = [sys.executable, "-m", "rocketstore", "serve", *asked, *store]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(run_by, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline()
+            process.send_signal(signal.SIGQUIT)
+            while "most recent call first" not in process.stderr.readline():
+                assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0
+        finally:
+            process.kill()
 
 
 def test_the_end_of_a_terminal_asks_to_stop_unless_it_is_ignored() -> None:
