@@ -15,13 +15,11 @@ CALLS = CHANGES | READS | SERVICES | {"close": lambda store: store.close()}
 def test_no_public_call_starts_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: FlushDiskType
 ) -> None:
-    """But for those that only help it (`at_once`): where the system gives none, it does without."""
     started: list[str] = []
     start = threading.Thread.start
 
     def noted(thread: threading.Thread) -> None:
-        helps = thread.name.startswith("rocketstore-at-once")
-        if threading.current_thread() is threading.main_thread() and not helps:
+        if threading.current_thread() is threading.main_thread():
             started.append(thread.name)
         start(thread)
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -147,10 +148,12 @@ class _Copies(_KillPoints):
         super().__init__(0)
         self.root = root
         self.count = 0
+        self._lock = threading.Lock()  # syncs of many queues go on at once
 
     def passed(self) -> None:
-        shutil.copytree(self.root, self.root.parent / str(self.count), copy_function=_copied)
-        self.count += 1
+        with self._lock:
+            shutil.copytree(self.root, self.root.parent / str(self.count), copy_function=_copied)
+            self.count += 1
 
 
 def _copied(source: str, target: str) -> None:

@@ -14,7 +14,7 @@ import functools
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
@@ -255,25 +255,32 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return [work(item) for item in items]
     todo = deque(enumerate(items))
     results: list[Any] = [None] * len(items)
-
-    def take() -> tuple[int, T] | None:
-        with contextlib.suppress(IndexError):  # another thread took the last one
-            return todo.popleft()
-        return None
+    failures: list[BaseException] = []
+    ended: SimpleQueue[None] = SimpleQueue()
 
     def run() -> None:
-        try:
-            while (taken := take()) is not None:
-                results[taken[0]] = work(taken[1])
-        finally:
-            todo.clear()  # after an error there is something in it
+        while todo:
+            try:
+                number, item = todo.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                if not failures:
+                    results[number] = work(item)
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
+                failures.append(error)
+            ended.put(None)
 
-    others: list[Future[None]] = []
-    with ThreadPoolExecutor(AT_ONCE, "rocketstore-at-once") as threads:
+    try:
         with contextlib.suppress(RuntimeError):  # the system gives no thread
-            count = min(AT_ONCE, len(items) // LEAST_EACH) - 1
-            others.extend(threads.submit(run) for _ in range(count))
+            for _ in range(min(AT_ONCE, len(items) // LEAST_EACH) - 1):
+                # An interrupt in `threading.Thread.start` can leave a lock taken for ever.
+                _thread.start_new_thread(run, ())
         run()
-    for other in others:
-        other.result()
+        for _ in items:
+            ended.get()
+    finally:
+        todo.clear()  # after an interrupt there may be something in it
+    if failures:
+        raise failures[0]
     return results

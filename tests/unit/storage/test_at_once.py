@@ -1,5 +1,7 @@
 """What waits for the disk many times does so at once: an end, an opening after a kill, a flush."""
 
+import _thread
+import itertools
 import threading
 import time
 from collections import Counter
@@ -13,6 +15,8 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.threads import LEAST_EACH, at_once
 from support.clock import Clock
 from support.faulty_disk import FaultyDisk
+from support.interrupts import InterruptAt
+from support.patience import wait_until
 
 QUEUES = 8 * LEAST_EACH
 TOGETHER = 4
@@ -27,22 +31,22 @@ def test_results_come_in_the_order_of_the_items():
 
 def test_several_threads_work_and_have_ended_after_it():
     together = threading.Barrier(TOGETHER, timeout=LONGEST_S)
-    seen = set()
+    before, seen = _thread._count(), set()
 
     def work(_number):
         together.wait()
-        seen.add(threading.current_thread())
+        seen.add(threading.get_ident())
 
     at_once(work, range(QUEUES))
     assert len(seen) >= TOGETHER
-    assert not any(thread.is_alive() for thread in seen - {threading.current_thread()})
+    wait_until(lambda: _thread._count() == before)
 
 
 def test_the_caller_works_alone_where_the_system_gives_no_thread(monkeypatch):
-    def refused(_thread):
+    def refused(*_call):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(_thread, "start_new_thread", refused)
     assert at_once(abs, range(QUEUES)) == [*range(QUEUES)]
 
 
@@ -62,6 +66,16 @@ def test_an_error_is_raised_and_nothing_more_is_begun(error):
     with pytest.raises(error):
         at_once(work, range(1000))
     assert len(begun) < 1000
+
+
+def test_an_interrupt_at_any_line_leaves_no_thread_and_no_lock():
+    before = _thread._count()
+    for lines in itertools.count(1):
+        if not InterruptAt().run(lines, lambda: at_once(lambda _: time.sleep(0.001), range(16))):
+            break
+        wait_until(lambda: _thread._count() == before)
+        assert at_once(abs, range(16)) == [*range(16)]
+    assert lines > 16
 
 
 class WaitingDisk(Disk):

@@ -78,12 +78,11 @@ class PreadIndex:
         self._seen: FileObservation | None = None
         self.findings: list[FileFinding[Path]] = []
 
-    def _files(self) -> list[tuple[Path, IndexHeader]]:
-        """Return the files that can be used, oldest first."""
+    def files(self) -> list[tuple[Path, IndexHeader]]:
+        """Return the files that can be used, oldest first, however they are divided."""
         findings: list[FileFinding[Path]] = []
         sizes = listed_index_files(self._directory, findings)
         self._seen = seen = commonest(sizes.items())
-        # For the headers alone nobody has to say how the rest is divided.
         size = self._layout.size_bytes if self._layout else seen.size_bytes if seen else 0
         findings += [wrong_index_length(path, size, n) for path, n in sizes.items() if n != size]
         self.findings = findings
@@ -98,20 +97,25 @@ class PreadIndex:
 
     def headers(self) -> list[tuple[str, IndexHeader]]:
         """Return name and header of every index file, oldest first."""
-        return [(path.name, header) for path, header in self._files()]
+        found = self.files()
+        self._division()
+        return [(path.name, header) for path, header in found]
 
     def candidates(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield physical offsets of possible hits, newest first."""
         hashed = key_hash(topic, key)
-        files = self._files()
-        seen = ObservedSizes(index_file=self._seen)
-        layout = self._layout or resolve_sizes(_NOTHING_SET, seen).index_layout
+        files, layout = self.files(), self._division()
         for path, header in reversed(files):
             if header.begin_timestamp_ms > end_ms or header.end_timestamp_ms < begin_ms:
                 continue
             for physical_offset, stored_ms in self._chain(path, header, layout, hashed):
                 if begin_ms < stored_ms + _SECOND_MS and stored_ms <= end_ms:
                     yield physical_offset
+
+    def _division(self) -> IndexLayout:
+        """Return how the files that were just listed are divided; `ConfigError` if none can say."""
+        seen = ObservedSizes(index_file=self._seen)
+        return self._layout or resolve_sizes(_NOTHING_SET, seen).index_layout
 
     def _chain(
         self, path: Path, header: IndexHeader, layout: IndexLayout, hashed: int

@@ -73,7 +73,7 @@ class PreadLog:
         for queue in filter(None, map(self.queues.get, self.queues.keys())):
             last = queue.entry(queue.written_end - 1) if queue.written_end else None
             stops.append(0 if last is None else last.physical_offset + last.record_size)
-        for _, header in PreadIndex(self._layout.index, OpenFiles()).headers():
+        for _, header in PreadIndex(self._layout.index, OpenFiles()).files():
             stops.append(header.end_physical_offset)
         # A writer may have made a file since.
         return 0 if self.files.refresh() else max(*stops, known.log_end if known else 0)
