@@ -38,8 +38,9 @@ def ending_signals() -> list[signal.Signals]:
 
 def show_threads_on_quit() -> None:
     """Have SIGQUIT (`kill -3`) show where each thread is, as a Java VM does."""
-    if sys.__stderr__ is not None:
-        faulthandler.register(signal.SIGQUIT, sys.__stderr__)
+    # Not `faulthandler.register`: a SIGTERM that comes while it writes would not wake this thread.
+    if (shown_on := sys.__stderr__) is not None:
+        signal.signal(signal.SIGQUIT, lambda *_: faulthandler.dump_traceback(shown_on))
 
 
 class StopSignal:
