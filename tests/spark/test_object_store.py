@@ -95,5 +95,5 @@ def test_a_store_on_s3_is_proved_without_a_write(spark, s3, monkeypatch, capsys)
     key = next(key for key in s3.objects if "/consumequeue/" in key)
     s3.objects[key] = b"\1" * 20 + s3.objects[key][20:]
     assert run(["pipeline", "rebuild", s3.uri("store"), "--prove"]) == 1
-    assert "queue-beyond-log" in capsys.readouterr().out
+    assert "queue-wrong" in capsys.readouterr().out
     assert {request.method for request in s3.take()} == {"GET", "HEAD"}
