@@ -1,7 +1,9 @@
 """A broker: clients of RocketMQ, unchanged, send to an open store and consume from it.
 
-It is a service of the store, which a program adds as it opens one, as docs/guide/broker.md shows.
-``rocketstore serve broker`` does that, and `Broker` of `testing` in a test.
+It is a service of the store; ``rocketstore serve broker`` runs it, and `testing` has one::
+
+    with MessageStore.open("data/store", services=[BrokerService.with_settings(settings)]):
+        ...  # clients whose name server is at its port send and consume
 
 In the order in which a message meets them: `service` has the event loop, `table` says who answers
 which code, `sending` puts, `pulling` and `held_pulls` deliver, `giving_back` has a message consumed

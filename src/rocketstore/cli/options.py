@@ -37,8 +37,8 @@ BodyOption = Annotated[
     BodyForm | None,
     Parameter(
         name=["--body", "-b"],
-        help="How bodies are printed; unset: in tables as text, or hex if they are none; in JSON "
-        "as base64.",
+        help="How bodies are printed; unset: in tables as text, or as hex if they are not "
+        "text; in JSON as base64.",
     ),
 ]
 

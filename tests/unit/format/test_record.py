@@ -368,7 +368,7 @@ def test_broken_port_does_not_hide_a_message():
     assert decode_record(record, 0, base=0).born_host == "10.0.0.1:-5"
 
 
-# --- the record that fills a file behind its last message -----------------------------------------
+# --- the record that fills a file after its last message ------------------------------------------
 
 
 def test_blank_is_what_java_writes():

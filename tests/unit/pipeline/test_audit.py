@@ -253,11 +253,11 @@ DAMAGES = {
     ),
     "wrong_tags": ("queue-wrong", lambda root, _: change_queue(root, 20 * 7 + 12, 17, code="q")),
     "top_bit_of_tags": ("queue-wrong", top_bit_of_tags),
-    "entry_behind_the_log": (
+    "entry_after_the_log": (
         "queue-stale",
         lambda root, at: change_queue(root, 400, at[-1] + 4_000, 300, 5, base=QUEUE_FILE_BYTES),
     ),
-    "entry_behind_the_files": (
+    "entry_after_the_files": (
         "queue-beyond-log",
         lambda root, _: change_queue(root, 400, 1 << 40, 300, 5, base=QUEUE_FILE_BYTES),
     ),

@@ -255,7 +255,7 @@ class Stores:
 class Job:
     """A job that is stopped and killed, whose choice changes, and what it has delivered.
 
-    Of a queue that is chosen anew everything is delivered, whatever was before.
+    From a queue that is chosen again everything is delivered, whatever was read before.
     """
 
     def __init__(self, stores, rnd):

@@ -24,11 +24,7 @@ import numpy as np
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
-from rocketstore.pipeline.options import (
-    EARLIEST,
-    LATEST,
-    of_broker,
-)
+from rocketstore.pipeline.options import EARLIEST, LATEST, of_broker
 from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, last_dispatched, record_start
 from rocketstore.pipeline.projection import wanted_records
 from rocketstore.pipeline.queues import check_none_lost, choosing, chosen_queues, is_chosen

@@ -75,20 +75,23 @@ class PreadIndex:
         self._directory = directory
         self._open_files = open_files
         self._layout = layout
-        self._seen: FileObservation | None = None
         self.findings: list[FileFinding[Path]] = []
 
     def files(self) -> list[tuple[Path, IndexHeader]]:
         """Return the files that can be used, oldest first, however they are divided."""
+        return self._listed()[1]
+
+    def _listed(self) -> tuple[FileObservation | None, list[tuple[Path, IndexHeader]]]:
+        """Return a file of the commonest length, and those that can be used."""
         findings: list[FileFinding[Path]] = []
         sizes = listed_index_files(self._directory, findings)
-        self._seen = seen = commonest(sizes.items())
+        seen = commonest(sizes.items())
         size = self._layout.size_bytes if self._layout else seen.size_bytes if seen else 0
         findings += [wrong_index_length(path, size, n) for path, n in sizes.items() if n != size]
         self.findings = findings
         whole = (path for path, found in sizes.items() if found == size)
         headers = ((path, self._read(path, 0, HEADER_STRUCT)) for path in whole)
-        return [(path, IndexHeader._make(found)) for path, found in headers if found]
+        return seen, [(path, IndexHeader._make(found)) for path, found in headers if found]
 
     def _read(self, path: Path, position: int, struct: Struct) -> tuple[Any, ...] | None:
         """Return the numbers at a position of a file; None where they are not, or it is gone."""
@@ -96,15 +99,16 @@ class PreadIndex:
         return None if raw is None or len(raw) < struct.size else struct.unpack(raw)
 
     def headers(self) -> list[tuple[str, IndexHeader]]:
-        """Return name and header of every index file, oldest first."""
-        found = self.files()
-        self._division()
+        """Return name and header of every index file, oldest first; raises as `_division` does."""
+        seen, found = self._listed()
+        self._division(seen)
         return [(path.name, header) for path, header in found]
 
     def candidates(self, topic: str, key: str, *, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield physical offsets of possible hits, newest first."""
         hashed = key_hash(topic, key)
-        files, layout = self.files(), self._division()
+        seen, files = self._listed()
+        layout = self._division(seen)
         for path, header in reversed(files):
             if header.begin_timestamp_ms > end_ms or header.end_timestamp_ms < begin_ms:
                 continue
@@ -112,10 +116,10 @@ class PreadIndex:
                 if begin_ms < stored_ms + _SECOND_MS and stored_ms <= end_ms:
                     yield physical_offset
 
-    def _division(self) -> IndexLayout:
-        """Return how the files that were just listed are divided; `ConfigError` if none can say."""
-        seen = ObservedSizes(index_file=self._seen)
-        return self._layout or resolve_sizes(_NOTHING_SET, seen).index_layout
+    def _division(self, seen: FileObservation | None) -> IndexLayout:
+        """Return how files like one that was seen are divided; `ConfigError` if that cannot be."""
+        observed = ObservedSizes(index_file=seen)
+        return self._layout or resolve_sizes(_NOTHING_SET, observed).index_layout
 
     def _chain(
         self, path: Path, header: IndexHeader, layout: IndexLayout, hashed: int
