@@ -20,8 +20,8 @@ from rocketstore import FlushDiskType
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
 from support.model_clients import TOPIC, Journal, ModelConsumer, ModelProducer
-from support.networked_work import free_port
 from support.patience import PATIENCE_S
+from support.ports import free_port
 
 KILLS: Final = 50 if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else 2
 QUEUES: Final = 4

@@ -23,7 +23,7 @@ from support.configured_store import small_config
 from support.descriptors import open_sockets
 from support.forked import LIMIT_S, in_child
 from support.inside import parts_of, workers_of
-from support.networked_work import free_port
+from support.ports import free_port
 from support.public_calls import MESSAGE, USES
 from support.replicas import address_of, open_master, open_slave, put_many, wait_for_slave
 from support.trees import tree

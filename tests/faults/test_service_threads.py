@@ -19,8 +19,8 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.threads import ServiceThread
 from support.clock import Clock
 from support.configured_store import open_small
-from support.networked_work import free_port
 from support.patience import PATIENCE_S, wait_until
+from support.ports import free_port
 
 """Nothing waits so long unless it waits for ever."""
 

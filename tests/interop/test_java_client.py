@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from rocketstore import StoreConfig
-from rocketstore.broker.settings import free_port
 from rocketstore.broker.testing import Broker
 from rocketstore.consuming.consumer import Consumer
 from rocketstore.units import QueueKey
 from support.java_client import NEWER_PROJECT, PROJECT, JavaClient, require_java
 from support.java_program import class_path
 from support.patience import PATIENCE_S
+from support.ports import free_port
 
 pytestmark = [pytest.mark.java]
 

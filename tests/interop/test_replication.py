@@ -9,8 +9,8 @@ import pytest
 from rocketstore import Message, MessageStore, PutMessageStatus
 from support.both_sides import put_java, sample_messages
 from support.java_store import JavaStore
-from support.networked_work import free_port
 from support.patience import wait_until
+from support.ports import free_port
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,

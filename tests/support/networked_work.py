@@ -23,6 +23,7 @@ from support.configured_store import small_config
 from support.failing_calls import BESIDE, Fault
 from support.inside import workers_of
 from support.patience import PATIENCE_S, wait_until
+from support.ports import free_port
 from support.replicas import log_bytes
 from support.service_work import Work
 from support.wire import framed
@@ -33,12 +34,6 @@ MOMENT_S = 0.03
 
 WATCHED_AT_START = 3
 """The last descriptor that a broker's loop watches as it starts: its own, and three ports."""
-
-
-def free_port() -> int:
-    with contextlib.closing(_socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Networked(Work):

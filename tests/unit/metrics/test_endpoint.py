@@ -31,8 +31,8 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.statistics import BUCKET_NAMES, PUT_LIMITS_S
 from support.failing_calls import FailingCalls, Fault
 from support.inside import parts_of
-from support.networked_work import free_port
 from support.patience import PATIENCE_S, wait_until
+from support.ports import free_port
 from support.repository import ROOT
 
 ORDER = Message(topic="orders", body=b"x" * 10)
