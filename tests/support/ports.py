@@ -16,7 +16,7 @@ FIRST, LAST = 12_000, 32_000
 STEP = 4
 """Of them a server takes one, a broker another for the VIP channel."""
 
-WORKERS = 4
+WORKERS = 8
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
 _own = range(FIRST, LAST, STEP)[_worker::WORKERS]
 # Another suite on this machine begins elsewhere.
