@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from typing import Final
 
 from rocketstore.events import get_logger
@@ -69,8 +70,12 @@ def compiled_summary() -> str:
 
 @functools.cache
 def note_missing() -> None:
-    """Log once per process which parts should be compiled and are not."""
-    if IS_WANTED and set(compiled_parts().values()) != {COMPILED}:
+    """Log once per process which parts should be compiled and are not.
+
+    Only parts that are in use are looked at: a store need not load those of a broker to open.
+    """
+    used = [name for name in _PARTS if f"rocketstore.native.{name}" in sys.modules]
+    if IS_WANTED and any(_state_of(name) != COMPILED for name in used):
         _log.warning(
             "parts.not_compiled",
             compiled=compiled_summary(),

@@ -20,6 +20,22 @@ print(json.dumps(compiled_parts()))
 """
 
 
+OPENED = """
+import sys
+from rocketstore import MessageStore
+MessageStore.open(sys.argv[1], threads=False).close()
+print("rocketstore.native.walk" in sys.modules, "rocketstore.native.sends" in sys.modules)
+"""
+
+
+def printed(source, *arguments, **environment):
+    command = [sys.executable, "-c", source, *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True,
+        timeout=PATIENCE_S,
+    ).stdout  # fmt: skip
+
+
 @pytest.fixture(autouse=True)
 def asked_afresh():
     for question in (kernels.compiled_parts, kernels.note_missing):
@@ -44,15 +60,8 @@ def test_all_parts_of_a_build_are_compiled_and_the_store_and_the_command_line_sa
 
 
 def test_a_part_that_was_switched_off_names_the_switch():
-    done = subprocess.run(
-        [sys.executable, "-c", SWITCHED_OFF],
-        env={**os.environ, "ROCKETSTORE_KERNELS": "off"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
-    assert set(json.loads(done.stdout).values()) == {"switched off by ROCKETSTORE_KERNELS"}
+    said = printed(SWITCHED_OFF, ROCKETSTORE_KERNELS="off")
+    assert set(json.loads(said).values()) == {"switched off by ROCKETSTORE_KERNELS"}
 
 
 @pytest.mark.skipif(not kernels.is_compiled(), reason="takes one compiled part away")
@@ -72,3 +81,7 @@ def test_parts_that_lack_for_one_reason_are_named_with_it_once(monkeypatch):
     states = {"native.walk": "compiled", "native.put": "why", "native.page": "why"}
     monkeypatch.setattr(kernels, "compiled_parts", lambda: states)
     assert kernels.compiled_summary() == "1 of 3 parts; native.put, native.page: why"
+
+
+def test_an_opening_loads_no_part_of_a_broker(tmp_path):
+    assert printed(OPENED, str(tmp_path / "store")) == "True False\n"
