@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,7 @@ MANUALS = {
     if path.name == "__init__.py" and (manual := ast.get_docstring(module_ast(path)))
 }
 """What each package says of itself."""
+PACKAGE = Path("src", "rocketstore")
 
 
 def test_the_guide_and_the_readme_have_examples():
@@ -72,10 +74,20 @@ def test_the_example_in_a_manual_does_what_it_says(package, tmp_path, monkeypatc
     """With what `rocketstore` exports at hand."""
     monkeypatch.chdir(tmp_path)
     names = {name: getattr(rocketstore, name) for name in rocketstore.__all__}
+    names["Path"] = Path
     example = doctest.DocTestParser().get_doctest(MANUALS[package], names, str(package), None, 0)
     said = []
     failed, tried = doctest.DocTestRunner().run(example, out=said.append)
     assert (failed, tried > 0) == (0, True), "".join(said)
+
+
+@pytest.mark.parametrize("package", [path for path in MANUALS if PACKAGE in path.parents], ids=str)
+def test_a_manual_has_an_example_and_a_law(package):
+    """A package in another, whose manual has the laws, may show its call within a line."""
+    manual, is_inner = MANUALS[package], package.parent != PACKAGE
+    has_call = re.search(r"``[\w.]+\([^`]+``", manual) is not None
+    assert "::\n\n    " in manual or (is_inner and has_call)
+    assert is_inner or re.search(r"^Laws?: ", manual, re.MULTILINE)
 
 
 @pytest.mark.parametrize("package", MANUALS, ids=str)

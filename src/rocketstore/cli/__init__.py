@@ -1,7 +1,11 @@
 """The ``rocketstore`` command: ``rocketstore <noun> <verb> [STORE]``.
 
-One module per noun. Tables on a terminal, JSON for programs, progress on stderr only; `exit_codes`
-says how commands end.
+One module per noun::
+
+    rocketstore store verify data/store --output json
+
+Law: tables on a terminal, JSON for programs, progress on stderr only; how a command ends
+is said by `exit_codes`.
 """
 
 from __future__ import annotations

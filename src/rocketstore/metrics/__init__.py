@@ -1,8 +1,10 @@
 """How a store is watched: its numbers for Prometheus, and the check of its old files.
 
-Each part of a store owns its numbers. With ``StoreConfig(metrics_port=5557)`` they are served by
-`endpoint`, as `families` has them or, for boards of rocketmq-exporter, `exporter`. `scrub_service`
-has `scrub` read old files slowly.
+Each part of a store owns its numbers. `endpoint` serves them as `families` has them or, for boards
+of rocketmq-exporter, `exporter`; `scrub_service` has `scrub` read old files slowly::
+
+    with MessageStore.open("data/store", StoreConfig(metrics_port=5557)):
+        urlopen("http://127.0.0.1:5557/metrics").read()
 
 Law: nothing is counted twice, and asking changes nothing. Page: docs/guide/watching.md.
 """

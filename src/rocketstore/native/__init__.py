@@ -9,6 +9,12 @@ before it is used, and nothing outside the arrays that were given is read or wri
 Law: a source knows bytes and numbers, no file and no store; ``group`` knows threads. Only ``view``,
 and the locks of ``group``, have two forms: inline functions of C or of a ``.pxd``, and Python.
 
+The store calls them through ``scan.kernels``::
+
+    >>> from rocketstore.native.resync import last_nonzero
+    >>> last_nonzero(b"orders" + bytes(58), 0, 64)
+    5
+
 How to add one: write ``name.py`` and ``name.pxd`` with a signature for each function. A number
 above 2^31 - 1 is a typed constant of the module, since Cython takes such a literal for an object.
 """

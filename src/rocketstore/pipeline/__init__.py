@@ -1,6 +1,11 @@
-"""The store on Spark: ``spark.read.format("rocketstore").load("data/store")``.
+"""The store on Spark: a data source, a sink, and jobs over whole stores.
 
-Needs the extra ``pipeline`` and a JDK. Importing this package loads neither PySpark nor pyarrow.
+Nothing is needed but a session::
+
+    spark = rocketstore.pipeline.session()
+    spark.read.format("rocketstore").load("data/store").groupBy("topic").count().show()
+
+Law: importing this package loads neither PySpark, of the extra ``pipeline``, nor pyarrow.
 
 What jobs take alike: `spark`, a session, classic or Connect, whose workers see each path as the
 caller does; `store`, a path or URI; `config`, settings that the files do not say, such as delay
