@@ -1,13 +1,14 @@
-"""Bytes to values and back, one module per format; knows no file, socket, clock or thread.
+"""Bytes to values and back, one module per format.
 
-Each codec carries its field table in the order of the bytes; a test compares the table of its page
-in ``docs/format`` with it, so that neither can drift::
+Functions of bytes and tuples::
 
     >>> from rocketstore.format.queue_entry import decode_entry
     >>> decode_entry(bytes.fromhex("0000000000000400 0000006a 00000000000003e9"))
     QueueEntry(physical_offset=1024, record_size=106, tags_code=1001)
 
-Law: a decoder refuses bytes that no encoder writes, by a `FormatError` that says where.
+Law: nothing here knows a file, socket, clock or thread. Each codec carries its field table in the
+order of the bytes; a test compares the table of its page in ``docs/format`` with it, so that
+neither can drift.
 """
 
 from __future__ import annotations

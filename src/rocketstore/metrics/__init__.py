@@ -4,7 +4,7 @@ Each part of a store owns its numbers. `endpoint` serves them as `families` has 
 of rocketmq-exporter, `exporter`; `scrub_service` has `scrub` read old files slowly::
 
     with MessageStore.open("data/store", StoreConfig(metrics_port=5557)):
-        urlopen("http://127.0.0.1:5557/metrics").read()
+        ...  # Prometheus scrapes port 5557
 
 Law: nothing is counted twice, and asking changes nothing. Page: docs/guide/watching.md.
 """
