@@ -44,8 +44,8 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     ties: list[tuple[int, int]] = []
     """Physical offsets of records before `log_end`, and the CRC-32 of their heads."""
 
-    batch_queues: list[tuple[QueueKey, int]] = []
-    """The next message's offset of each queue of a batch topic."""
+    batch_queues: list[tuple[QueueKey, QueueEnds]] = []
+    """The queues of batch topics."""
 
     @property
     def last_tie(self) -> int:

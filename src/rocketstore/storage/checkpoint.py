@@ -178,9 +178,10 @@ class KnownEndsWriter:
         ]
         index = [(file.name, file.header) for file in self.index.files]
         batches = [
-            (key, kind.queue(key).max_offset)
+            (key, QueueEnds(queue.first_offset, queue.max_offset))
             for kind in self.queues.kinds.on_disk()
             for key in kind.queue_keys()
+            for queue in [kind.queue(key)]
         ]
         return KnownEnds(1, is_closed, log_end, queues, index, self._ties(log_end), batches)
 

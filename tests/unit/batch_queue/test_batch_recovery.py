@@ -4,6 +4,7 @@ import random
 import shutil
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from rocketstore.format.batch_queue_entry import (
     decode_batch_entry,
     encode_batch_entry,
 )
+from rocketstore.format.known_ends import QueueEnds
 from rocketstore.native.row import PutEntry
 from rocketstore.rules.batch_entries import inner_place
 from rocketstore.storage.files.disk import Disk
@@ -361,9 +363,16 @@ def fill_long(root: Path, **settings: object) -> list[tuple[int, str]]:
         return everything(store)
 
 
-@pytest.mark.parametrize("harm", ["no last entries", "no last file", "no queue", "no topic"])
-def test_a_batch_queue_that_lost_its_end_long_ago_gives_no_number_twice(root, harm, monkeypatch):
-    """`known-ends` tells: no recovery after a clean stop reads so far back."""
+@pytest.mark.parametrize(
+    ("harm", "is_known"),
+    [
+        *[(harm, True) for harm in ("no last entries", "no last file", "no first file")],
+        *[(harm, True) for harm in ("no queue", "no topic")],
+        *[(harm, False) for harm in ("no last file", "no first file", "no topic")],
+    ],
+)
+def test_a_batch_queue_that_lost_a_part_long_ago_is_made_again(root, harm, is_known, monkeypatch):
+    """`known-ends` tells, or the files: no recovery after a clean stop reads so far back."""
     monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 4096)
     expected = fill_long(root)
     with open_batches(root, **LONG) as store:
@@ -376,8 +385,12 @@ def test_a_batch_queue_that_lost_its_end_long_ago_gives_no_number_twice(root, ha
         last.write_bytes(last.read_bytes()[: 2 * ENTRY].ljust(8 * ENTRY, b"\0"))
     elif harm == "no last file":
         last.unlink()
+    elif harm == "no first file":
+        min(queue.iterdir()).unlink()
     else:
         shutil.rmtree(queue if harm == "no queue" else queue.parent)
+    if not is_known:
+        (root / "known-ends").unlink()
     with open_batches(root, **LONG) as store:
         assert everything(store) == expected
         assert put(store, "next").queue_offset == len(expected)
@@ -441,6 +454,34 @@ def test_an_entry_that_cannot_follow_is_refused_and_one_that_is_there_is_not_dou
     assert file.flushed_position == 0
     assert queue.flush()
     assert file.flushed_position == 2 * ENTRY
+    queue.drop()
+
+
+@pytest.mark.parametrize(
+    ("log_min", "known", "resume"),
+    [
+        (150, QueueEnds(6, 9), None),
+        (150, QueueEnds(0, 9), 0),
+        (150, None, 0),
+        (300, QueueEnds(0, 9), None),
+        (300, None, None),
+        (150, QueueEnds(6, 10), 400),
+    ],
+)
+def test_only_retention_takes_a_first_file_before_a_record_that_is_not_the_log_s_first(
+    root, log_min, known, resume
+):
+    log = SimpleNamespace(min_offset=0)
+    written = MappedBatchQueue(root / "q", 2 * ENTRY, log, disk=Disk())
+    for number, at in enumerate((0, 100, 300)):
+        written.put(BatchEntry(at, 100, 0, 5, 3 * number, 3))
+    min((root / "q").iterdir()).unlink()
+    written.drop()
+    log.min_offset = log_min
+    queue = MappedBatchQueue(root / "q", 2 * ENTRY, log, disk=Disk())
+    queue.load(after_crash=False)
+    assert queue.settle(1000, lambda _: False, known) == resume
+    assert queue.max_offset == (9 if resume != 0 else 0)
     queue.drop()
 
 

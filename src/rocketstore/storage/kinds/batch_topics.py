@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.format.batch_queue_entry import BatchEntry
+    from rocketstore.format.known_ends import QueueEnds
     from rocketstore.rules.files import FileFinding
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.files.disk import Disk
@@ -220,19 +221,17 @@ class BatchTopics(BatchQueues):
 
     def recover(
         self, topics: frozenset[str], start: int, end: int, *, clean: bool,
-        known: Mapping[QueueKey, int], dispatch: Callable[[int, int], object],
+        known: Mapping[QueueKey, QueueEnds], dispatch: Callable[[int, int], object],
     ) -> None:  # fmt: skip
         """Cut the queues to what is certain, and have the log entered again from there.
 
-        A queue that ends before what is `known` of it has lost its end, or all of it. Queues of a
-        topic without a directory are built from the whole log.
+        Queues of a topic without a directory, or `known` and gone, are built from the whole log.
         """
         self._is_recovered = True
         begin = start
         for key, queue in self._mapped.items():
-            lost = queue.settle(end if clean else start, partial(self._is_wrong, key))
-            if lost is None and queue.max_offset < known.get(key, 0):
-                lost = queue.resume
+            is_wrong = partial(self._is_wrong, key)
+            lost = queue.settle(end if clean else start, is_wrong, known.get(key))
             begin = begin if lost is None else min(begin, lost)
         for topic in topics - self._said:  # by a record of the log
             self._say(topic)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.format.batch_queue_entry import BatchEntry
+    from rocketstore.format.known_ends import QueueEnds
     from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file import MappedFile
@@ -87,33 +88,35 @@ class MappedBatchQueue(BatchQueue):
         self.stop_place = self.files.max_offset // BATCH_ENTRY_SIZE_BYTES
         return problems
 
-    def settle(self, physical_limit: int, is_wrong: Callable[[BatchEntry], bool]) -> int | None:
+    def settle(
+        self,
+        physical_limit: int,
+        is_wrong: Callable[[BatchEntry], bool],
+        known: QueueEnds | None,
+    ) -> int | None:
         """Cut the queue before the first record that does not begin before a physical offset.
 
-        The last entry, which tells the next number, must not be one that `is_wrong`. Returns the
-        physical offset from which entries have to be written again because earlier ones were lost,
-        or None.
+        The last entry, which tells the next number, must not be one that `is_wrong`, nor may the
+        queue begin or end elsewhere than is `known`. Where nothing is, files may be missing before
+        an entry that retention did not leave first, and after a full file. Returns the physical
+        offset from which entries have to be written again because earlier ones were lost, or None.
         """
         kept = self.written_stop()
         is_torn = self._has_data(kept)
+        first = self.at(self.first_place) if self.first_place else None
+        is_later = first is not None and first.physical_offset > self._log.min_offset
+        if is_later and (known is None or self.first_offset != known.first):
+            kept, is_torn = self.first_place, True
         while kept > self.first_place and is_wrong(self._of(kept - 1)):
             kept, is_torn = kept - 1, True
-        resume = self._end_before(kept)
+        last = self._of(kept - 1)  # zeros where there is none
+        is_torn |= last.stop_offset < known.next if known else not kept % self.entries_per_file
         places = range(self.first_place, kept)
         kept = self.first_place + bisect_left(
             places, physical_limit, key=lambda place: self._of(place).physical_offset
         )
         self._end_at(kept)
-        return resume if is_torn else None
-
-    @property
-    def resume(self) -> int:
-        """The physical offset where the record of the last entry ends; 0 without entries."""
-        return self._end_before(self.stop_place)
-
-    def _end_before(self, place: int) -> int:
-        last = self.at(place - 1) if place > self.first_place else None
-        return 0 if last is None else last.physical_offset + last.record_size
+        return last.physical_offset + last.record_size if is_torn else None
 
     def _has_data(self, place: int) -> bool:
         """Whether there is a written byte from a place on."""

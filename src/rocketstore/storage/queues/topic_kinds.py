@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from rocketstore.format.known_ends import QueueEnds
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message import Message
     from rocketstore.native.log_end import QueueCounter, Record
@@ -130,11 +131,11 @@ class TopicKind(ABC):
 
     def recover(
         self, topics: frozenset[str], start: int, end: int, *, clean: bool,
-        known: Mapping[QueueKey, int], dispatch: Callable[[int, int], object],
+        known: Mapping[QueueKey, QueueEnds], dispatch: Callable[[int, int], object],
     ) -> None:  # fmt: skip
         """Make the queues of `topics` agree with the log, recovered from `start` to its `end`.
 
-        `known` has how far queues once were. `dispatch` enters a range of the log; nothing is
+        `known` says where queues began and ended. `dispatch` enters a range of the log; nothing is
         entered before this call.
         """
 
