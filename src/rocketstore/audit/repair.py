@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rocketstore.audit.repair_plan import QueuePlan, RepairPlan
+    from rocketstore.rules.log_rules import LogView
     from rocketstore.storage.files.pread_files import ReadLogFile
     from rocketstore.storage.queues.topic_kinds import TopicKinds
 
@@ -217,24 +218,25 @@ class _Repair:
 
     def audit(self) -> StoreAudit:
         """Return an audit of the store, with the end of the log that the policy wants."""
-        end_of = None if self.is_salvage else self._compatible_end
+        ended = None if self.is_salvage else self._ended_as_compatible
         kinds = find_kinds(self.layout, small_files(self.layout))
         return audit_store(
-            self.layout, self.sizes, kinds, self.config, now_ms=self.now_ms, end_of=end_of
+            self.layout, self.sizes, kinds, self.config, now_ms=self.now_ms, ended=ended
         )
 
-    def _compatible_end(self, files: Sequence[ReadLogFile]) -> int:
+    def _ended_as_compatible(self, log: LogView, files: Sequence[ReadLogFile]) -> LogView:
         has_abort = self.layout.abort.exists()
         crash = read_checkpoint(self.layout.checkpoint) if has_abort else None
-        end = compatible_end(files, self.config, crash).end
+        # 4.9 may take what is damage here; at the end of a log that goes too.
+        log = log.cut_at(compatible_end(files, self.config, crash).end)
         # The result is marked as stopped in order: 4.9 then looks at its last three files, which
         # may begin before the file where it began after the crash, and ends the log there.
-        while left := [file for file in files if file.base < end]:
-            again = compatible_end(left, self.config).end
-            if again >= end:
+        while left := [file for file in files if file.base < log.end]:
+            again = log.cut_at(compatible_end(left, self.config).end)
+            if again.end >= log.end:
                 break
-            end = again
-        return end
+            log = again
+        return log
 
     def refuse_lost_log(self, audit: StoreAudit) -> None:
         """Raise where there is no log to rebuild from."""

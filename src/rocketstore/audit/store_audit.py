@@ -180,14 +180,14 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     now_ms: int,
     is_live: bool = False,
     was_killed: bool = False,
-    end_of: Callable[[Sequence[ReadLogFile]], int] | None = None,
+    ended: Callable[[LogView, Sequence[ReadLogFile]], LogView] | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> StoreAudit:
     """Survey the log, then compare queues and index with its records.
 
     `is_live`: a writer works on the store, so records that it has not dispatched yet are no fault;
-    nor are those of the last one, if it `was_killed`. `end_of` chooses another end of the log than
-    that of the last intact record. `advance` is called with how many bytes of the log were
+    nor are those of the last one, if it `was_killed`. `ended` may end the log before its last
+    intact record. `advance` is called with how many bytes of the log were
     surveyed.
     """
     size = sizes.commit_log_file_bytes
@@ -203,8 +203,8 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
         survey = survey_log(
             files, now_ms=now_ms, data_stop=ReadLogFile.data_stop, advance=advance, spread=pool.map
         )
-        if end_of is not None:
-            survey = survey._replace(end=end_of(files))
+        if ended is not None:
+            survey = ended(survey, files)
         spans = [(one.start, min(one.stop, survey.end)) for one in survey.kept if one.record_count]
         held = [[span for span in spans if file.holds(span[0])] for file in files]
         compare = functools.partial(_compared, now_ms + CLOCK_TOLERANCE_MS, queues, index, config)

@@ -179,6 +179,10 @@ class LogView(NamedTuple):
         damaged = sum(one.stop - one.start for one in self.damage if one.start < self.end)
         return damaged + sum(stop - start for start, stop in self.holes if start < self.end)
 
+    def cut_at(self, limit: int) -> LogView:
+        """Return the log as it is once all from an offset on is gone."""
+        return self._replace(end=_end(self.start, self.kept, limit))
+
     def counts(self, records: Sequence[Chain], **of_queues_and_index: int) -> StoreCounts:
         """Return what a pass counted, of the log where its messages are in these chains."""
         message_bytes = sum(chain.record_bytes for chain in records)
@@ -250,10 +254,7 @@ def log_view(
     left = judge(chains)
     old = {chain.start for chain in left if chain.kind == "log-leftover"}
     kept = [chain for chain in chains if chain.start not in old]
-    end = bases[0]
-    for chain in kept:
-        if chain.record_count or chain.start == end:
-            end = chain.stop
+    end = _end(bases[0], kept)
     damage = [one for stretch in stretches for one in stretch.damage]
     for one in _unwritten_ends(bases, file_bytes, chains, damage, end):
         one.start = max(one.start, start)
@@ -265,6 +266,15 @@ def log_view(
     ]
     damage.sort(key=lambda one: one.start)
     return LogView(bases[0], end, bases[-1] + file_bytes, file_bytes, kept, left, damage, holes)
+
+
+def _end(start: int, kept: Sequence[Chain], limit: int = 1 << 63) -> int:
+    """Return where the last record or BLANK before `limit` ends."""
+    end = start
+    for chain in kept:
+        if chain.start < limit and (chain.record_count or chain.start == end):
+            end = min(chain.stop, limit)
+    return end
 
 
 def _unwritten_ends(
