@@ -26,6 +26,7 @@ class AtOnce:
 
     def __init__(self) -> None:
         self.pending: list[tuple[PutResult, Callable[[PutResult], object]]] = []
+        self._turns: list[Callable[[], object]] = []
 
     def post(self, work: Callable[[], object]) -> None:
         work()
@@ -36,7 +37,12 @@ class AtOnce:
         return lambda: self.post(work)
 
     def every(self, _interval_s: float, work: Callable[[], object]) -> None:
-        pass
+        self._turns.append(work)
+
+    def turn(self) -> None:
+        """Do once what is done at an interval."""
+        for work in self._turns:
+            work()
 
     def aside(self, call: Call, work: Callable[[], Command]) -> Later:
         call.answer(work())

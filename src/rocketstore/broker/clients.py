@@ -106,7 +106,6 @@ class Clients:
     def __init__(self) -> None:
         self.producers: dict[str, dict[Peer, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
-        self._turns: dict[str, int] = {}
 
     # --- producers ------------------------------------------------------------------------------
 
@@ -123,11 +122,12 @@ class Clients:
 
     def next_producer(self, group: str) -> Client | None:
         """Return the producer whose turn it is to be asked, None where there is none."""
-        known = list(self.producers.get(group, {}).values())
+        known = self.producers.get(group)
         if not known:
             return None
-        turn = self._turns[group] = self._turns.get(group, -1) + 1
-        return known[turn % len(known)]
+        peer = next(iter(known))
+        known[peer] = client = known.pop(peer)  # its next turn comes after all others'
+        return client
 
     # --- consumers ------------------------------------------------------------------------------
 

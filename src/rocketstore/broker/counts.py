@@ -34,9 +34,11 @@ class GivenCounts:
     def sample(self) -> None:
         """Take the sample of these ten seconds; what is new had nothing before."""
         now_ms = self._monotonic()
-        for key, count in self._counts.items():
-            new = deque([(now_ms - SAMPLE_MS, 0)], _SAMPLES)
-            self._samples.setdefault(key, new).append((now_ms, count))
+        for key, count in list(self._counts.items()):
+            samples = self._samples.setdefault(key, deque([(now_ms - SAMPLE_MS, 0)], _SAMPLES))
+            samples.append((now_ms, count))
+            if samples[0][1] == count:  # nothing for a minute: it is new the next time
+                del self._counts[key], self._samples[key]
 
     def per_second(self, topic: str, group: str) -> float:
         """Return the rate of the last minute; from any thread."""

@@ -152,8 +152,8 @@ class Group:
         own = {key for member in self._members for key in member.queues}
         for key in own - self._windows.keys():
             self._windows[key] = self._opened(key)
-        for key in self._windows.keys() - own if clients.ids else ():
-            del self._windows[key]  # a client continues at the offset
+        for key in self._windows.keys() - own if clients.ids or not self._members else ():
+            del self._windows[key]  # a client, or a later consumer, continues at the offset
         self._queue_count = count
 
     def _queues_of(self, topic: str, clients: GroupClients) -> list[QueueKey]:

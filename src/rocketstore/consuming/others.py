@@ -54,7 +54,10 @@ class GroupMembers:
     def note_own(self, group: str, ids: tuple[str, ...]) -> None:
         """Take note of the consumers that a group has in this process."""
         if ids != self.own(group):
-            self._own[group] = ids
+            if ids:
+                self._own[group] = ids
+            else:
+                self._own.pop(group, None)
             for note in self._watchers:
                 note(group)
 
@@ -65,6 +68,8 @@ class GroupMembers:
     def note_clients(self, group: str, clients: GroupClients) -> bool:
         """Take note of the clients of a group; whether they, or their queues, changed."""
         changed = clients != self.clients(group)
-        if changed:
+        if clients.ids:
             self._clients[group] = clients
+        else:
+            self._clients.pop(group, None)
         return changed

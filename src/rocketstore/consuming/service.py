@@ -86,6 +86,8 @@ class ConsumingService(Service):
     def _joinable(self, name: str, wanted: GroupSubscription) -> Group:
         group = self._groups.get(name)
         if group is None or not group.has_members:
+            # Groups without a consumer are let go of here: the collector may end the last one.
+            self._groups = {key: one for key, one in self._groups.items() if one.has_members}
             group = self._groups[name] = Group(
                 name, wanted, self._store, self._offsets, self.members
             )

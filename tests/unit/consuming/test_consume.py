@@ -11,6 +11,7 @@ from rocketstore import ConfigError, InvalidNameError, Message, MessageStore, St
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from support.configured_store import open_small, small_config
 from support.golden_stores import golden_store
+from support.held_things import held_by
 from support.patience import PATIENCE_S, wait_until
 
 TOPIC = "orders"
@@ -309,3 +310,13 @@ def test_names_and_settings_that_cannot_be_are_refused(store):
         consume(store, tags="paid")
     kept.close()
     store.consume("payments", GROUP).close()
+
+
+def test_a_group_without_consumers_holds_no_message(store):
+    put(store, 5)
+    consumer = store.consume(TOPIC, GROUP)
+    consumer.poll()
+    assert held_by(store)["QueueWindow._open"] == 5
+    consumer.close()
+    assert held_by(store)["QueueWindow._open"] == 0
+    assert next(store.consume(TOPIC, GROUP, idle_timeout_s=0)).body == b"0"
