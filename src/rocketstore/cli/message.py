@@ -308,4 +308,4 @@ def print_line(row: dict[str, Any], output: Output) -> None:
 def _queue_ids(reader: ReadOnlyStore, topic: str, queue_id: int | None) -> list[int]:
     if queue_id is not None:
         return [queue_id]
-    return [key.queue_id for key in reader.queues() if key.topic == topic]
+    return [key.queue_id for key in reader.queues(topic)]

@@ -28,11 +28,10 @@ def queues_of(
         The store has no such topic, or the topic no such queue.
     """
     say_cut_short(reader, topic)
-    queues = reader.queues()
-    of_topic = [key for key in queues if key.topic == topic]
+    of_topic = reader.queues(topic)
     where = reader.layout.root
     if not of_topic:
-        topics = sorted({key.topic for key in queues})
+        topics = reader.topics()
         raise not_found(
             f"{where} has no topic {topic}",
             f"it has {listed(topics)}" if topics else _none_at_all(reader),

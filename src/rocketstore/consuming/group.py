@@ -159,7 +159,7 @@ class Group:
     def _queues_of(self, topic: str, clients: GroupClients) -> list[QueueKey]:
         """Return the queues of a topic, and those without messages that clients know."""
         known = {QueueKey(topic, one) for one in range(clients.queue_counts.get(topic, 0))}
-        return sorted(known.union(key for key in self.store.queues() if key.topic == topic))
+        return sorted(known.union(self.store.queues(topic)))
 
     # --- offsets --------------------------------------------------------------------------------
 

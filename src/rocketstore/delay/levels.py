@@ -81,7 +81,7 @@ def levels_of(store: Reader) -> list[Level]:
     """Return the levels of the settings, and of further queues that the store has."""
     delays = parse_delay_levels(store.config.message_delay_level)
     longest = delays.get(len(delays), NO_LEVEL_DELAY_MS)
-    further = (key.queue_id + 1 for key in store.queues() if key.topic == DELAY_TOPIC)
+    further = (key.queue_id + 1 for key in store.queues(DELAY_TOPIC))
     numbers = sorted({*delays, *further})
     return [Level(number, delays.get(number, longest)) for number in numbers]
 

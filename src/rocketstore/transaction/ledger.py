@@ -192,7 +192,7 @@ def endings_of(reader: Reader, halves: Sequence[StoredMessage]) -> dict[int, Sto
     are read, as which keys were indexed and which delay levels there were was set at the time.
     """
     waiting: dict[QueueKey, dict[Identity, list[StoredMessage]]] = {}
-    delays = [key for key in reader.queues() if key.topic == DELAY_TOPIC]
+    delays = reader.queues(DELAY_TOPIC)
     for half in halves:
         queue = real_queue(half)
         places = [DISCARDED] if queue is None else [DISCARDED, queue]

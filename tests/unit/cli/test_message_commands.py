@@ -16,6 +16,7 @@ import pytest
 
 from rocketstore import Message, MessageStore
 from rocketstore.cli.application import run
+from rocketstore.cli.message import new_messages
 from rocketstore.cli.options import parse_time
 from rocketstore.errors import ConfigError
 from support.configured_store import small_config
@@ -459,3 +460,29 @@ def test_an_empty_range_of_times_is_not_said_to_be_the_end_of_the_queue(
     said = capsys.readouterr().err
     assert "on that was stored before --end" in said
     assert "ends at queue offset" not in said
+
+
+def test_a_topic_is_followed_without_a_look_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = ["orders", *(f"other-{number}" for number in range(20))]
+    listed: list[str] = []
+    scandir = os.scandir
+
+    def noted(path: Any) -> Any:
+        listed.append(Path(path).name)
+        return scandir(path)
+
+    with MessageStore.open(tmp_path, SMALL, threads=False) as store:
+        for topic in topics:
+            store.put(Message(topic=topic, body=b"1"))
+        store.wait_dispatched()
+        with MessageStore.open(tmp_path, read_only=True) as reader:
+            reader.get("orders", 0, 0)  # where the log ends, all queues say, once for each file
+            monkeypatch.setattr(os, "scandir", noted)
+            for following in (new_messages(reader, "orders", None, {}, None) for _ in range(3)):
+                assert next(following).body == b"1"
+            assert store.queues("orders") == reader.queues("orders") == [("orders", 0)]
+            monkeypatch.undo()
+    assert "orders" in listed
+    assert not {*listed} & {*topics[1:]}

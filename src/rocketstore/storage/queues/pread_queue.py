@@ -228,9 +228,9 @@ class PreadQueues(Generic[_Queue]):
         queue = self._queues[key] = self._open_queue(directory)
         return queue
 
-    def keys(self) -> list[QueueKey]:
-        """Return every queue that has a directory, in order."""
-        return listed_queues(self._root)
+    def keys(self, topic: str | None = None) -> list[QueueKey]:
+        """Return every queue, or every one of a topic, that has a directory, in order."""
+        return listed_queues(self._root, topic)
 
     def forget(self) -> None:
         """Open every queue again at its next use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from rocketstore.format.file_name import parse_queue_id
+from rocketstore.format.file_name import is_directory_name, parse_queue_id
 from rocketstore.format.refusals import is_never_listed
 from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
 from rocketstore.storage.files.disk import system_errors
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 
 
 @system_errors("cannot list the queues of the store")
-def listed_queues(root: Path) -> list[QueueKey]:
+def listed_queues(root: Path, topic: str | None = None) -> list[QueueKey]:
     """Return the queues that have a directory, in order; as in 4.9, a name must be a number.
+
+    Those of one topic are found without a look at the others.
 
     Raises `StoreError` where they are in RocksDB.
     """
     if (root / ROCKSDB_MARK).is_file():
         raise rocksdb_queues(root)
     return sorted(
-        QueueKey(topic, queue_id)
-        for topic in _subdirectories(root)
-        for name in _subdirectories(root / topic)
+        QueueKey(each, queue_id)
+        for each in (_subdirectories(root) if topic is None else filter(is_directory_name, [topic]))
+        for name in _subdirectories(root / each)
         if (queue_id := parse_queue_id(name)) is not None
     )
 

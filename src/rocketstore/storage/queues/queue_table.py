@@ -95,10 +95,11 @@ class ConsumeQueueTable:
         """Return the queue that consumers read, of whichever kind, else None."""
         return self.kinds[key.topic].queue(key) if key.topic in self.kinds else self.get(key)
 
-    def keys(self) -> list[QueueKey]:
-        """Return every queue, in order."""
+    def keys(self, topic: str | None = None) -> list[QueueKey]:
+        """Return every queue, or every one of a topic, in order."""
         queues = self._queues.copy().items()
-        return sorted(key for key, it in queues if it.given_stop or key not in self.set_aside)
+        wanted = ((key, it) for key, it in queues if topic in (None, key.topic))
+        return sorted(key for key, it in wanted if it.given_stop or key not in self.set_aside)
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue, in no order."""

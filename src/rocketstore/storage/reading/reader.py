@@ -259,10 +259,11 @@ class Reader:
         """
         return max(0, self.max_offset(topic, queue_id) - self.min_offset(topic, queue_id))
 
-    def queues(self) -> list[QueueKey]:
-        """Return every queue, in order."""
-        own = [key for kind in self._kinds.known.values() for key in kind.queue_keys()]
-        return sorted({*self._queues.keys(), *own}) if own else sorted(self._queues.keys())
+    def queues(self, topic: str | None = None) -> list[QueueKey]:
+        """Return every queue, or every one of a topic, in order."""
+        own = (key for kind in self._kinds.known.values() for key in kind.queue_keys())
+        found = {*self._queues.keys(topic), *(key for key in own if topic in (None, key.topic))}
+        return sorted(found)
 
     def topics(self) -> list[str]:
         """Return every topic that has a queue, in order."""
