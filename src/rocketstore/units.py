@@ -7,7 +7,7 @@ Two offsets of this store are easily confused: a *physical offset* counts bytes 
 import contextlib
 import resource
 import time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
@@ -55,6 +55,15 @@ def raise_descriptors(wanted: int = _MANY_DESCRIPTORS) -> int:
 def counted(count: int, noun: str, many: str | None = None) -> str:
     """Return a count with its noun: "1 entry", "2,000 entries"."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+class OfOneProcess:
+    """Base of an open store and its parts, of which no other process can have a copy."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} belongs to this process: give the other one the store's path")
 
 
 class QueueKey(NamedTuple):

@@ -1,30 +1,38 @@
 """What a new user of Python meets: help, slips, versions, results that are checked in a line."""
 
 import copy
+import enum
 import inspect
 import pickle
 import pydoc
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 import rocketstore
 from rocketstore import (
+    ConsumedMessage,
+    GetViewsResult,
     Message,
     MessageStore,
+    PreparedMessage,
     PutFailedError,
     PutMessageStatus,
     PutResult,
     ReadOnlyStore,
     RocketStoreError,
+    Service,
     StoreConfig,
     StoreReadOnlyError,
     config,
     pipeline,
 )
 from rocketstore.config.store_config import FIELDS, field_texts
+from rocketstore.units import OfOneProcess
+from support.clock import Clock
 from support.patience import PATIENCE_S
 
 
@@ -100,16 +108,71 @@ def test_every_other_status_is_an_error_that_says_whether_the_message_is_there(s
     assert ("do not put it again" in str(caught.value)) is result.is_stored
 
 
-@pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("carry", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_store_stays_in_its_process_and_says_so(tmp_path, read_only, carry):
-    MessageStore.open(tmp_path, StoreConfig.small()).close()
-    said = "belongs to this process: give the other one its path"
+def public_classes() -> Iterator[type]:
+    for module in (rocketstore, pipeline):
+        for name in module.__all__:
+            kind = getattr(module, name)
+            if isinstance(kind, type) and not issubclass(kind, Exception | enum.Enum | Service):
+                yield kind
+
+
+def copies(thing: object) -> list[Callable[[], object]]:
+    pickled = [lambda n=n: pickle.loads(pickle.dumps(thing, n)) for n in range(6)]  # noqa: S301
+    return [lambda: copy.copy(thing), lambda: copy.deepcopy(thing), *pickled]
+
+
+@pytest.mark.parametrize("kind", sorted(public_classes(), key=lambda one: one.__name__))
+def test_what_is_public_is_copied_and_carried_whole_or_says_that_it_stays(kind, tmp_path):
+    config = StoreConfig.small(enable_consume_queue_ext=True, enable_calc_filter_bit_map=True)
     with (
-        MessageStore.open(tmp_path, read_only=read_only) as store,
-        pytest.raises(TypeError, match=said),
+        MessageStore.open(tmp_path, config) as store,
+        MessageStore.open(tmp_path, read_only=True) as reader,
     ):
-        carry(store)
+        store.put(Message(topic="orders", body=b"x"))
+        consumer = store.consume("orders", "billing", start="first")
+        at_hand = [
+            store, reader, consumer, next(consumer), store.statistics, store.running_flags,
+            store.consumer_filters, store.batch_topics, store.get_views("orders", 0, 0),
+            store.prepare(Message(topic="orders")), config, Message(topic="orders"),
+        ]  # fmt: skip
+        thing = next((one for one in at_hand if type(one) is kind), None)
+        if thing is None:  # no more than its fields
+            fields = getattr(kind, "_fields", None) or kind.__struct_fields__
+            thing = kind(**{name: number for number, name in enumerate(fields)})
+        assert kind.__name__ in repr(thing)
+        if isinstance(thing, ConsumedMessage | GetViewsResult):
+            assert copy.copy(thing) == thing
+            with pytest.raises(TypeError, match=r"belongs to this process|memoryview"):
+                pickle.dumps(thing)
+        elif isinstance(thing, OfOneProcess):
+            for made in copies(thing):
+                with pytest.raises(TypeError, match=r"to this process: give the other one the st"):
+                    made()
+        elif kind is not PreparedMessage:
+            assert all(type(one()) is kind and one() == thing for one in copies(thing))
+
+
+PREPARED = {
+    "plain": PreparedMessage("orders", b"body", b"k\x01v\x02", flag=3, wait_flush=False),
+    "all": PreparedMessage(
+        "orders", b"", sys_flag=1 << 9, born_timestamp_ms=5, born_host="[::1]:7",
+        reconsume_times=4, prepared_transaction_offset=6,
+    ),
+    "delayed": PreparedMessage("orders", b"body", b"DELAY\x013\x02"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", PREPARED)
+def test_a_prepared_message_is_carried_to_another_process_whole(which, tmp_path):
+    prepared = PREPARED[which]
+    with MessageStore.open(tmp_path, StoreConfig.small(), clock=Clock()) as store:
+        stored = set()
+        for one in [prepared, *(make() for make in copies(prepared))]:
+            assert (type(one), one.wait_flush) == (type(prepared), prepared.wait_flush)
+            message = store.at_physical_offset(store.put_prepared(one).physical_offset)
+            fields = msgspec.structs.asdict(message) | {"queue_offset": 0, "physical_offset": 0}
+            stored.add(repr(fields))
+        assert len(stored) == 1
 
 
 def test_the_package_is_run_like_its_command():

@@ -18,7 +18,7 @@ from rocketstore.consuming.window import Delivery  # noqa: TC001 - a field of a 
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.format.stored_message import StoredMessage
-from rocketstore.units import QueueKey  # noqa: TC001 - a field of a struct
+from rocketstore.units import OfOneProcess, QueueKey
 
 if TYPE_CHECKING:
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
@@ -53,7 +53,7 @@ class ConsumedMessage(StoredMessage, frozen=True, kw_only=True, gc=True):
         return self.consumer.give_back(self, delay_level)
 
 
-class Consumer:
+class Consumer(OfOneProcess):
     """Takes messages for a group; made by `MessageStore.consume`, a context manager.
 
     One thread at a time may iterate or poll; `acknowledge`, `give_back` and `close` may be called

@@ -13,6 +13,7 @@ import enum
 import threading
 
 from rocketstore.errors import NotReadableError
+from rocketstore.units import OfOneProcess
 
 
 class RunningFlag(enum.IntFlag):
@@ -35,7 +36,7 @@ STOPS_PUTS = ~int(RunningFlag.NOT_READABLE)
 """Any of these bits refuses puts."""
 
 
-class RunningFlags:
+class RunningFlags(OfOneProcess):
     """The flags of one open store; safe to change from any thread.
 
     `bits` is a plain int because every put looks at it; change it by `set` and `clear`.

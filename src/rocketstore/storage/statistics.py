@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.events import get_logger
 from rocketstore.native.page import GetCounts
 from rocketstore.storage.metric import Histogram, Metric, counter
+from rocketstore.units import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -99,7 +100,7 @@ class _Sample(NamedTuple):
     transferred: int
 
 
-class StoreStatistics:
+class StoreStatistics(OfOneProcess):
     """Counters of one open store since `boot_ms`; `counters` returns those of its queues."""
 
     def __init__(

@@ -14,6 +14,7 @@ from rocketstore.errors import FormatError, StoreError
 from rocketstore.format.refusals import check_queue_id, check_topic
 from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.queues.topic_file import TopicFile
+from rocketstore.units import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.opening import StoreParts
 
 
-class TopicsOfKind:
+class TopicsOfKind(OfOneProcess):
     """The topics of the kind `name`: ``batch`` or ``memory``.
 
     Attributes

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.events import get_logger
 from rocketstore.format.properties import decode_properties
+from rocketstore.units import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,7 +71,7 @@ class CompiledFilter(NamedTuple):
     bits: tuple[int, ...]
 
 
-class ConsumerFilters:
+class ConsumerFilters(OfOneProcess):
     """The filters of the groups that consume from one store; safe to change while it works.
 
     `clock` is never behind the store's newest store time, with which filters are compared.

@@ -32,7 +32,7 @@ from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry, parse_tags
 from rocketstore.storage.results import FIRST_IN_MEMORY, GetRawResult, GetResult, GetViewsResult
-from rocketstore.units import QueueKey
+from rocketstore.units import OfOneProcess, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ class ClosedPart:
 _readers: Final[weakref.WeakSet[Reader]] = weakref.WeakSet()
 
 
-class Reader:
+class Reader(OfOneProcess):
     """Reads the messages of one store; without an index, no key is found."""
 
     def __init__(  # noqa: PLR0913 - the parts of a store, and what a writer adds by name
@@ -137,11 +137,6 @@ class Reader:
         # The exception that ended the block tells more than a failed flush would add.
         with contextlib.suppress(FlushFailedError):
             self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"the store {self.layout.root} belongs to this process: give the other one its path"
-        )
 
     def close(self) -> None:
         """Release everything; may be called twice."""
