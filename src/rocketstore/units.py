@@ -9,6 +9,10 @@ import resource
 import time
 from typing import Any, Final, NamedTuple, NoReturn
 
+from rocketstore.events import get_logger
+
+_log: Final = get_logger(__name__)
+
 KiB: Final = 1024
 MiB: Final = 1024 * KiB
 GiB: Final = 1024 * MiB
@@ -46,10 +50,18 @@ def raise_descriptors(wanted: int = _MANY_DESCRIPTORS) -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = _MANY_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MANY_DESCRIPTORS)
     wanted = min(wanted, most)
-    if wanted > most_descriptors():
+    before = most_descriptors()
+    if wanted > before:
         with contextlib.suppress(OSError, ValueError):  # it may refuse what its own limit grants
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            _log.info("descriptors.raised", soft_limit=wanted, before=before)
     return most_descriptors()
+
+
+def leaves_descriptors(count: int) -> bool:
+    """Whether `count` are no more than half of what this process may have, raised if need be."""
+    is_short = count > most_descriptors() // 2
+    return not is_short or count <= raise_descriptors(4 * count) // 2
 
 
 def counted(count: int, noun: str, many: str | None = None) -> str:

@@ -22,7 +22,7 @@ from rocketstore.format.host import address_text
 from rocketstore.remoting.connection import CloseReason, Connection
 from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
 from rocketstore.remoting.requests import Call
-from rocketstore.units import monotonic_ms, most_descriptors
+from rocketstore.units import leaves_descriptors, monotonic_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -153,8 +153,7 @@ class Channel(asyncio.Protocol):
         if self.connection.has_unsent:
             self.note_sent(now_ms)
         self.connection.check(now_ms)
-        if self.connection.is_closed:
-            self.settle()
+        self.settle()
 
     def settle(self) -> None:
         """Do with the socket what the state of the connection says."""
@@ -193,7 +192,8 @@ class Turns:
         """Take in a channel, unless there are too many; a store needs descriptors too."""
         self.channels.add(channel)
         self._empty.clear()
-        if len(self.channels) > min(self.limits.most_connections, most_descriptors() // 2):
+        count = len(self.channels)
+        if count > self.limits.most_connections or not leaves_descriptors(count):
             channel.close(CloseReason.TOO_MANY)
 
     def end(self, channel: Channel) -> None:

@@ -99,8 +99,7 @@ class Connection:
         self._owed = 0  # bytes of requests that are not answered
         self._queued = 0  # bytes of `_output`
         self._unsent = 0  # bytes that the shell has, and the other side has not taken
-        self._moved_ms = self._taken_ms = now_ms
-        self._frame_since_ms = now_ms
+        self._moved_ms = self._taken_ms = self._frame_since_ms = now_ms
 
     # --- the state ------------------------------------------------------------------------------
 

@@ -189,6 +189,43 @@ def test_a_store_has_files_left_however_many_clients_come(tmp_path: Path) -> Non
             assert (sent.code, sent.remark) == (0, None)
 
 
+INSIDE_A_PROGRAM = """
+import logging, sys
+logging.basicConfig(level=logging.INFO)
+from rocketstore.broker.testing import Broker
+with Broker() as broker:
+    print(f"broker at {broker.address}", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("hard", "said"), [(512, "descriptors.raised"), (64, "too many conn")])
+def test_a_broker_inside_a_program_serves_as_many_clients_and_says_it(hard: int, said: str) -> None:
+    """A program's limit is left alone until there are too few, and then the log says so."""
+    pipe = subprocess.PIPE
+    command = [*files(64, hard), sys.executable, "-c", INSIDE_A_PROGRAM]
+    with (
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as program,
+        contextlib.ExitStack() as clients,
+    ):
+        try:
+            assert program.stdout is not None
+            address = connected(clients, program.stdout.readline(), 0)
+            with Wire(address) as first:
+                assert first.ask(28).code == 0
+                connected(clients, f"broker at {address}", 96)
+                if hard > 64:
+                    with Wire(address) as last:
+                        assert last.ask(28).code == 0
+                assert first.ask(28).code == 0
+            clients.close()
+            _, log = program.communicate(timeout=PATIENCE_S)
+            assert program.returncode == 0
+            assert said in log
+        finally:
+            program.kill()
+
+
 @pytest.mark.parametrize("asked", [BROKER, ("master", "--set=haListenPort=0"), NAME_SERVER])
 def test_kill_3_shows_where_each_thread_is_and_ends_nothing(
     tmp_path: Path, asked: tuple[str, ...]

@@ -158,7 +158,6 @@ class QueueMappings:
         raised = raise_descriptors(4 * soft)
         if raised > soft:
             self._writer_limit = _half_of_descriptors()
-            _log.info("descriptors.raised", soft_limit=raised, before=soft)
             return True
         self._may_raise = False
         _log.warning(
