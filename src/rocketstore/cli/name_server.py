@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 
-from rocketstore.cli.serve import ending_signals, show_threads_on_quit
+from rocketstore.cli.serve import ending_signals, handled, on_quit
 from rocketstore.cli.wording import print_on_stderr
 from rocketstore.format.host import address_text
 from rocketstore.format.metadata_json import decode_body
@@ -45,8 +45,7 @@ def namesrv(
         Send the spread of an order topic with its route (orderMessageEnable).
     """
     raise_descriptors()
-    show_threads_on_quit()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with handled(on_quit()), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(host, port, _values(kv_config), order_messages=order_messages))
 
 

@@ -9,7 +9,7 @@ import contextlib
 import faulthandler
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from cyclopts import App
@@ -17,11 +17,12 @@ from cyclopts import App
 from rocketstore.storage.threads import Bell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
 
+    Handlers: TypeAlias = dict[signal.Signals, Callable[..., object]]
 
 app = App(name="serve")
 app.command("rocketstore.cli.replication:master", name="master")
@@ -36,11 +37,23 @@ def ending_signals() -> list[signal.Signals]:
     return [signal.SIGINT, signal.SIGTERM] + ([] if is_kept else [signal.SIGHUP])
 
 
-def show_threads_on_quit() -> None:
-    """Have SIGQUIT (`kill -3`) show where each thread is, as a Java VM does."""
+def on_quit() -> Handlers:
+    """Return what has SIGQUIT (`kill -3`) show where each thread is, as a Java VM does."""
     # Not `faulthandler.register`: a SIGTERM that comes while it writes would not wake this thread.
-    if (shown_on := sys.__stderr__) is not None:
-        signal.signal(signal.SIGQUIT, lambda *_: faulthandler.dump_traceback(shown_on))
+    if (shown_on := sys.__stderr__) is None:
+        return {}
+    return {signal.SIGQUIT: lambda *_: faulthandler.dump_traceback(shown_on)}
+
+
+@contextlib.contextmanager
+def handled(handlers: Handlers) -> Iterator[None]:
+    """Handle signals so for the length of a block."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class StopSignal:
@@ -71,13 +84,8 @@ class StopSignal:
 def stop_on_signal() -> Iterator[StopSignal]:
     """Make a signal ask the process to stop, where it would end it."""
     stop = StopSignal()
-    show_threads_on_quit()
-    before = {number: signal.signal(number, stop.set) for number in ending_signals()}
-    try:
+    with handled(dict.fromkeys(ending_signals(), stop.set) | on_quit()):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def with_retention(loaded: LoadedConfig) -> StoreConfig:

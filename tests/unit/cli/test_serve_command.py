@@ -248,6 +248,18 @@ def test_kill_3_shows_where_each_thread_is_and_ends_nothing(
             process.kill()
 
 
+def test_all_signals_are_handled_as_before_once_it_stopped() -> None:
+    def handlers() -> list[object]:
+        return [signal.getsignal(number) for number in sorted(signal.valid_signals())]
+
+    before = handlers()
+    with stop_on_signal() as stop:
+        assert handlers() != before
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.is_set
+    assert handlers() == before
+
+
 def test_the_end_of_a_terminal_asks_to_stop_unless_it_is_ignored() -> None:
     before = signal.getsignal(signal.SIGHUP)
     try:
