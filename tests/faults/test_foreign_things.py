@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import shutil
 import socket
 import stat
@@ -14,6 +15,7 @@ import pytest
 from rocketstore import MessageStore, StoreError, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.errors import SystemRefusedError
+from rocketstore.pipeline.jobs.publishing import refuse_inside_store
 from rocketstore.places.files import sync_path
 from rocketstore.places.queue_files import list_queues
 from rocketstore.places.store_listing import list_store
@@ -207,6 +209,35 @@ def test_a_file_system_that_cannot_sync_directories_has_whole_stores(
         assert sum(opened.message_count(f"Topic{number}", 0) for number in (0, 1)) == 200
     sync_path(root)  # as jobs on Spark do
     assert asked > 10
+
+
+PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "batchconsumequeue")
+
+
+@pytest.mark.parametrize("part", [".", *PARTS, "repair", "checkpoint", "known-ends"])
+def test_a_link_to_itself_in_the_place_of_a_part_is_named_by_every_door(
+    store: Path, tmp_path: Path, part: str
+) -> None:
+    place = store / part
+    if place.exists():
+        place.rename(tmp_path / "moved")
+    place.symlink_to(place)
+    doors: list[Callable[[], object]] = [
+        lambda: MessageStore.open(store, CONFIG, threads=False).close(),
+        lambda: MessageStore.open(store, CONFIG, read_only=True).close(),
+        lambda: verify_store(store, CONFIG),
+        lambda: repair_store(store, CONFIG),
+        lambda: refuse_inside_store(str(store), "target"),
+    ]
+    said = []
+    for door in doors:
+        try:
+            door()
+        except StoreError as error:
+            said.append(str(error))
+    assert all(str(place) in one for one in said)
+    assert all(re.search("Too many levels|is a link to|no file", one) for one in said)
+    assert place.is_symlink()
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP])

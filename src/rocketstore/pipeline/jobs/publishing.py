@@ -141,7 +141,7 @@ def refuse_inside_store(location: str, key: str) -> None:
 
     Stricter than an opening, which has to go on with a store that exists below another's root.
     """
-    for root in () if is_remote(location) else Path(local_path(location)).resolve().parents:
+    for root in () if is_remote(location) else Path(os.path.realpath(local_path(location))).parents:
         signs = (root / name for name in SIGNS_OF_A_STORE)
         is_store = (root / COMMIT_LOG_DIRECTORY).is_dir() and any(one.exists() for one in signs)
         if is_store or (root / DELTA_LOG).is_dir():

@@ -134,10 +134,10 @@ def no_space_error(path: Path, size: int) -> StoreFullError:
     return StoreFullError(f"no room for {path}: {size} bytes needed", hint=_HINTS[errno.ENOSPC])
 
 
-def _status(path: Path) -> os.stat_result | None:
+def status_of(path: Path, *, follows: bool = True) -> os.stat_result | None:
     """Return what a path leads to; None where that is nothing, or only a link to itself."""
     try:
-        return path.stat()
+        return path.stat(follow_symlinks=follows)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
             return None
@@ -158,7 +158,7 @@ class Disk:
 
     def _check_held(self) -> None:
         for path, status in self._held.items():
-            found = _status(path)
+            found = status_of(path)
             if found is None or not os.path.samestat(found, status):
                 raise StoreError(
                     f"{path} is gone, or another directory, while the store is open: it was moved "

@@ -38,12 +38,12 @@ from rocketstore.format.file_name import (
     LOCK_START,
     parse_file_name,
 )
-from rocketstore.storage.files.disk import read_at, system_errors
+from rocketstore.storage.files.disk import read_at, status_of, system_errors
 from rocketstore.storage.files.pread_files import OpenFile
 from rocketstore.storage.files.whole_file import holds_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
@@ -139,14 +139,14 @@ class StoreLock:
         """
         root, ends = self._path.parent, list[Path]()
         for named in directories:
-            directory, status = named, _status(named, os.lstat)
+            directory, status = named, status_of(named, follows=False)
             is_link = status is not None and stat.S_ISLNK(status.st_mode)
             if is_link or named.parent != root:  # only such a one may lie elsewhere
                 directory = Path(os.path.realpath(named))  # which bears a link to itself
-                if not directory.is_relative_to(root.resolve()):
+                if not directory.is_relative_to(os.path.realpath(root)):
                     for other in (directory, directory.parent):  # a broker of 4.9 locks its root
                         refuse_writer(other / LOCK_FILE_NAME, hint=_HINT)
-                status = _status(directory, os.stat)
+                status = status_of(directory)
             if status is not None and stat.S_ISDIR(status.st_mode):
                 self._lock_too(directory, status, self._locked)
                 ends += _files_at_end(directory)
@@ -184,13 +184,6 @@ class StoreLock:
 
     def __exit__(self, *_error: object) -> None:
         self.release()
-
-
-def _status(path: Path, ask: Callable[[Path], os.stat_result]) -> os.stat_result | None:
-    try:
-        return ask(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _opened(path: str, _flags: int) -> int:

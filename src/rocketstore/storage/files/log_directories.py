@@ -79,8 +79,13 @@ def _inode(path: Path) -> int:
     return 0
 
 
+def real_path(path: Path) -> Path:
+    """Return where a path leads to; `Path.resolve` of 3.11 and 3.12 fails at a link to itself."""
+    return Path(os.path.realpath(path))
+
+
 def _name(path: Path) -> str:
-    return str(path.resolve()).encode("utf-8", "backslashreplace").decode()
+    return str(real_path(path)).encode("utf-8", "backslashreplace").decode()
 
 
 def _claim_of(path: Path) -> str:
@@ -99,7 +104,7 @@ def _claimed_by(path: Path) -> Path | None:
 
 def _owner_of(path: Path) -> Path | None:
     """Return the root of the store that has a log directory, None where it is not recorded."""
-    above = path.resolve().parent
+    above = real_path(path).parent
     return _claimed_by(path) or (above if (above / KNOWN_ENDS_FILE_NAME).exists() else None)
 
 
@@ -116,7 +121,7 @@ def _refuse_inside(path: Path, parts: tuple[str, ...]) -> None:
 
     Elsewhere below its root a store may be (jobs write their output nowhere below one).
     """
-    place = path.resolve()
+    place = real_path(path)
     for above, part in zip(place.parents, reversed(place.parts), strict=False):
         if part in parts and any((above / sign).is_file() for sign in _SIGNS):
             raise NotAStoreError(
@@ -138,9 +143,9 @@ def _foreign(path: Path, owner: Path, root: Path) -> ConfigError:
 
 def claim(layout: StoreLayout, disk: Disk) -> None:
     """Record which store owns the directories; one directory inside the root needs no record."""
-    root, directories = layout.root.resolve(), layout.log_directories
+    root, directories = real_path(layout.root), layout.log_directories
     place, is_one = root / LOG_DIRECTORIES_FILE_NAME, len(directories) == 1
-    if is_one and directories[0].resolve().is_relative_to(root) and not place.exists():
+    if is_one and real_path(directories[0]).is_relative_to(root) and not place.exists():
         return
     record = _Record(_inode(root), {_name(path): _inode(path) for path in directories})
     if record != _read(root):
