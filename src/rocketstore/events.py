@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 ROOT: Final = logging.getLogger("rocketstore")
 ROOT.addHandler(logging.NullHandler())
 
+LONGEST: Final = 4000
+"""Characters of a field that a line shows."""
+
 _OF_LOGGING: Final = ("exc_info", "stack_info", "stacklevel")
 
 _UNFORESEEN: Final = "the traceback says why; report it where the cause is not on this machine"
@@ -108,4 +111,6 @@ def get_logger(name: str) -> EventLogger:
 
 def _shown(value: object) -> str:
     text = str(value)
+    if len(text) > LONGEST:  # the name of a group that a client made up, say
+        text = f"{text[:LONGEST]}… ({len(text)} characters)"
     return text if text.isprintable() and text and not set(text) & set(" \"'=") else repr(text)

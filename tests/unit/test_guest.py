@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.events import get_logger
+from rocketstore.events import LONGEST, get_logger
 from rocketstore.native.log_end import QueueCounter
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.units import QueueKey
@@ -111,6 +111,12 @@ def test_values_that_would_blur_a_line_are_quoted(lines) -> None:
     assert lines.getvalue() == (
         "WARNING rocketstore.test file.gone|file.gone path='a b' why='' size=3 name='x=1' args=0\n"
     )
+
+
+def test_what_a_client_made_endless_is_cut_in_its_line(lines) -> None:
+    get_logger("rocketstore.test").warning("request.refused", reason="g" * 20_000, code=36)
+    text = lines.getvalue().rpartition("|")[2]
+    assert text == f"request.refused reason='{'g' * LONGEST}… (20000 characters)' code=36\n"
 
 
 def test_an_exception_comes_with_its_traceback_and_the_caller_s_place(lines) -> None:

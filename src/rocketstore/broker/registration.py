@@ -96,12 +96,13 @@ class Registration:
 
     def release(self, version: float = inf) -> None:
         """End all waits for this version or an earlier one; as the broker ends, every wait."""
-        waiting, self._waiting = self._waiting, []
-        for until, go_on in waiting:
-            if until <= version:
+        waiting = self._waiting
+        self._waiting = [one for one in waiting if one[0] > version]
+        for _, go_on in (one for one in waiting if one[0] <= version):
+            try:
                 go_on()
-            else:
-                self._waiting.append((until, go_on))
+            except Exception:  # noqa: BLE001 - a reply that cannot be sent ends no registration
+                _log.exception("broker.work_failed")
 
     async def first(self) -> None:
         """Return when the broker is known: a client that is told of it now has its routes."""

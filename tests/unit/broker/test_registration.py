@@ -10,7 +10,7 @@ import pytest
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.topics import first_topics
-from rocketstore.errors import RemotingError
+from rocketstore.errors import FieldRangeError, RemotingError
 from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.nameserver.bodies import RegisterBrokerBody, decode_body, unpack_registration
 from rocketstore.remoting.command import Command, reply
@@ -187,4 +187,24 @@ async def test_packed_registration_has_every_topic_as_it_may_be_used(tmp_path: P
     assert table.topic_config_table.keys() == topics.all().keys()
     orders = table.topic_config_table["orders"]
     assert (orders.read_queue_nums, orders.perm) == (3, 4)  # the broker grants reading
+    running.cancel()
+
+
+async def test_a_reply_that_cannot_be_sent_holds_nobody_else_up(tmp_path: Path) -> None:
+    servers = NameServers()
+    registration, _ = made(tmp_path, servers, "there")
+    running = asyncio.create_task(registration.run())
+    went_on: list[str] = []
+
+    def fail() -> None:
+        raise FieldRangeError("a reply is longer than a frame")
+
+    registration.then(fail)
+    registration.then(lambda: went_on.append("first"))
+    servers.may_answer.set()
+    await until(lambda: went_on)
+    registration.note_change()
+    registration.then(lambda: went_on.append("second"))
+    await until(lambda: len(went_on) == 2)
+    assert not running.done()
     running.cancel()
