@@ -49,7 +49,7 @@ class LogParts:
             self.log, checkpoint=self.checkpoint, config=self.config, monotonic=self.clock
         )
         self.flags = RunningFlags()
-        self.statistics = StoreStatistics(self.clock, self.log.every_counter)
+        self.statistics = StoreStatistics(self.clock, self.log.every_counter, self.log.put_totals)
         self.writer = StoreWriter(
             self.log,
             wake=lambda: None,

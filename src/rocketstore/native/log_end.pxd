@@ -35,7 +35,7 @@ cdef class LogEnd:
     cdef readonly object file
     cdef readonly long long base, position, limit
     cdef public long long max_offset, last_store_timestamp_ms, locked_since_ms, behind_ms
-    cdef public long long look_at
+    cdef public long long look_at, put_count, put_bytes
     cdef public object on_look
     cdef public bint is_busy
     cdef unsigned char[::1] view

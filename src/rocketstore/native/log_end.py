@@ -190,6 +190,7 @@ class LogEnd:
     `is_busy` says that an append by `CommitLog` is under way, or was interrupted, and
     `needs_slow_path` that the record just written is one for the writer. An append that
     comes to the position `look_at` calls `on_look`, which says where the next look is due.
+    `put_count` and `put_bytes` are what all counters of its queues add up to since the opening.
     """
 
     def __init__(self, store_host: bytes, on_look: Any = None) -> None:
@@ -198,6 +199,7 @@ class LogEnd:
         self.view: Any = None
         self.base = self.position = self.max_offset = 0
         self.last_store_timestamp_ms = self.locked_since_ms = self.behind_ms = 0
+        self.put_count = self.put_bytes = 0
         self.limit = -1
         self.is_busy = False
         self.needs_slow_path = False
@@ -437,6 +439,8 @@ class LogEnd:
         size = stop - self.position
         counter.next_offset += count
         counter.stored_bytes += size
+        self.put_count += count
+        self.put_bytes += size
         self.reach(stop, now)
 
     def reach(self, stop: int, now: int) -> None:

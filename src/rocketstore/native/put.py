@@ -315,6 +315,8 @@ class PlainPuts:
             count += 1
         end.end_piece(descriptor, position)
         if count > before:
+            end.put_count += count - before
+            end.put_bytes += position - end.position
             end.reach(position, now)
         return count
 

@@ -66,7 +66,7 @@ def test_sizes_are_written_as_4_9_does(size: int, text: str) -> None:
 
 def test_a_share_of_the_puts_of_the_last_minute_took_so_long() -> None:
     clock, counter = Clock(), QueueCounter(QueueKey("orders", 0), b"orders", 0, 0)
-    statistics = StoreStatistics(clock, lambda: [counter])
+    statistics = StoreStatistics(clock, lambda: [counter], lambda: (counter.next_offset, 0))
     counter.next_offset = 1000
     for took_ms in [3] * 100 + [70] * 5 + [20_000]:
         statistics.note_slow_put(took_ms, 1000)

@@ -111,6 +111,7 @@ def test_what_is_put_by_any_door_is_found_by_every_reader(root: Path, kind: str,
         entries = list(store.queue_entries(T, 0))
         assert sum(entry.record_size for _, entry in entries) == len(raw.records)
         assert store.statistics.total_put().messages == 3
+        assert store.statistics.put_by_topic() == {T: store.statistics.total_put()}
         if kind != "memory" and door in ("put", "put_prepared"):
             assert [one.body for one in store.find(T, "b")] == [b"b"]
 

@@ -20,6 +20,9 @@ class Totals:
     def set(self, messages: int, size: int) -> None:
         self.counter.next_offset, self.counter.stored_bytes = messages, size
 
+    def get(self) -> tuple[int, int]:
+        return self.counter.next_offset, self.counter.stored_bytes
+
 
 @pytest.fixture
 def totals() -> Totals:
@@ -28,7 +31,7 @@ def totals() -> Totals:
 
 @pytest.fixture
 def statistics(clock, totals) -> StoreStatistics:
-    return StoreStatistics(clock, lambda: [totals.counter])
+    return StoreStatistics(clock, lambda: [totals.counter], totals.get)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ class _Append(NamedTuple):
     counter: QueueCounter
     next_offset: int
     stored_bytes: int
+    put_count: int
+    put_bytes: int
     others: Sequence[tuple[QueueCounter, int]] = ()
 
 
@@ -160,6 +162,7 @@ class CommitLog:
             self._counters_of(key.topic)[key] = _counter(key, offset)
         self.end.close()
         self.end.last_store_timestamp_ms = last_store_timestamp_ms
+        self.end.put_count = self.end.put_bytes = 0
         self.end.max_offset = self._committed_offset = self.files.max_offset
         self.flushed_offset = self.files.flushed_offset
 
@@ -178,6 +181,14 @@ class CommitLog:
         """Return the counters of all queues."""
         every = (self.counters, *(kind.counters for kind in self.kinds.known.values()))
         return [counter for counters in every for counter in list(counters.values())]
+
+    def put_totals(self) -> tuple[int, int]:
+        """Return how many messages were put since the opening, and how many bytes they take."""
+        apart = (kind for kind in self.kinds.known.values() if not kind.is_on_disk)
+        counters = [counter for kind in apart for counter in list(kind.counters.values())]
+        count = sum(counter.next_offset - counter.first_offset for counter in counters)
+        size = sum(counter.stored_bytes for counter in counters)
+        return self.end.put_count + count, self.end.put_bytes + size
 
     def next_queue_offset(self, key: QueueKey) -> int:
         """Return the offset that the next message of a queue will get."""
@@ -227,7 +238,8 @@ class CommitLog:
                 offsets = sum(record.offset_count for record in records)
                 note = self._under_way = _Append(
                     end.file, end.position, end.position + size, now, counter, number + offsets,
-                    counter.stored_bytes + size, [(one, one.next_offset + 1) for one in others],
+                    counter.stored_bytes + size, end.put_count + offsets + len(others),
+                    end.put_bytes + size, [(one, one.next_offset + 1) for one in others],
                 )  # fmt: skip
                 end.file.write_position = end.write(counter, records, now)
                 self._settle()
@@ -280,7 +292,8 @@ class CommitLog:
             if self.sync_flush:
                 file.write_single_pages(file.write_position)
             time_ms = max(store_time_ms, self.end.last_store_timestamp_ms)
-            self._under_way = _Append(file, start, stop, time_ms, self._replicated, 0, 0)
+            counted = self.end.put_count, self.end.put_bytes
+            self._under_way = _Append(file, start, stop, time_ms, self._replicated, 0, 0, *counted)
             file.write_unmapped(start, records)
             file.write_position = stop
             self._settle()
@@ -339,6 +352,8 @@ class CommitLog:
         if note.file.write_position == note.stop:
             note.counter.next_offset = note.next_offset
             note.counter.stored_bytes = note.stored_bytes
+            self.end.put_count = note.put_count
+            self.end.put_bytes = note.put_bytes
             for other, following in note.others:
                 other.next_offset = following
             self.end.move(note.file.base, note.stop, note.now_ms)

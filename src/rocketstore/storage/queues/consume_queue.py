@@ -312,11 +312,6 @@ class ConsumeQueue(QueueSearch):
 
     # --- durability -----------------------------------------------------------------------------
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether it was written since its last whole flush."""
-        return self._rows.value(self.row, QueueColumn.CHANGES) != self._flushed_changes
-
     def flush(self, least_pages: int = 0, names: list[MappedFile] | None = None) -> bool:
         """Make entries durable; return whether everything written before the call is.
 

@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
+from rocketstore.native.row import QueueColumn
 from rocketstore.rules.files import FileFinding, FileProblem
+from rocketstore.rules.queue_numbers import grown
 from rocketstore.storage.files.mapped_file import MappedFile, sync_names
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.queues.queue_extension import QueueExtensions
     from rocketstore.units import QueueKey
@@ -62,6 +67,8 @@ class ConsumeQueueTable:
         self.has_short_files = False
         self.set_aside: set[QueueKey] = set()  # was a copy of another queue's directory
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._by_row: dict[int, ConsumeQueue] = {}
+        self._flushed_changes: Int64Array = np.zeros(0, np.int64)
         self._create_lock = threading.Lock()
         self._new_names: list[MappedFile] = []  # also those that an interrupted flush has left
 
@@ -113,6 +120,8 @@ class ConsumeQueueTable:
         return [*self._extensions(), *self._queues.values(), *self._special()]
 
     def _extensions(self) -> list[Any]:
+        if self.make_extension is None:
+            return []
         return [queue.extension for queue in self.all() if queue.extension is not None]
 
     def _special(self) -> Iterator[Any]:
@@ -142,6 +151,7 @@ class ConsumeQueueTable:
             if self.make_extension is not None:
                 queue.extension = self.make_extension(key, queue)
             # The kernels ask for a queue until they know its name, so that comes last.
+            self._by_row[row] = queue
             self._queues[key] = queue
             self.rows.add_name(key.topic.encode(), key.queue_id, row)
         return queue
@@ -180,8 +190,9 @@ class ConsumeQueueTable:
     def flush(self, least_pages: int = 0) -> bool:
         """Make entries durable; return whether all that were written before the call are.
 
-        After all were tried, `FlushFailedError` of the first queue that failed is raised. From then
-        on `is_flush_broken` is true: pages the system gave up are not written later, so nothing may
+        A queue that was not written since costs nothing: this is called each second. After all were
+        tried, `FlushFailedError` of the first queue that failed is raised. From then on
+        `is_flush_broken` is true: pages the system gave up are not written later, so nothing may
         count on them.
         """
         failures: list[FlushFailedError] = []
@@ -194,7 +205,14 @@ class ConsumeQueueTable:
                 return False
 
         done = [flushed(queue) for queue in self._extensions()]
-        done += at_once(flushed, [queue for queue in self.all() if queue.is_changed])
+        changes = self.rows.queues[:, QueueColumn.CHANGES].copy()
+        self._flushed_changes = grown(self._flushed_changes, len(changes))
+        changed = np.flatnonzero(changes != self._flushed_changes[: len(changes)]).tolist()
+        rows = [row for row in changed if row in self._by_row]
+        whole = at_once(flushed, [self._by_row[row] for row in rows])
+        flushed_rows = [row for row, is_whole in zip(rows, whole, strict=True) if is_whole]
+        self._flushed_changes[flushed_rows] = changes[flushed_rows]
+        done += whole
         done += [flushed(queue) for queue in self._special()]
         try:
             sync_names(self._new_names)

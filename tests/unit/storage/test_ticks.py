@@ -1,0 +1,75 @@
+"""What an open store does each second costs what changed since, not what there is."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.storage.log.commit_log import CommitLog
+from rocketstore.storage.queues.consume_queue import ConsumeQueue
+from support.clock import Clock
+from support.small_store import CONFIG, open_store
+
+QUEUES = 40
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    with open_store(tmp_path, Clock()) as opened:
+        for number in range(QUEUES):
+            opened.put(Message(topic=f"topic-{number}", body=b"x"))
+        opened.flush()
+        yield opened
+
+
+def test_a_flush_looks_at_no_queue_that_was_not_written_since(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: Counter[str] = Counter()
+    flush = ConsumeQueue.flush
+
+    def counted(queue: ConsumeQueue, *how: object) -> bool:
+        looked_at[queue.key.topic] += 1
+        return flush(queue, *how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ConsumeQueue, "flush", counted)
+    store.flush()
+    assert looked_at == {}
+    store.put(Message(topic="topic-3", body=b"x"))
+    store.put(Message(topic="another", body=b"x"))
+    store.flush()
+    store.flush()
+    assert looked_at == {"topic-3": 1, "another": 1}
+
+
+def test_a_sample_of_the_statistics_looks_at_no_queue(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CommitLog, "every_counter", lambda _: pytest.fail("a queue is looked at"))
+    store.statistics.sample()
+    assert store.statistics.total_put().messages == QUEUES
+
+
+def test_the_total_is_what_the_counters_of_all_queues_add_up_to(tmp_path: Path) -> None:
+    config = StoreConfig(
+        mapped_file_size_commit_log=CONFIG.mapped_file_size_commit_log,
+        enable_lmq=True, enable_multi_dispatch=True,
+    )  # fmt: skip
+    light = {"INNER_MULTI_DISPATCH": "%LMQ%one,%LMQ%two"}
+    for _ in range(2):  # those of an earlier opening do not count
+        with MessageStore.open(tmp_path, config, clock=Clock(), threads=False) as store:
+            prepared = store.prepare(Message(topic="a", body=b"x"))
+            for _ in range(60):  # over several files
+                store.put(Message(topic="a", body=bytes(500)))
+                store.put_prepared(prepared)
+            store.put(Message(topic="b", body=b"x", properties=light))
+            store.put_batch([Message(topic="b", body=b"1"), Message(topic="b", body=b"2")])
+            row = np.array([[0, 0, 1, 0, 0, -(2**63)]], np.int64)
+            assert store.put_rows([prepared], [0], row, b"x", b"") == 1
+            store.put(Message(topic="b", body=b"x"), queue_id=1)
+            totals = store.statistics.put_by_topic().values()
+            assert store.statistics.total_put() == tuple(map(sum, zip(*totals, strict=True)))
+            assert store.statistics.total_put().messages == 127
