@@ -56,6 +56,15 @@ def dispatch(parts, stored):
     parts.run()
 
 
+def test_entries_too_few_for_a_turn_are_on_the_disk_after_a_thorough_flush(parts, flusher):
+    dispatch(parts, stored=1000)
+    assert not flusher.run_once()
+    file = parts.table.all()[0].files.files[0]
+    assert file.flushed_position == 0
+    flusher.flush_all()
+    assert file.flushed_position == file.write_position == 20
+
+
 def test_only_a_thorough_flush_moves_the_checkpoint(parts, flusher):
     """K-R7: Java's time is that of the last entry in memory."""
     dispatch(parts, 5000)
