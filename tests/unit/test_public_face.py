@@ -31,7 +31,7 @@ from rocketstore import (
     pipeline,
 )
 from rocketstore.config.store_config import FIELDS, field_texts
-from rocketstore.units import OfOneProcess
+from rocketstore.process import OfOneProcess
 from support.clock import Clock
 from support.patience import PATIENCE_S
 

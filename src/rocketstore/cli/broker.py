@@ -18,7 +18,7 @@ from rocketstore.config import BrokerRole, sources
 from rocketstore.config.sources import load_broker_conf, parse_override
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
-from rocketstore.units import raise_descriptors
+from rocketstore.process import raise_descriptors
 
 if TYPE_CHECKING:
     from rocketstore.config.sources import LoadedConfig

@@ -16,10 +16,10 @@ from rocketstore.format.metadata_json import decode_body
 from rocketstore.nameserver.bodies import SavedValues
 from rocketstore.nameserver.key_values import KeyValues
 from rocketstore.nameserver.service import PORT, serving
+from rocketstore.process import raise_descriptors
 from rocketstore.remoting.server import new_event_loop
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
-from rocketstore.units import raise_descriptors
 
 HostOption = Annotated[str, Parameter(help="Where it listens; 0.0.0.0 is every address.")]
 PortOption = Annotated[UInt16, Parameter(help="0 takes any free one.")]

@@ -18,10 +18,11 @@ from rocketstore.consuming.window import Delivery  # noqa: TC001 - a field of a 
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.format.stored_message import StoredMessage
-from rocketstore.units import OfOneProcess, QueueKey
+from rocketstore.process import OfOneProcess
 
 if TYPE_CHECKING:
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
+    from rocketstore.units import QueueKey
 
 _log: Final = get_logger(__name__)
 

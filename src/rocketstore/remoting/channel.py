@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Final, cast
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
 from rocketstore.format.host import address_text
+from rocketstore.process import leaves_descriptors
 from rocketstore.remoting.connection import CloseReason, Connection
 from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
 from rocketstore.remoting.requests import Call
-from rocketstore.units import leaves_descriptors, monotonic_ms
+from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,7 +13,7 @@ import enum
 import threading
 
 from rocketstore.errors import NotReadableError
-from rocketstore.units import OfOneProcess
+from rocketstore.process import OfOneProcess
 
 
 class RunningFlag(enum.IntFlag):

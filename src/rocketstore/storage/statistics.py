@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
 from rocketstore.native.page import GetCounts
+from rocketstore.process import OfOneProcess
 from rocketstore.storage.metric import Histogram, Metric, counter
-from rocketstore.units import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from rocketstore.config import BrokerRole
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.format.refusals import check_queue_id, check_topic
+from rocketstore.process import OfOneProcess
 from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.queues.topic_file import TopicFile
-from rocketstore.units import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.events import get_logger
 from rocketstore.format.properties import decode_properties
-from rocketstore.units import OfOneProcess
+from rocketstore.process import OfOneProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

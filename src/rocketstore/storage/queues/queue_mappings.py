@@ -20,8 +20,8 @@ import numpy as np
 
 from rocketstore.events import get_logger
 from rocketstore.native.row import QUEUE_COLUMN_COUNT, Int64Array, QueueColumn
+from rocketstore.process import most_descriptors, raise_descriptors
 from rocketstore.rules.queue_numbers import QueueSlots, grown
-from rocketstore.units import most_descriptors, raise_descriptors
 
 if TYPE_CHECKING:
     import mmap

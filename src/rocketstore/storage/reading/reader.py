@@ -29,10 +29,11 @@ from rocketstore.format.refusals import check_is_int, check_topic_characters
 from rocketstore.native.decode import LogAtHand, message_at, store_time_at
 from rocketstore.native.lookup import KeySearch
 from rocketstore.native.page import MESSAGES, RECORDS, VIEWS, GetCounts
+from rocketstore.process import OfOneProcess
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry, parse_tags
 from rocketstore.storage.results import FIRST_IN_MEMORY, GetRawResult, GetResult, GetViewsResult
-from rocketstore.units import OfOneProcess, QueueKey
+from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

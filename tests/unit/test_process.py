@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from rocketstore.units import raise_descriptors
+from rocketstore.process import raise_descriptors
 
 
 @pytest.mark.parametrize(

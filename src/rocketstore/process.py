@@ -1,0 +1,49 @@
+"""What one process has: a limit of files and sockets, and objects that no other can copy."""
+
+import contextlib
+import resource
+from typing import Final, NoReturn
+
+from rocketstore.events import get_logger
+
+_log: Final = get_logger(__name__)
+
+_MANY_DESCRIPTORS: Final = 1 << 20
+"""Stands for no limit."""
+
+
+def most_descriptors() -> int:
+    """Return how many files and sockets this process may have open at present."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MANY_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit
+
+
+def raise_descriptors(wanted: int = _MANY_DESCRIPTORS) -> int:
+    """Ask the system for so many files and sockets, and return how many it grants.
+
+    A Java VM takes all that it may have as it starts.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = _MANY_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MANY_DESCRIPTORS)
+    wanted = min(wanted, most)
+    before = most_descriptors()
+    if wanted > before:
+        with contextlib.suppress(OSError, ValueError):  # it may refuse what its own limit grants
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            _log.info("descriptors.raised", soft_limit=wanted, before=before)
+    return most_descriptors()
+
+
+def leaves_descriptors(count: int) -> bool:
+    """Whether `count` are no more than half of what this process may have, raised if need be."""
+    is_short = count > most_descriptors() // 2
+    return not is_short or count <= raise_descriptors(4 * count) // 2
+
+
+class OfOneProcess:
+    """Base of an open store and its parts, of which no other process can have a copy."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} belongs to this process: give the other one the store's path")
