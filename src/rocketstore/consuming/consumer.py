@@ -19,10 +19,10 @@ from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.process import OfOneProcess
+from rocketstore.units import QueueKey  # noqa: TC001 - a field of a struct
 
 if TYPE_CHECKING:
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
-    from rocketstore.units import QueueKey
 
 _log: Final = get_logger(__name__)
 
