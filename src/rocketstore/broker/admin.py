@@ -14,7 +14,6 @@ import msgspec
 from rocketstore.broker.client_manage import GroupHeader
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.counts import DayTotals
-from rocketstore.broker.topics import LONGEST_GROUP, count_fault, name_fault
 from rocketstore.format.metadata_json import SubscriptionGroup, decode_body, dumps, encode_body
 from rocketstore.nameserver.headers import TopicHeader
 from rocketstore.remoting.codes import ResponseCode
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from rocketstore.broker.topics import Topics
     from rocketstore.format.metadata_json import TopicConfig
     from rocketstore.message_store import MessageStore
-
 
 _NO_QUEUES: Final = {
     f"{pool}ThreadPoolQueue{what}": value
@@ -102,9 +100,9 @@ class Admin:
     def settle_group(self, _header: Header, call: Call) -> Command:
         """Make a consumer group, or change it."""
         group = decode_body(call.command.body, SubscriptionGroup)
-        fault = name_fault(group.group_name, LONGEST_GROUP) or count_fault(group.retry_queue_nums)
+        fault = self._topics.fault(group.group_name, group.retry_queue_nums, what="group")
         if fault is not None:
-            return reply(ResponseCode.SYSTEM_ERROR, fault.replace("topic", "group"))
+            return reply(ResponseCode.SYSTEM_ERROR, fault)
         self._topics.groups.settle(group)
         return reply()
 
@@ -160,11 +158,9 @@ class Admin:
         names = [header.topic] if header.topic else self._consumed_by(header.consumer_group)
         group = self._clients.consumers.get(header.consumer_group)
         wanted = {} if group is None else group.subscriptions  # none where it pulls by queue only
-        for name in names:
-            topic = self._topics.get(name)
-            # What the group consumed once, and does not any more, is left out.
-            if topic is not None and (not wanted or name in wanted):
-                yield topic
+        # What the group consumed once, and does not any more, is left out.
+        names = [name for name in names if not wanted or name in wanted]
+        return filter(None, map(self._topics.get, names))
 
     def _consumed_by(self, group: str) -> list[str]:
         names = (key.partition("@") for key in self._store.consumer_offsets.snapshot())

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.codes import BrokerRequest
-from rocketstore.broker.topics import count_fault, name_fault
 from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 NOT_SET: Final = "not set any response code"
 """The remark of a reply that 4.9 has not filled in, of which this request is one."""
-
 
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 """Of TopicFilterType; a broker of 4.9 would not start with a table that has another."""
@@ -53,12 +51,12 @@ class TopicAdmin:
 
     def settle(self, header: CreateTopicHeader, call: Call) -> Command | Later:
         """Make a topic or change it, and tell the name servers."""
-        fault = name_fault(header.topic)
+        counts = header.read_queue_nums, header.write_queue_nums
+        fault = self._topics.fault(header.topic, *counts)
         if fault is None and self._topics.is_reserved(header.topic):
             fault = f"The topic[{header.topic}] is conflict with system topic."
         if header.topic_filter_type not in _FILTER_TYPES:
             fault = fault or f"No such topicFilterType: {header.topic_filter_type}"
-        fault = fault or count_fault(header.read_queue_nums, header.write_queue_nums)
         if fault is not None:
             return reply(ResponseCode.SYSTEM_ERROR, fault)
         self._topics.settle(

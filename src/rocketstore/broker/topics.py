@@ -49,6 +49,10 @@ UNIT_SUB: Final = 2
 NOT_SENT_TO: Final = frozenset((DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC, OFFSET_MOVED))
 """Topics that the broker alone puts messages to (TopicValidator.isNotAllowedSendTopic)."""
 
+_OF_MASTER: Final = (
+    "Can't modify topic or subscription group from slave broker, please execute it from master "
+    "broker."
+)
 _RESERVED: Final = NOT_SENT_TO | {TEMPLATE, BENCHMARK, SELF_TEST, "RMQ_SYS_TRACE_TOPIC"}
 _RESERVED_PREFIX: Final = "rmq_sys_"
 
@@ -75,23 +79,17 @@ def topic_text(topic: TopicConfig) -> str:
     )
 
 
-def name_fault(topic: str, longest: int = TOPIC_SIZE_MAX) -> str | None:
+def name_fault(name: str, what: str = "topic") -> str | None:
     """Return what 4.9 says of a name that no topic may have (TopicValidator.validateTopic)."""
-    if not topic.strip():
-        return "The specified topic is blank."
+    if not name.strip():
+        return f"The specified {what} is blank."
     try:
-        check_topic_characters(topic)
+        check_topic_characters(name)
     except InvalidNameError:
-        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(topic) > longest:
-        return "The specified topic is longer than topic max length."
+        return f"The specified {what} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > (TOPIC_SIZE_MAX if what == "topic" else LONGEST_GROUP):
+        return f"The specified {what} is longer than {what} max length."
     return None
-
-
-def count_fault(*counts: int) -> str | None:
-    """Return why a topic may not have so many queues."""
-    wrong = [count for count in counts if not 0 <= count <= MOST_QUEUES]
-    return f"{wrong[0]} queues are not 0 to {MOST_QUEUES}" if wrong else None
 
 
 def not_there(topic: str, blank: str = "") -> str:
@@ -103,14 +101,14 @@ def first_topics(settings: BrokerSettings) -> list[TopicConfig]:
     """Return the topics that a broker has from its start (TopicConfigManager)."""
     shared = READ_WRITE | PERM_INHERIT
     cluster, broker = settings.broker_cluster_name, settings.broker_name
+    # 4.9 makes those of transactions when it first checks, or discards, one.
+    single = SELF_TEST, OFFSET_MOVED, HALF_TOPIC, DISCARDED_TOPIC, cluster + REPLY_SUFFIX
     rows: list[tuple[str, int, int]] = [
-        (SELF_TEST, 1, READ_WRITE),
+        *((name, 1, READ_WRITE) for name in single),
         (BENCHMARK, 1024, READ_WRITE),
         (cluster, 16, shared if settings.cluster_topic_enable else PERM_INHERIT),
         (broker, 1, shared if settings.broker_topic_enable else PERM_INHERIT),
-        (OFFSET_MOVED, 1, READ_WRITE),
         (DELAY_TOPIC, DELAY_QUEUES, READ_WRITE),
-        (cluster + REPLY_SUFFIX, 1, READ_WRITE),
     ]
     if settings.auto_create_topic_enable:
         rows.append((TEMPLATE, settings.default_topic_queue_nums, shared))
@@ -143,18 +141,23 @@ class Topics:
         self.groups = groups
         self._changed = changed
 
+    def fault(self, name: str, *counts: int, what: str = "topic") -> str | None:
+        """Return why no administrator makes a topic, or group, of so many queues here."""
+        if self._settings.broker_id:
+            return _OF_MASTER
+        wrong = [count for count in counts if not 0 <= count <= MOST_QUEUES]
+        count_fault = f"{wrong[0]} queues are not 0 to {MOST_QUEUES}" if wrong else None
+        return name_fault(name, what) or count_fault
+
     def get(self, topic: str) -> TopicConfig | None:
         """Return a topic, None where there is none."""
         return self.table.get(topic)
 
     def is_reserved(self, topic: str) -> bool:
         """Whether no client may make a topic of this name (TopicValidator.isSystemTopic)."""
-        own = self._settings.broker_cluster_name, self._settings.broker_name
-        return (
-            topic in _RESERVED
-            or topic.startswith(_RESERVED_PREFIX)
-            or topic in (*own, own[0] + REPLY_SUFFIX)
-        )
+        cluster = self._settings.broker_cluster_name
+        own = cluster, self._settings.broker_name, cluster + REPLY_SUFFIX
+        return topic in _RESERVED or topic in own or topic.startswith(_RESERVED_PREFIX)
 
     def settle(self, *topics: TopicConfig) -> None:
         """Make or change topics."""
@@ -223,7 +226,7 @@ class Topics:
 
     def _make_groups(self, names: Iterable[str]) -> None:
         new = [name for name in names if self._known_group(name) is None]
-        new = [name for name in new if not name_fault(name, LONGEST_GROUP)]
+        new = [name for name in new if not name_fault(name, "group")]
         if new and self._settings.auto_create_subscription_group:
             self.groups.settle(*(SubscriptionGroup(group_name=name) for name in new))
 

@@ -2,6 +2,7 @@
 
 import cProfile
 import json
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,38 @@ def test_topic_that_is_settled_keeps_what_else_the_file_says_of_it(desk: Desk) -
     assert (entry["mark"], entry["readQueueNums"], entry["perm"]) == ("x", 9, 4)
     assert entry["order"] is True
     assert decode_table(path.read_bytes(), TopicTable).topic_config_table["orders"].perm == 4
+
+
+SETTLES = [
+    (17, {"topic": "orders", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}, b""),
+    (200, None, b'{"groupName":"G"}'),
+]
+
+
+@pytest.mark.parametrize(("code", "header", "body"), SETTLES)
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_topics_and_groups_of_a_slave_are_those_of_its_master(
+    tmp_path: Path, code: int, header: dict[str, object] | None, body: bytes, broker_id: int
+) -> None:
+    desk = Desk(tmp_path, broker_id=broker_id)
+    answer = desk.answer(code, header, body)
+    assert (answer.code, "please execute it from master" in (answer.remark or "")) == (
+        (1, True) if broker_id else (0, False)
+    )
+    made = desk.topics.get("orders") or desk.topics.all_groups().get("G")
+    assert bool(made) is not bool(broker_id)
+    desk.close()
+
+
+def test_half_messages_can_be_looked_at_as_those_of_any_topic(desk: Desk) -> None:
+    """And discarded ones: mqadmin lists these topics, and clients find their routes."""
+    listed = json.loads(desk.answer(21).body)["topicConfigTable"]
+    for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"):
+        assert (listed[topic]["readQueueNums"], listed[topic]["perm"]) == (1, 6)
+    desk.send("orders", b"half", "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u", f=4)
+    desk.store.wait_dispatched()
+    stats = desk.answer(202, {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}).body
+    assert b'"maxOffset":1' in stats
 
 
 def test_topic_that_somebody_else_marks_is_found(desk: Desk) -> None:

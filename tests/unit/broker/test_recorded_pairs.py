@@ -96,6 +96,8 @@ def without(value: Any, *names: str) -> Any:
 
 
 TIMES = ("timestamp", "lastUpdateTimestamp", "lastTimestamp")
+NOT_YET = ("RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
+"""Topics that a broker of 4.9 makes when it first checks, or discards, half messages."""
 JAVA = re.compile(r"^(org\.apache|java\.|com\.alibaba)")
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 
@@ -130,7 +132,7 @@ def comparable(body: Any) -> Any:
         return {line.partition("=")[0] for line in body.splitlines()} & SETTINGS
     if isinstance(body, dict) and "table" in body:
         return body["table"].keys() & RUNTIME
-    return without(body, *TIMES)
+    return without(body, *TIMES, *NOT_YET)
 
 
 SETTINGS = {"brokerName", "brokerClusterName", "listenPort", "flushDiskType", "regionId"}
