@@ -39,7 +39,7 @@ class InterruptAt:
     """Runs operations with an interrupt at their n-th line; for the main thread."""
 
     def __init__(self, part: str = "storage") -> None:
-        self._root = str(_PACKAGE / part)
+        self._root = str(_PACKAGE / part), str(_PACKAGE / "at_once.py")  # which any part may call
         self._lines_left = -1
         self._more = self._apart = 0
         self._trips = _tripping()

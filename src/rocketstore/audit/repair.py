@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from rocketstore.at_once import at_once
 from rocketstore.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
 from rocketstore.audit.store_audit import StoreAudit, audit_store, find_kinds, find_layout
 from rocketstore.config import RecoveryPolicy, StoreConfig
@@ -48,7 +49,6 @@ from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import LoadedStore, recover, refuse_lost_log
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
-from rocketstore.storage.threads import at_once
 from rocketstore.units import system_clock_ms
 from rocketstore.verification.batch_rules import UNREACHABLE
 from rocketstore.verification.small_files import checkpoint_findings, small_file_findings

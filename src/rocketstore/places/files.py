@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
+from rocketstore.at_once import at_once
 from rocketstore.errors import StoreError
 from rocketstore.format.refusals import is_never_listed
 from rocketstore.places.location import S3_NAMES, is_remote, local_path, refuse_secrets, uri_parts
@@ -128,6 +129,11 @@ def sync_path(path: Path | str) -> None:
             # As `Disk.fsync_directory`: some file systems have no such call.
             if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP} or not Path(path).is_dir():
                 raise
+
+
+def sync_all(paths: Iterable[Path | str]) -> None:
+    """Sync many files and directories, of which those that wait share a flush of the disk."""
+    at_once(sync_path, [*paths])
 
 
 class plain_reads:  # noqa: N801 - a generator's context takes longer than most reads

@@ -15,6 +15,7 @@ from __future__ import annotations
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from rocketstore.at_once import at_once
 from rocketstore.config import RecoveryPolicy, StoreConfig, resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes
 from rocketstore.errors import NotAStoreError, StoreError
@@ -44,7 +45,6 @@ from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.recover import LoadedStore, recover
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
-from rocketstore.storage.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""The threads of a store: one life cycle for those that stay, how they are woken, and `at_once`.
+"""The threads of a store: one life cycle for those that stay, and how they are woken.
 
 Law: a thread is started, asked to stop, and waited for, but not for ever; one whose work fails is
 logged and works again, unless its owner wants it to end; an end is logged, and the owner is
@@ -13,15 +13,13 @@ import contextlib
 import functools
 import threading
 import time
-from collections import deque
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 JOIN_TIMEOUT_S: Final = 60.0
 """Longest wait for a thread asked to stop: it may be in a last system call, or batch."""
@@ -29,21 +27,12 @@ JOIN_TIMEOUT_S: Final = 60.0
 PAUSE_AFTER_ERROR_S: Final = 1.0
 """Pause after which refused descriptors, memory and threads may be available again."""
 
-AT_ONCE: Final = 16
-"""How many waits for the disk go on at once: a disk flushes its cache once for all that ask
-meanwhile, so that 1,000 syncs take some 0.1 s and not 3."""
-
-LEAST_EACH: Final = 4
-"""For fewer waits a thread would cost more than it saves."""
-
 GREEN: Final = ("gevent", "eventlet")
 """Libraries that put coroutines in place of threads: one that waits for the system stops all."""
 
 OnDeath: TypeAlias = "Callable[[str, BaseException], object]"
 """Called on a thread that ends by an error, with the thread's name and the error."""
 
-T = TypeVar("T")
-R = TypeVar("R")
 
 _log: Final = get_logger(__name__)
 
@@ -243,44 +232,3 @@ class Periodic(ServiceThread):
                 self._job()
             except Exception as error:  # noqa: BLE001 - one bad turn does not end it (K-R4)
                 self._note_failure(error)
-
-
-def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return what `work`, which waits for the disk, makes of each item; many are done at once.
-
-    This thread works too, and alone where the system gives no other. After an error no item is
-    begun any more, and it is raised once those under way are done.
-    """
-    if len(items) < 2 * LEAST_EACH:
-        return [work(item) for item in items]
-    todo = deque(enumerate(items))
-    results: list[Any] = [None] * len(items)
-    failures: list[BaseException] = []
-    ended: SimpleQueue[None] = SimpleQueue()
-
-    def run() -> None:
-        while todo:
-            try:
-                number, item = todo.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            try:
-                if not failures:
-                    results[number] = work(item)
-            except BaseException as error:  # noqa: BLE001 - the caller raises it
-                failures.append(error)
-            ended.put(None)
-
-    try:
-        with contextlib.suppress(RuntimeError):  # the system gives no thread
-            for _ in range(min(AT_ONCE, len(items) // LEAST_EACH) - 1):
-                # An interrupt in `threading.Thread.start` can leave a lock taken for ever.
-                _thread.start_new_thread(run, ())
-        run()
-        for _ in items:
-            ended.get()
-    finally:
-        todo.clear()  # after an interrupt there may be something in it
-    if failures:
-        raise failures[0]
-    return results

@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import stat
+import threading
+from collections import Counter
 
 import msgspec
 import pytest
@@ -45,6 +48,28 @@ def test_queues_of_many_files_are_as_dispatch_wrote_them(tmp_path, split):
     assert queues_and_index(tmp_path / "store") == before
     assert (report.record_count, report.entry_count, report.index_item_count) == (500, 500, 500)
     assert not (tmp_path / "store" / "rebuild").exists()
+
+
+@pytest.mark.parametrize("place", [None, "made"])
+def test_a_queue_costs_a_sync_of_its_file_and_its_directories_many_side_by_side(
+    tmp_path, monkeypatch, place
+):
+    clock = Clock()
+    with open_store(tmp_path / "store", clock) as store:
+        put_all(store, [Message(topic=f"Topic{number}") for number in range(60)], clock)
+    synced, threads, fsync = Counter(), set(), os.fsync
+
+    def note(descriptor):
+        synced[stat.S_ISDIR(os.fstat(descriptor).st_mode)] += 1
+        threads.add(threading.get_ident())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    rebuilt(tmp_path / "store", target=place and tmp_path / place)
+    files, directories = synced[False], synced[True]
+    assert 60 <= files < 60 + 10
+    assert 60 + 60 <= directories < 60 + 60 + 20  # of queues, and of topics
+    assert len(threads) > 4
 
 
 @pytest.mark.parametrize("name", LOGS)

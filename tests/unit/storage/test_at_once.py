@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store
+from rocketstore.at_once import LEAST_EACH, at_once
 from rocketstore.errors import FlushFailedError
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.threads import LEAST_EACH, at_once
 from support.clock import Clock
 from support.faulty_disk import FaultyDisk
 from support.interrupts import InterruptAt

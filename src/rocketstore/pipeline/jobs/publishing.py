@@ -24,7 +24,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
-from rocketstore.places.files import files_at, sync_path
+from rocketstore.places.files import files_at, sync_all, sync_path
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.objects import ObjectStore
 from rocketstore.places.stores import SIGNS_OF_A_STORE
@@ -73,8 +73,7 @@ def published(location: str) -> Iterator[str]:
             claim(partial)
             yield str(partial)
             (partial / OWNER).unlink(missing_ok=True)
-            for directory, _, _ in os.walk(partial):
-                sync_path(directory)
+            sync_all(directory for directory, _, _ in os.walk(partial))
             partial.rename(target)
             sync_path(target.parent)
     except BaseException as error:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rocketstore.at_once import at_once
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.native.row import QueueColumn
@@ -28,7 +29,6 @@ from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.topic_kinds import TopicKinds
-from rocketstore.storage.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

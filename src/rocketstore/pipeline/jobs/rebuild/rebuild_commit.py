@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from rocketstore.at_once import at_once
 from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY
@@ -34,7 +35,6 @@ from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.reading.pread_log import PreadLog
-from rocketstore.storage.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,6 +18,7 @@ import tempfile
 import uuid
 from collections import Counter, defaultdict
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -36,7 +37,7 @@ from rocketstore.pipeline.jobs.rebuild.log_blocks import (
     QUEUE_TARGET,
     unpacked,
 )
-from rocketstore.places.files import sync_path
+from rocketstore.places.files import sync_all
 from rocketstore.places.location import is_remote, joined
 from rocketstore.places.objects import ObjectStore
 from rocketstore.places.queue_files import QueueFiles
@@ -101,23 +102,27 @@ class FileWriting(NamedTuple):
     part_entries: int
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the files of all targets among ordered rows of blocks; yield `WRITTEN_SCHEMA`."""
-        for target, blocks in itertools.groupby(_blocks(batches), key=lambda block: block.target):
-            attempt = self._new_attempt()
-            try:
+        """Write the files of all targets among ordered rows of blocks; yield `WRITTEN_SCHEMA`.
+
+        They are synced at once, directories by the driver.
+        """
+        attempts, rows = list[str](), list[tuple[object, ...]]()
+        try:
+            for target, blocks in itertools.groupby(_blocks(batches), key=attrgetter("target")):
+                attempts.append(attempt := self._new_attempt())
                 with plain_write_errors(attempt, "nothing was replaced"):
-                    if target.startswith(INDEX_TARGET):
-                        counts = self._write_index(attempt, int(target[1:]), blocks)
-                    else:
-                        counts = self._write_queue(attempt, target, blocks)
+                    is_index = target.startswith(INDEX_TARGET)
+                    write = self._write_index if is_index else self._write_queue
+                    counts = write(attempt, target, blocks)
                     files = list(Path(attempt).iterdir())
-                    for path in (*files, Path(attempt)):
-                        sync_path(path)
-                place = self._sent(attempt, target, files)
-            except BaseException:
+                rows.append((target, self._sent(attempt, target, files), len(files), *counts))
+            with plain_write_errors(self.directory, "nothing was replaced"):
+                sync_all(path for one in attempts for path in Path(one).glob("*"))
+        except BaseException:
+            for attempt in attempts:
                 shutil.rmtree(attempt, ignore_errors=True)
-                raise
-            yield row_batch([(target, place, len(files), *counts)], WRITTEN_SCHEMA)
+            raise
+        yield from (row_batch([row], WRITTEN_SCHEMA) for row in rows)
 
     def _new_attempt(self) -> str:
         if is_remote(self.directory):
@@ -140,7 +145,7 @@ class FileWriting(NamedTuple):
         return place
 
     def _write_index(
-        self, attempt: str, number: int, blocks: Iterator[Block]
+        self, attempt: str, target: bytes, blocks: Iterator[Block]
     ) -> tuple[int, int, int, int]:
         """Write an index file, which the driver names; return items, 0, 0, the first one's time."""
         layout, size = self.sizes.index_layout, items_per_file(self.sizes)
@@ -149,7 +154,7 @@ class FileWriting(NamedTuple):
             mapping = mmap.mmap(descriptor, layout.size_bytes)
             array = np.frombuffer(mapping, np.uint8)
             for block in blocks:
-                items = block.inside(number, size).content.view(ITEM_DTYPE)
+                items = block.inside(int(target[1:]), size).content.view(ITEM_DTYPE)
                 first_ms = first_ms if count else int(items["stored"][0])
                 # Kernels want each column in one piece.
                 columns = [items[name].astype(np.int64) for name in ("hash", "physical", "stored")]

@@ -33,7 +33,7 @@ from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.queues import job_options, named_stores
 from rocketstore.pipeline.waiting_tables import plan_transactions
-from rocketstore.places.files import sync_path
+from rocketstore.places.files import sync_all
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.log_files import Segment, list_segments, store_timestamp_ms
 from rocketstore.places.small_files import read_metadata
@@ -197,8 +197,7 @@ def write_report(plan: ReportPlan, directory: Path) -> Report:
     # Halves of surrogate pairs, which no topic of a sane store has, are not UTF-8.
     page = directory / "index.html"
     page.write_text(report_page(findings), encoding="utf-8", errors="backslashreplace")
-    for written in directory.rglob("*"):
-        sync_path(written)
+    sync_all(directory.rglob("*"))
     place, summary = plan.place, findings["summary"]
     return Report(place / "index.html", place / "tables", place / "report.json", summary)
 
