@@ -3,7 +3,6 @@
 import pytest
 
 from rocketstore.broker.queue_locks import MOST_LOCKS
-from rocketstore.broker.topics import MOST_QUEUES
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.delay.delivery import RETRY_MS
 from rocketstore.nameserver.bodies import LARGEST_REGISTRATION
@@ -12,6 +11,7 @@ from rocketstore.remoting.frame import LONGEST_FRAME
 from rocketstore.remoting.limits import DEFAULT_LIMITS as LIMITS
 from rocketstore.replication.master import MOST_CONNECTIONS
 from rocketstore.replication.slave import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from rocketstore.rules.limits import MOST_QUEUES
 from rocketstore.storage.dispatch.dispatch_service import MOST_IN_A_TURN_BYTES
 from rocketstore.storage.files.ahead import SYNC_AHEAD_BYTES
 from rocketstore.storage.queues.queue_extension import DEFAULT_FILE_BYTES

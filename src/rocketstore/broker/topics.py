@@ -18,6 +18,7 @@ from rocketstore.format.metadata_json import DataVersion, SubscriptionGroup, Top
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.record import TOPIC_SIZE_MAX
 from rocketstore.format.refusals import check_topic_characters
+from rocketstore.rules.limits import MOST_QUEUES
 from rocketstore.rules.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX
 from rocketstore.tables.topic_settings import PERM_INHERIT, PERM_READ, PERM_WRITE
 
@@ -34,9 +35,6 @@ SELF_TEST: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED: Final = "OFFSET_MOVED_EVENT"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 DELAY_QUEUES: Final = 18
-
-MOST_QUEUES: Final = 65_536
-"""Of a topic, so that no request makes a broker count to two thousand million; 4.9 has no limit."""
 
 LONGEST_GROUP: Final = 255
 """Characters of a group's name, as clients have it (Validators.CHARACTER_MAX_LENGTH)."""

@@ -5,10 +5,13 @@ How derived: DefaultMessageStore.checkMessage, CommitLog.asyncPutMessage of 4.9.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
+
+MOST_QUEUES: Final = 65_536
+"""Of a topic, so that no request makes a broker count to two thousand million; 4.9 has no limit."""
 
 
 class Refusal(NamedTuple):

@@ -6,7 +6,9 @@ offset is before its beginning has lost some.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from rocketstore.errors import FormatError
 from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, decode_checkpoint
@@ -27,6 +29,7 @@ from rocketstore.format.metadata_json import (
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.rules.findings import Finding, Severity, finding
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
+from rocketstore.rules.limits import MOST_QUEUES
 from rocketstore.rules.table_files import MISSING, TABLES, Content, decoded, table_of
 from rocketstore.units import QueueKey
 
@@ -36,6 +39,12 @@ if TYPE_CHECKING:
 _PLACES: Final = (ABORT_FILE_NAME, KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME)
 """Where an opening reads or makes a file, and nothing else may be. Nobody reads ``lock``: the
 process that holds it would let go of it."""
+
+_MOST: Final = {
+    "readQueueNums": MOST_QUEUES, "writeQueueNums": MOST_QUEUES, "perm": 15,
+    "retryQueueNums": MOST_QUEUES,
+}  # fmt: skip
+"""Numbers of topics and groups, with the largest that makes sense."""
 
 SMALL_FILES: Final = (
     CHECKPOINT_FILE_NAME,
@@ -100,12 +109,15 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
     """Yield what is wrong with the JSON tables and their backups (K-D4)."""
     for name in TABLES:
         shown = f"{CONFIG_DIRECTORY}/{name}"
-        _, own = decoded(content_of(shown), name)
+        table, own = decoded(content_of(shown), name)
         _, backup = decoded(content_of(shown + BACKUP_SUFFIX), name)
         if own is None:
             if backup not in {None, MISSING}:
                 action = "nothing to do: the table itself is good"
                 yield finding("table", shown + BACKUP_SUFFIX, str(backup), action=action)
+            for reason in _impossible(table):
+                action = "correct it (`mqadmin updateTopic`, `updateSubGroup`): brokers believe it"
+                yield finding("table", shown, reason, action=action)
         elif backup is None:
             yield finding("table", shown, own, action="the backup is read instead")
         elif {own, backup} != {MISSING}:
@@ -116,6 +128,16 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
                 severity=Severity.DAMAGE,
                 action="bring the table back: what needs it is refused; 4.9 starts without it",
             )
+
+
+def _impossible(table: Any) -> Iterator[str]:
+    """Yield the numbers of a table's topics, or groups, that no broker can have meant."""
+    for rows in ("topic_config_table", "subscription_group_table"):
+        for name, row in getattr(table, rows, {}).items():
+            fields = msgspec.to_builtins(row)
+            for field in fields.keys() & _MOST.keys():
+                if not 0 <= fields[field] <= _MOST[field]:
+                    yield f"{name}: {field} is {fields[field]}, which is not 0 to {_MOST[field]}"
 
 
 class Position(NamedTuple):

@@ -223,6 +223,30 @@ def test_verify_names_every_broken_table(root: Path, table: str, damage: str) ->
     assert (found.file, found.severity) == (f"config/{table}", Severity.WARNING)
 
 
+@pytest.mark.parametrize(
+    ("table", "field", "value"),
+    [
+        (TOPICS, "readQueueNums", -1),
+        (TOPICS, "writeQueueNums", 1 << 20),
+        (TOPICS, "perm", 99),
+        (GROUPS, "retryQueueNums", -1),
+        (OFFSETS, "0", 10**12),
+        (OFFSETS, "0", -2),
+        (DELAYS, "1", 10**12),
+        (DELAYS, "1", -2),
+    ],
+)
+def test_verify_names_a_number_that_cannot_be(
+    root: Path, table: str, field: str, value: int
+) -> None:
+    content = json.loads(json.dumps(GOOD[table]))
+    rows = next(iter(content.values()))
+    (rows if table == DELAYS else next(iter(rows.values())))[field] = value
+    (root / "config" / table).write_text(json.dumps(content))
+    found = [one for one in verify_store(root).findings if one.file == f"config/{table}"]
+    assert str(value) in found[0].reason
+
+
 def test_a_store_that_needs_no_table_opens_with_broken_ones(root: Path) -> None:
     """As a genuine broker's directory after a power cut."""
     for table in GOOD:
