@@ -2,11 +2,18 @@
 
 import pytest
 
+from rocketstore.broker.client_manage import SCAN_S as CLIENTS_S
+from rocketstore.broker.clients import SILENT_MS
 from rocketstore.broker.queue_locks import MOST_LOCKS
+from rocketstore.broker.registration import UNREGISTER_MS
+from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
-from rocketstore.delay.delivery import RETRY_MS
+from rocketstore.delay.delivery import LOOK_MS, RETRY_MS
+from rocketstore.metrics.http_server import MOST_PEERS, REQUEST_TIMEOUT_S
 from rocketstore.nameserver.bodies import LARGEST_REGISTRATION
 from rocketstore.nameserver.routes import SILENCE_MS
+from rocketstore.nameserver.service import SCAN_S as BROKERS_S
+from rocketstore.remoting.client import CONNECT_MS, REQUEST_MS
 from rocketstore.remoting.frame import LONGEST_FRAME
 from rocketstore.remoting.limits import DEFAULT_LIMITS as LIMITS
 from rocketstore.replication.master import MOST_CONNECTIONS
@@ -14,6 +21,8 @@ from rocketstore.replication.slave import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from rocketstore.rules.limits import MOST_QUEUES
 from rocketstore.storage.dispatch.dispatch_service import MOST_IN_A_TURN_BYTES
 from rocketstore.storage.files.ahead import SYNC_AHEAD_BYTES
+from rocketstore.storage.kinds.memory_log import ENTRY_OVERHEAD_BYTES
+from rocketstore.storage.kinds.memory_topics import AVAILABLE_SHARE
 from rocketstore.storage.queues.queue_extension import DEFAULT_FILE_BYTES
 from rocketstore.storage.reading.pages import LONGEST_EXPRESSION
 from rocketstore.units import KiB, MiB
@@ -29,22 +38,41 @@ SAID = {
         f"A connection that holds {LIMITS.connection_bytes // MiB} MiB is not read",
         f"Where all connections together hold {LIMITS.total_bytes // MiB} MiB",
         f"If that lasts for {LIMITS.full_ms // 1000} s",
-        f"or when it was silent for {SILENCE_MS // 1000} s",
+        f"was silent for {SILENCE_MS // 1000} s, which is looked at every {BROKERS_S:.0f} s",
+        f"{REQUEST_MS // 1000} s unless it says another",
+        f"which has {CONNECT_MS // 1000} s to be made",
     ),
     "how-it-works/broker": (
         f"has more than {MOST_IN_A_TURN_BYTES // KiB} KiB to go through",
         f"there are at most {MOST_LOCKS:,} ",
+        f"nothing for {SILENT_MS // 1000} s is let go of",
+        f"which is looked at every {CLIENTS_S:.0f} s",
+        f"name servers, each of which has {UNREGISTER_MS:,} ms to answer",
     ),
     "how-it-works/replication": (
         f"with pauses of {FIRST_PAUSE_S} s to {LONGEST_PAUSE_S:.0f} s",
         f"at most {MOST_CONNECTIONS} connections",
     ),
-    "how-it-works/delay": (f"is tried again every {RETRY_MS} ms",),
+    "how-it-works/delay": (
+        f"is tried again every {RETRY_MS} ms",
+        f"until the next entry is due, at most {LOOK_MS // 1000} s",
+    ),
+    "how-it-works/memory-topics": (
+        f"together, {ENTRY_OVERHEAD_BYTES} of each message",
+        f"0 is {AVAILABLE_SHARE * 100:.0f} % of the memory",
+    ),
     "how-it-works/flush": (f"the next {SYNC_AHEAD_BYTES // KiB} KiB written along",),
     "how-it-works/queue-extension": (
         f"learnt from the files, else {DEFAULT_FILE_BYTES // MiB} MiB",
     ),
-    "guide/consume": (f"gets {UNACKNOWLEDGED_LIMIT:,} messages of a queue",),
+    "guide/consume": (
+        f"gets {UNACKNOWLEDGED_LIMIT:,} messages of a queue",
+        f"After {RETRY_LIMIT} tries",
+    ),
+    "guide/watching": (
+        f"A peer has {REQUEST_TIMEOUT_S:.0f} s for a request and its answer",
+        f"of more than {MOST_PEERS} the oldest",
+    ),
     "compatibility": (
         f"0 to {MOST_QUEUES:,} queues",
         f"one above {LONGEST_EXPRESSION:,} characters is refused",
