@@ -9,6 +9,7 @@ from rocketstore.broker.registration import UNREGISTER_MS
 from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.delay.delivery import LOOK_MS, RETRY_MS
+from rocketstore.delay.levels import MOST_HELD
 from rocketstore.metrics.http_server import MOST_PEERS, REQUEST_TIMEOUT_S
 from rocketstore.nameserver.bodies import LARGEST_REGISTRATION
 from rocketstore.nameserver.routes import SILENCE_MS
@@ -16,8 +17,9 @@ from rocketstore.nameserver.service import SCAN_S as BROKERS_S
 from rocketstore.remoting.client import CONNECT_MS, REQUEST_MS
 from rocketstore.remoting.frame import LONGEST_FRAME
 from rocketstore.remoting.limits import DEFAULT_LIMITS as LIMITS
+from rocketstore.remoting.server import DRAIN_MS
 from rocketstore.replication.master import MOST_CONNECTIONS
-from rocketstore.replication.slave import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from rocketstore.replication.slave import CONNECT_TIMEOUT_MS, FIRST_PAUSE_S, LONGEST_PAUSE_S
 from rocketstore.rules.limits import MOST_QUEUES
 from rocketstore.storage.dispatch.dispatch_service import MOST_IN_A_TURN_BYTES
 from rocketstore.storage.files.ahead import SYNC_AHEAD_BYTES
@@ -41,6 +43,7 @@ SAID = {
         f"was silent for {SILENCE_MS // 1000} s, which is looked at every {BROKERS_S:.0f} s",
         f"{REQUEST_MS // 1000} s unless it says another",
         f"which has {CONNECT_MS // 1000} s to be made",
+        f"for which a server waits {DRAIN_MS // 1000} s",
     ),
     "how-it-works/broker": (
         f"has more than {MOST_IN_A_TURN_BYTES // KiB} KiB to go through",
@@ -51,11 +54,13 @@ SAID = {
     ),
     "how-it-works/replication": (
         f"with pauses of {FIRST_PAUSE_S} s to {LONGEST_PAUSE_S:.0f} s",
+        f"a connection has {CONNECT_TIMEOUT_MS // 1000} s to be made",
         f"at most {MOST_CONNECTIONS} connections",
     ),
     "how-it-works/delay": (
         f"is tried again every {RETRY_MS} ms",
         f"until the next entry is due, at most {LOOK_MS // 1000} s",
+        f"up to {MOST_HELD:,} of them",
     ),
     "how-it-works/memory-topics": (
         f"together, {ENTRY_OVERHEAD_BYTES} of each message",

@@ -10,7 +10,9 @@ import pytest
 from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import NotAStoreError
+from rocketstore.format.checkpoint import Checkpoint, encode_checkpoint
 from rocketstore.rules.findings import Finding, Severity, VerifyReport, state_of
+from rocketstore.verification.small_files import checkpoint_findings
 from support.clock import START_MS, Clock
 from support.golden import CASES, golden_case, manifest
 from support.small_store import (
@@ -353,6 +355,14 @@ def test_a_tags_code_with_its_top_bit_flipped_is_no_address_where_no_unit_is(
     assert path.read_bytes() == whole
     left = {finding.kind for finding in verify(root).findings}
     assert left == ({"queue-ext"} if has_extension else set())
+
+
+@pytest.mark.parametrize(("hours", "is_wrong"), [(23, False), (25, True)])
+def test_a_checkpoint_may_be_a_day_ahead_of_this_machine_s_clock(
+    hours: int, *, is_wrong: bool
+) -> None:
+    content = encode_checkpoint(Checkpoint(NOW_MS + hours * 3_600_000, 0, 0))
+    assert any(checkpoint_findings(content, NOW_MS)) is is_wrong
 
 
 def test_entries_before_a_queue_s_first_file_are_written_by_a_repair_only(tmp_path: Path) -> None:
