@@ -6,12 +6,10 @@ A `RefusedMessageError` refuses what is wrong with one and has no status in 4.9.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import decode_client_batch
-from rocketstore.format.host import decode_host
 from rocketstore.format.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
@@ -102,18 +100,8 @@ class PreparedMessage:
         return f"PreparedMessage({self.topic}, {counted(len(self.record.body), 'byte')})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        record = self.record
-        make = partial(
-            PreparedMessage,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_timestamp_ms=None if record.is_born_now else record.born,
-            born_host=decode_host(record.born_host),
-            reconsume_times=record.reconsume_times,
-            prepared_transaction_offset=record.prepared_offset,
-            wait_flush=self.wait_flush,
-        )
-        return make, (self.topic, record.body, record.properties)
+        fields = {name: getattr(self, name) for name in PreparedMessage.__slots__}
+        return object.__new__, (type(self),), (None, fields)
 
     @classmethod
     def of(cls, message: Message) -> PreparedMessage:
