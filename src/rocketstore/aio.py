@@ -4,12 +4,15 @@ Law: nothing here waits on the event loop's thread. A put appends there, which t
 and its sync is waited for elsewhere; what may take longer runs on a thread of the loop's executor;
 waiting for messages costs no thread. A consumer takes its messages on the loop: a call that is
 cancelled would otherwise have taken a message that no caller gets.
+Law: an opening or a close that is cancelled ends first, and the store is released: nobody could
+close what an opening that goes on alone leaves open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from typing import TYPE_CHECKING, Any, Self
 
 from rocketstore.errors import StoreClosedError
@@ -32,11 +35,13 @@ async def open(  # noqa: A001 - as in `aiofiles.open` and `MessageStore.open`
     path: str | Path, config: StoreConfig | None = None
 ) -> AsyncIterator[AsyncMessageStore]:
     """Open a store for the length of an ``async with`` block; see `MessageStore.open`."""
-    store = AsyncMessageStore(await asyncio.to_thread(MessageStore.open, path, config))
+    opened: list[MessageStore] = []
     try:
-        yield store
+        await _to_its_end(lambda: opened.append(MessageStore.open(path, config)))
+        yield AsyncMessageStore(opened[0])
     finally:
-        await store.close()
+        for store in opened:
+            await _to_its_end(store.close)
 
 
 class AsyncMessageStore:
@@ -105,7 +110,7 @@ class AsyncMessageStore:
 
     async def close(self) -> None:
         """Close the store; see `MessageStore.close`."""
-        await asyncio.to_thread(self.store.close)
+        await _to_its_end(self.store.close)
 
 
 class AsyncConsumer:
@@ -159,7 +164,22 @@ class AsyncConsumer:
 
     async def close(self) -> None:
         """Leave the group; see `Consumer.close`."""
-        await asyncio.to_thread(self._consumer.close)
+        await _to_its_end(self._consumer.close)
+
+
+async def _to_its_end(work: Callable[[], object]) -> None:
+    """Do something on a thread; a cancellation is raised once it is done."""
+    context = contextvars.copy_context()
+    doing = asyncio.get_running_loop().run_in_executor(None, context.run, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not doing.done():
+        try:
+            await asyncio.wait([doing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    doing.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 async def wait_until(

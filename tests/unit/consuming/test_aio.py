@@ -2,11 +2,20 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
 import rocketstore.aio
-from rocketstore import FlushDiskType, Message, PutMessageStatus, RefusedMessageError
+from rocketstore import (
+    FlushDiskType,
+    Message,
+    MessageStore,
+    PutMessageStatus,
+    RefusedMessageError,
+    StoreLockedError,
+)
+from rocketstore.storage.opening import StoreParts
 from support.configured_store import small_config
 from support.patience import PATIENCE_S
 
@@ -97,3 +106,68 @@ async def test_closing_the_store_ends_what_waits(root, is_over_first):
         await store.close()
         assert await task is None
         assert not await waiting
+
+
+@pytest.fixture
+def slowly(monkeypatch):
+    """Have openings and releases take a moment; set once one has begun."""
+    going = threading.Event()
+    opens, drops, made = MessageStore.open, StoreParts.drop, []
+
+    def opened(*arguments):
+        going.set()
+        time.sleep(0.2)
+        made.append(opens(*arguments))
+        return made[-1]
+
+    def dropped(self):
+        going.set()
+        time.sleep(0.2)
+        drops(self)
+
+    monkeypatch.setattr(MessageStore, "open", opened)
+    monkeypatch.setattr(StoreParts, "drop", dropped)
+    return going, opens, made
+
+
+async def cancelled(task, going, times):
+    await asyncio.to_thread(going.wait, PATIENCE_S)
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_cancelled_opening_leaves_no_store_open(root, slowly, times):
+    async def use():
+        async with rocketstore.aio.open(root, SYNC):
+            pytest.fail("it was cancelled before")
+
+    going, opens, made = slowly
+    await cancelled(asyncio.create_task(use()), going, times)
+    assert [store.is_closed for store in made] == [True]
+    opens(root, SYNC).close()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_cancelled_close_ends_before_its_caller_goes_on(root, slowly, times):
+    going, opens, _ = slowly
+    store = rocketstore.aio.AsyncMessageStore(opens(root, SYNC))
+    await cancelled(asyncio.create_task(store.close()), going, times)
+    opens(root, SYNC).close()
+
+
+async def test_an_opening_that_fails_while_it_is_cancelled_says_why(root, slowly):
+    async def use():
+        async with rocketstore.aio.open(root, SYNC):
+            pytest.fail("another one has it")
+
+    going, opens, _ = slowly
+    with opens(root, SYNC):
+        task = asyncio.create_task(use())
+        await asyncio.to_thread(going.wait, PATIENCE_S)
+        task.cancel()
+        with pytest.raises(StoreLockedError):
+            await task
