@@ -74,7 +74,8 @@ class AsyncPuts(Service):
             return future
         self._pending[future] = result, monotonic()
         # The thread knows of it by now: it looks once more after it was told to stop.
-        if self._thread.is_running and not self._thread.stopping.is_set():
+        is_at_work = self._thread.is_running and not self._thread.stopping.is_set()
+        if is_at_work and not self._thread.is_current:  # as in a future's callback
             self._bell.ring()
         else:
             self._resolve(future)

@@ -15,7 +15,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
+from rocketstore.errors import (
+    RocketStoreError,
+    StoreError,
+    SystemRefusedError,
+    UnsupportedEnvironmentError,
+)
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
@@ -143,6 +148,11 @@ class ServiceThread:
         """Whether the thread lives."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this is that thread."""
+        return self._thread is threading.current_thread()
+
     def start(self) -> None:
         """Start the thread; `SystemRefusedError` where the process may have no more of them.
 
@@ -167,6 +177,7 @@ class ServiceThread:
 
     def stop(self) -> None:
         """Tell the thread to stop and wait; `SystemRefusedError` where it works on for a minute."""
+        self.refuse_itself()
         self.stopping.set()
         if self._wake is not None:
             self._wake()
@@ -180,6 +191,14 @@ class ServiceThread:
                 hint="see the system's log (dmesg) for a disk that hangs, then close it again",
             )
         self._thread = None
+
+    def refuse_itself(self) -> None:
+        """Raise `StoreError` on that thread, as in a callback: it cannot wait for its own end."""
+        if self.is_current:
+            raise StoreError(
+                f"close was called on the store's own thread {self.name}, for which it waits",
+                hint="have the listener or callback set an event, and close on another thread",
+            )
 
     def _run(self) -> None:
         try:

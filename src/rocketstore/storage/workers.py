@@ -172,6 +172,7 @@ class StoreWorkers:
         `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped.
         After any other `StoreError` buffers hold what could not be committed, and nothing stopped.
         """
+        self.dispatch.thread.refuse_itself()
         for service in reversed(self.attached.values()):
             service.stop()
         self.writer.stop()
