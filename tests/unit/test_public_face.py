@@ -25,6 +25,7 @@ from rocketstore import (
     ReadOnlyStore,
     RocketStoreError,
     Service,
+    StoreClosedError,
     StoreConfig,
     StoreReadOnlyError,
     config,
@@ -173,6 +174,15 @@ def test_a_prepared_message_is_carried_to_another_process_whole(which, tmp_path)
             fields = msgspec.structs.asdict(message) | {"queue_offset": 0, "physical_offset": 0}
             stored.add(repr(fields))
         assert len(stored) == 1
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_store_that_was_closed_is_no_context_again(tmp_path, read_only):
+    MessageStore.open(tmp_path, StoreConfig.small()).close()
+    with MessageStore.open(tmp_path, read_only=read_only) as store:
+        pass
+    with pytest.raises(StoreClosedError, match="open it again"), store:
+        pytest.fail("nothing can be put here")
 
 
 def test_the_package_is_run_like_its_command():

@@ -124,6 +124,8 @@ class Reader(OfOneProcess):
         return isinstance(self._log, ClosedPart)
 
     def __enter__(self) -> Self:
+        if self.is_closed:
+            raise self._closed_part.again()
         return self
 
     def __exit__(
