@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import operator
 import os
-import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from rocketstore.config.files import observed_in
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
+from rocketstore.locks import Lock
 from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
@@ -298,7 +298,7 @@ class QueueAudit:
     ) -> None:
         self._directory = directory
         self._file_size = file_size
-        self._adding = threading.Lock()
+        self._adding = Lock()
         self.batch_topics = batch_topics
         self.open_files = OpenFiles()
         keys = (key for key in listed_queues(directory) if key.topic not in batch_topics)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -24,6 +23,7 @@ from rocketstore.consuming.sharing import share_of
 from rocketstore.consuming.window import Delivery, QueueWindow
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
+from rocketstore.locks import Lock
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.results import GetMessageStatus
@@ -85,7 +85,7 @@ class Group:
         self.is_ended = False
         self.all_members = members
         self._offsets = offsets
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._members: list[Member] = []
         self._windows: dict[QueueKey, QueueWindow] = {}
         self._queue_count = -1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +11,7 @@ from rocketstore.consuming.group import Group, GroupSubscription
 from rocketstore.consuming.others import GroupClients, GroupMembers
 from rocketstore.errors import ConfigError, InvalidNameError
 from rocketstore.format.refusals import check_topic
+from rocketstore.locks import Lock
 from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.attached import Service
 from rocketstore.storage.reading.pages import parse_tags
@@ -45,7 +45,7 @@ class ConsumingService(Service):
         self.settings = SubscriptionGroups(store.layout, clock=store.clock, disk=store.disk)
         self.members = GroupMembers()
         self._groups: dict[str, Group] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def consume(
         self, group: str, wanted: GroupSubscription, limit: int | None, idle_timeout_s: float | None

@@ -20,7 +20,6 @@ B9.4, B9.5); a broker ignores ``known-ends``.
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -43,6 +42,7 @@ from rocketstore.format.known_ends import (
     encode_known_ends,
     tie_at,
 )
+from rocketstore.locks import Lock
 from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, read_whole
 from rocketstore.storage.files.whole_file import replace_whole
 
@@ -65,7 +65,7 @@ class StoreCheckpoint:
     def __init__(self, path: Path, *, disk: Disk) -> None:
         self.path = path
         self._disk = disk
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.times = read_checkpoint(path)
         self._written = self.times
 
@@ -237,7 +237,7 @@ class QueueFlusher:
 
     def __post_init__(self) -> None:
         self._last_thorough_ms = self.monotonic()
-        self._flushing = threading.Lock()
+        self._flushing = Lock()
 
     def run_once(self) -> bool:
         """Do one turn; return whether it was a thorough one. As `flush_all`, it may raise."""

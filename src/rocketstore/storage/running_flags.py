@@ -10,9 +10,9 @@ How derived: RunningFlags of 4.9 (spec B2); 64 is a bit of 5.x, and COMMIT_ERROR
 from __future__ import annotations
 
 import enum
-import threading
 
 from rocketstore.errors import NotReadableError
+from rocketstore.locks import Lock
 from rocketstore.process import OfOneProcess
 
 
@@ -47,7 +47,7 @@ class RunningFlags(OfOneProcess):
     def __init__(self) -> None:
         self.bits = 0
         self._reasons: dict[RunningFlag, str] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def set(self, flag: RunningFlag, reason: str) -> bool:
         """Set `flag` for a reason that users will read; return whether it was clear before."""

@@ -10,12 +10,12 @@ over 10, 60 and 600 seconds are known; thirteen buckets of put time.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.events import get_logger
+from rocketstore.locks import Lock
 from rocketstore.native.page import GetCounts
 from rocketstore.process import OfOneProcess
 from rocketstore.storage.metric import Histogram, Metric, counter
@@ -117,7 +117,7 @@ class StoreStatistics(OfOneProcess):
         self._put_totals = put_totals
         self._started_ms = self._printed_ms = monotonic()
         self._boot_ms = self._started_ms if boot_ms is None else boot_ms
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._samples: deque[_Sample] = deque(maxlen=SAMPLE_COUNT)
         self._slow_puts = [0] * len(BUCKET_NAMES)
         self._printed = self.last_minute = dict.fromkeys(BUCKET_NAMES, 0)

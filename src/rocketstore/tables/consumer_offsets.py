@@ -24,7 +24,6 @@ by a thread that starts with the first change.
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.config import BrokerRole, StoreConfig
@@ -41,6 +40,7 @@ from rocketstore.format.metadata_json import (
     offsets_key,
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
+from rocketstore.locks import Lock
 from rocketstore.rules.half_messages import TRANSACTION_GROUP
 from rocketstore.rules.newer import refuse_rocksdb_tables
 from rocketstore.storage.attached import Service
@@ -93,8 +93,8 @@ class ConsumerOffsetTable(Service):
         self._in_memory: dict[str, dict[int, int]] = {}
         self._loaded: dict[str, Any] | None = None
         self._is_changed = False
-        self._saving = threading.Lock()
-        self._loading = threading.Lock()
+        self._saving = Lock()
+        self._loading = Lock()
         interval_s = config.flush_consumer_offset_interval / 1000
         self._thread = Periodic("rocketstore-consumer-offsets", self.save, interval_s)
 

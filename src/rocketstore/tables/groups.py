@@ -8,7 +8,6 @@ How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the
 
 from __future__ import annotations
 
-import threading
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +22,7 @@ from rocketstore.format.metadata_json import (
     dumps,
     loads,
 )
+from rocketstore.locks import Lock
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 from rocketstore.units import system_clock_ms
@@ -44,7 +44,7 @@ class SubscriptionGroups:
     ) -> None:  # fmt: skip
         self._path = layout.config / SUBSCRIPTION_GROUPS_FILE
         self._clock, self._disk = clock, disk or Disk()
-        self._changing = threading.Lock()
+        self._changing = Lock()
 
     @cached_property
     def table(self) -> SubscriptionGroupTable:

@@ -14,7 +14,6 @@ put nothing a second time.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,6 +23,7 @@ from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import UNIQ_KEY
 from rocketstore.format.refusals import refuse_other_types
+from rocketstore.locks import Lock
 from rocketstore.rules.half_messages import PRODUCER_GROUP, TRANSACTION_GROUP, Half
 from rocketstore.storage.attached import Service
 from rocketstore.storage.results import PutMessageStatus, PutResult
@@ -118,7 +118,7 @@ class Transactions(Service):
         self._ids = TransactionIds(store.config.store_host, store.clock)
         self._max_level = len(parse_delay_levels(store.config.message_delay_level))
         self._loaded: Ledger | None = None
-        self._loading, self._reading, self._lock = (threading.Lock() for _ in range(3))
+        self._loading, self._reading, self._lock = (Lock() for _ in range(3))
         self._claimed: set[int] = set()
         self._doubtful: set[int] = set()
         self._owed: dict[int, None] = {}

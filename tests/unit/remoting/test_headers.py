@@ -108,8 +108,8 @@ def test_what_4_9_tolerates_is_tolerated(text, code, language):
         b"", b"{", b"[]", b"null", b"{}x", b'{"code":true}', b'{"code":1.5}',
         b'{"code":4294967296}',
         b'{"extFields":[]}', b'{"extFields":{"a":"\xff"}}',
-        b'{"remark":7}', b'{"code":1e400}', b'{"x":' + b"[" * 100_000,
-        b'{"extFields":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}", b"\xef\xbb\xbf{}",
+        b'{"remark":7}', b'{"code":1e400}', b'{"x":' + b"[" * 1_000_000,
+        b'{"extFields":{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}}", b"\xef\xbb\xbf{}",
     ],
     ids=lambda header: str(header[:30]),
 )  # fmt: skip

@@ -18,11 +18,11 @@ How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a milliseco
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from rocketstore.events import get_logger
+from rocketstore.locks import Lock
 from rocketstore.storage.threads import Bell, OnDeath, ServiceThread
 from rocketstore.units import KiB
 
@@ -92,7 +92,7 @@ class DispatchService:
     def __post_init__(self) -> None:
         self.health = _WELL
         self._bell = Bell()
-        self._round = threading.Lock()
+        self._round = Lock()
         self._led_by: Callable[[], None] | None = None
         self._idle_rounds = 0
         self.thread = ServiceThread(

@@ -15,7 +15,6 @@ How derived: ReputMessageService of 4.9 and what it calls (spec B11, B12, B15.1)
 from __future__ import annotations
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import cycle, takewhile
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
+from rocketstore.locks import Lock
 from rocketstore.native.dispatch import RowDispatch
 from rocketstore.native.row import CallsFor, Int64Array
 from rocketstore.rules.expectation import delay_array
@@ -176,7 +176,7 @@ class ArrivalBoard:
 
     def __init__(self) -> None:
         self.listeners: tuple[tuple[ArrivalListener, Queues], ...] = ()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.changes = Changes()
         self._closed = False
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
+from rocketstore.locks import Lock
 from rocketstore.native.touch import MADV_POPULATE_WRITE, PagesAhead
 from rocketstore.storage.files.disk import Disk, libc, system_error
 from rocketstore.storage.files.mapped_file import MappedFile, advise
@@ -74,7 +74,7 @@ class Preallocator:
     on_death: OnDeath | None = None
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._changes = Changes()
         self._wanted: list[int] = []
         self._under_way: int | None = None

@@ -22,7 +22,6 @@ import io
 import os
 import stat
 import struct
-import threading
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -38,6 +37,7 @@ from rocketstore.format.file_name import (
     LOCK_START,
     parse_file_name,
 )
+from rocketstore.locks import Lock
 from rocketstore.storage.files.disk import read_at, status_of, system_errors
 from rocketstore.storage.files.pread_files import OpenFile
 from rocketstore.storage.files.whole_file import holds_data
@@ -69,13 +69,13 @@ released goes with the `StoreLock` that had it."""
 _descriptors: Final[weakref.WeakSet[OpenFile]] = weakref.WeakSet()
 """Of locked directories and files: a child has these too, and with them the locks."""
 
-_registry = threading.Lock()
+_registry = Lock()
 
 
 def _forget_in_child() -> None:
     # A child inherits the descriptor but not the lock; nor the thread that may be in the registry.
     global _registry  # noqa: PLW0603 - a lock that another thread held at the fork stays held
-    _registry = threading.Lock()
+    _registry = Lock()
     for reference, _ in _held:
         if file := reference():
             file.close()

@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import mmap
 import os
-import threading
 import weakref
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -25,6 +24,7 @@ import numpy as np
 from rocketstore.at_once import at_once
 from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.events import get_logger
+from rocketstore.locks import Lock
 from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
@@ -95,7 +95,7 @@ class MappedFile:
         self._descriptor: int | None = None
         self._borrowers = 0
         self._is_closing = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._shut_down_at_ms: int | None = None
         self._last_mapping: weakref.ref[mmap.mmap] | None = None
 

@@ -10,13 +10,13 @@ How derived: MappedFileQueue and MultiPathMappedFileQueue of 4.9 (spec B6, F1.1,
 
 from __future__ import annotations
 
-import threading
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
+from rocketstore.locks import Lock
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT
 from rocketstore.storage.files.mapped_file import MappedFile
@@ -47,7 +47,7 @@ class MappedFileQueue:
         self.read_only_directories = list(read_only_directories)
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
-        self._changing = threading.Lock()
+        self._changing = Lock()
         self._disk = disk
 
     # --- loading --------------------------------------------------------------------------------

@@ -13,13 +13,13 @@ How derived: MemoryMessageStore in seed 001 (spec B22), which is in no version o
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.host import encode_host
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.properties import TAGS, decode_properties
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT, QueueEntry
+from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.log_end import LogEnd, QueueCounter, Record
 from rocketstore.scan.queue_search import QueueSearch
@@ -124,7 +124,7 @@ class MemoryLog:
         self._records: dict[int, bytes] = {}
         self._of_topic: dict[str, list[MemoryQueue]] = {}
         self._last_ms = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @property
     def message_count(self) -> int:

@@ -13,13 +13,13 @@ B3.5, F3.1). `native.put` does all of this without the lock, for a plain put.
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.errors import StoreClosedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
+from rocketstore.locks import Lock
 from rocketstore.native.group import SyncGroup
 from rocketstore.native.log_end import NEVER, LogEnd, QueueCounter, Record
 from rocketstore.storage.files.ahead import LEADS, TOUCH_BYTES, Preallocator, TouchAhead
@@ -79,7 +79,7 @@ class CommitLog:
     def __post_init__(self) -> None:
         files = self.files
         self.clock_steps_back = 0
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.counters: dict[tuple[str, int], QueueCounter] = {}
         self.sync_times = SyncTimes()
         self.put_group = SyncGroup(self.sync_times.note)
@@ -87,7 +87,7 @@ class CommitLog:
         self.end.max_offset = files.max_offset
         self.flushed_offset = files.flushed_offset
         self._committed_offset = files.max_offset
-        self._committing = threading.Lock()
+        self._committing = Lock()
         self._is_closing = False
         self._stretch_begun_ms, self._stretch_stop = 0, -1
         self._ring: Callable[[], None] | None = None

@@ -13,7 +13,6 @@ Why a thread and not the waiting put itself: docs/decisions/0002-group-commit.md
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from dataclasses import dataclass
 from itertools import takewhile
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.events import get_logger
+from rocketstore.locks import Lock
 from rocketstore.storage.files.ahead import touch_for_syncs
 from rocketstore.storage.threads import ServiceThread
 
@@ -58,7 +58,7 @@ class CommitLogFlusher:
         config = self.config
         self.failure_listeners: list[Callable[[], object]] = []
         self.failure: FlushFailedError | None = None
-        self._flushing = threading.Lock()
+        self._flushing = Lock()
         self.group = self._log.put_group
         self.wake = self.group.ask
         self._sync_s = 0.0

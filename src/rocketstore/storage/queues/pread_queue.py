@@ -14,7 +14,6 @@ How derived: ConsumeQueue.recover, correctMinOffset and getIndexBuffer of 4.9 (s
 from __future__ import annotations
 
 import contextlib
-import threading
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -27,6 +26,7 @@ from rocketstore.format.queue_entry import (
     entry_array,
     written_mask,
 )
+from rocketstore.locks import Lock
 from rocketstore.rules.newer import newer_findings
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
@@ -83,7 +83,7 @@ class PreadQueue(QueueSearch):
         self._confirmed = 0
         self._cut: tuple[int, int, int] | None = None
         self._lost: _LostEntries | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         extensions = directory.parents[1].with_name(CONSUME_QUEUE_EXT_DIRECTORY)
         if extensions.is_dir():
             place = extensions.joinpath(*directory.parts[-2:])

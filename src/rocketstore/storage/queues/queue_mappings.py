@@ -12,13 +12,13 @@ out of its row; a release never unmaps under a reader, because a map lives as lo
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from rocketstore.events import get_logger
+from rocketstore.locks import Lock
 from rocketstore.native.row import QUEUE_COLUMN_COUNT, Int64Array, QueueColumn
 from rocketstore.process import most_descriptors, raise_descriptors
 from rocketstore.rules.queue_numbers import QueueSlots, grown
@@ -70,14 +70,14 @@ class QueueMappings:
 
     def __init__(self, *, writer_limit: int | None = None) -> None:
         self.rows = QueueRows()
-        self.files_lock = threading.Lock()
+        self.files_lock = Lock()
         self._may_raise = writer_limit is None
         self._writer_limit = _half_of_descriptors() if writer_limit is None else writer_limit
         self._reader_limit = min(_MOST_READER_FILES, max(most_descriptors() // 8, 8))
         self._writers: dict[int, MappedFile] = {}
         self._written: set[MappedFile] = set()
         self._readers: OrderedDict[MappedFile, None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def admit(self, file: MappedFile) -> mmap.mmap:
         """Map a file for reading; the one read longest ago may be unmapped."""

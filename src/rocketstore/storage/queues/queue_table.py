@@ -10,7 +10,6 @@ How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue and recoverT
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import numpy as np
 from rocketstore.at_once import at_once
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
+from rocketstore.locks import Lock
 from rocketstore.native.row import QueueColumn
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.queue_numbers import grown
@@ -69,7 +69,7 @@ class ConsumeQueueTable:
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._by_row: dict[int, ConsumeQueue] = {}
         self._flushed_changes: Int64Array = np.zeros(0, np.int64)
-        self._create_lock = threading.Lock()
+        self._create_lock = Lock()
         self._new_names: list[MappedFile] = []  # also those that an interrupted flush has left
 
     def __len__(self) -> int:

@@ -9,7 +9,6 @@ How derived: TopicConfigManager.updateTopicConfig of 4.9 (spec F13).
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,6 +21,7 @@ from rocketstore.format.metadata_json import (
     dumps,
     loads,
 )
+from rocketstore.locks import Lock
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TOPIC_TABLE: Final = "topicConfigTable"
 
-_CHANGING: Final = threading.Lock()
+_CHANGING: Final = Lock()
 
 
 class TopicFile:

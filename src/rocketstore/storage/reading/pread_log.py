@@ -8,11 +8,11 @@ or no queue to ask, the log is followed from there to the end of its records.
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
+from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand, message_at, size_at
 from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.scan.queue_search import first_from
@@ -53,13 +53,13 @@ class PreadLog:
         self.batch_queues = PreadQueues(layout.batch_consume_queue, open_batches)
         self._layout, self._abort = layout, layout.abort
         self._records = LogAtHand(self)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._followed_to = 0
         self._end_of: tuple[list[LogFile], int] = ([], 0)
 
     def go_on_in_child(self) -> None:
         """Make new locks in a forked child: a thread that held one does not exist there."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.queues.forget()
         self.batch_queues.forget()
 

@@ -1,0 +1,94 @@
+"""The lock of the store's blocks: no exception out of a signal handler leaves it taken."""
+
+import ctypes
+import signal
+import threading
+from collections import defaultdict
+
+import pytest
+
+from rocketstore.errors import StoreError
+from rocketstore.locks import Lock, OwnedLock
+
+KINDS = sorted({Lock, OwnedLock}, key=str)
+
+
+class Interrupt(BaseException):
+    pass
+
+
+@pytest.fixture
+def pending():
+    """Return a mapping whose look-ups make SIGINT pending, by an instruction without a look."""
+    trip = ctypes.PyDLL(None).PyErr_SetInterrupt
+    trip.argtypes, trip.restype = (), None
+
+    def handle(_number, _frame):
+        raise Interrupt
+
+    before = signal.signal(signal.SIGINT, handle)
+    yield defaultdict(trip)
+    signal.signal(signal.SIGINT, before)
+
+
+def take(lock, pending):
+    pending[0]
+    with lock:
+        pass
+
+
+def is_free(lock):
+    """Return whether another thread may take a lock."""
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(lock.acquire(blocking=False)))
+    thread.start()
+    thread.join()
+    return taken[0]
+
+
+class InterruptedLock(OwnedLock):
+    """Where an interrupt comes once the lock is taken, of which 3.14 runs the handler."""
+
+    def acquire(self):
+        super().acquire()
+        raise Interrupt
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_between_taking_it_and_the_block_leaves_it_free(kind, pending):
+    lock = kind()
+    with pytest.raises(Interrupt):
+        take(lock, pending)
+    assert is_free(lock)
+
+
+def test_an_interrupt_as_it_was_taken_lets_go_of_it():
+    lock = InterruptedLock()
+    with pytest.raises(Interrupt), lock:
+        pass
+    assert is_free(super(InterruptedLock, lock))
+
+
+def test_one_that_knows_its_thread_refuses_it_instead_of_waiting_for_ever():
+    lock = OwnedLock()
+    with lock, pytest.raises(StoreError, match="a signal handler used the store"), lock:
+        pass
+    with lock:  # it was let go of
+        pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_thread_waits_for_the_end_of_the_block(kind):
+    lock, seen = kind(), []
+
+    def come():
+        with lock:
+            seen.append("other")
+
+    thread = threading.Thread(target=come)
+    with lock:
+        thread.start()
+        thread.join(0.05)
+        seen.append("block")
+    thread.join()
+    assert seen == ["block", "other"]
