@@ -30,8 +30,10 @@ def queues_of(
     say_cut_short(reader, topic)
     of_topic = reader.queues(topic)
     where = reader.layout.root
+    topics = [] if of_topic else reader.topics()
+    if topic in topics:  # its first message has come since
+        of_topic = reader.queues(topic)
     if not of_topic:
-        topics = reader.topics()
         raise not_found(
             f"{where} has no topic {topic}",
             f"it has {listed(topics)}" if topics else _none_at_all(reader),
