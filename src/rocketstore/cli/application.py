@@ -134,7 +134,9 @@ def run(arguments: list[str]) -> int:
         drop_output()
         return exit_codes.FINE
     except OSError as error:
-        complain(system_error(error))
+        from rocketstore.storage.files.disk import hint_of
+
+        complain(f"{system_error(error)}; {hint_of(error)}")
         if os.environ.get("ROCKETSTORE_DEBUG"):
             traceback.print_exc()
         return exit_codes.UNREACHABLE

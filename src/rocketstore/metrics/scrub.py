@@ -14,17 +14,17 @@ Cost: the bytes a second that were set, and a window of memory while a turn last
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.metrics.damage_map import MAX_DAMAGED_RANGES, DamagedRange, DamageMap
 from rocketstore.scan.scanner import scan_window
-from rocketstore.storage.files.disk import Disk, fill
+from rocketstore.storage.files.disk import Disk, fill, system_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,11 +106,19 @@ class Scrubber:
         is_any = False
         while cold := [file for file in self.cold_files if file.base >= self.map.position]:
             is_any = True
-            yield from self._check(cold[0])
-            self.map = msgspec.structs.replace(self.map, position=cold[0].range.stop)
+            try:
+                yield from self._check(cold[0])
+            except OSError as error:
+                self._leave(cold[0])
+                self._steps = self._pass()  # the next turn goes on with the next file
+                raise system_error(f"cannot check {cold[0].path}", error) from error
+            self._leave(cold[0])
             self._files.refresh()
         if is_any or self.map.position:
             self._end_pass()
+
+    def _leave(self, file: LogFile) -> None:
+        self.map = msgspec.structs.replace(self.map, position=file.range.stop)
 
     def _end_pass(self) -> None:
         """Enter missing files, forget what retention deleted, and begin again at the first file."""
@@ -130,7 +138,10 @@ class Scrubber:
         )
 
     def _check(self, file: LogFile) -> Iterator[int]:
-        """Check a file, and enter its damage; a file that was deleted meanwhile is left out."""
+        """Check a file, and enter its damage; a file that was deleted meanwhile is left out.
+
+        Raises `OSError` where the system refuses to read it for a reason that is not the disk's.
+        """
         name, (reached, end) = str(file.path), file.range
         found: list[DamagedRange] = []
         try:
@@ -154,7 +165,9 @@ class Scrubber:
                 yield reached - before
         except FileNotFoundError:  # retention was faster
             pass
-        except (OSError, StoreError) as error:
+        except OSError as error:
+            if error.errno != errno.EIO:  # no permission or descriptor: nothing is known of them
+                raise
             found.append(self._found(name, reached, end - reached, "unreadable", str(error)))
             self._enter(file.base, end, found)
         else:

@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 from rocketstore import MessageStore
-from rocketstore.errors import FormatError
+from rocketstore.cli import exit_codes
+from rocketstore.cli.application import run
+from rocketstore.errors import FormatError, SystemRefusedError
 from rocketstore.metrics.damage_map import (
     DAMAGE_MAP_FILE_NAME,
     DamageMap,
@@ -179,6 +181,51 @@ def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_chec
         monkeypatch.undo()
     assert places(scrubber) == [(0, "unreadable"), (offsets[60], "bad address")]
     assert "bad sector" in scrubber.map.damage[0].evidence
+
+
+def refuse_to_open(bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_open = os.open
+
+    def refusing(path: Any, *rest: Any, **more: Any) -> int:
+        if str(path) == str(bad):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_open(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refusing)
+
+
+def test_a_file_without_permission_is_no_damage_and_keeps_no_other_from_being_checked(
+    store: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, offsets = store
+    overwrite(root, offsets[60] + 28, b"\xff")
+    bad = log_path(root, offsets[5])
+    with open_store(root, Clock()) as opened:
+        scrubber = scrubber_of(opened)
+        refuse_to_open(bad, monkeypatch)
+        with pytest.raises(SystemRefusedError, match=f"cannot check {bad}: .*denied; let the user"):
+            scrubber.turn(WHOLE)
+        assert scrubber.turn(WHOLE)
+        monkeypatch.undo()
+    assert places(scrubber) == [(offsets[60], "bad address")]
+
+
+def test_the_command_ends_with_3_and_a_hint_where_a_file_may_not_be_read(
+    store: tuple[Path, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root, offsets = store
+    for command, offset in itertools.product(("scrub", "scan"), (offsets[5], offsets[-1])):
+        refuse_to_open(log_path(root, offset), monkeypatch)
+        assert run(["store", command, str(root)]) == exit_codes.UNREACHABLE
+        monkeypatch.undo()
+        said = capsys.readouterr().err
+        assert str(log_path(root, offset)) in said
+        assert said.endswith(
+            "denied; let the user of this process read it, and write it unless "
+            "it only reads (chown, chmod)\n"
+        )
 
 
 # --- in an open store ---------------------------------------------------------------------------

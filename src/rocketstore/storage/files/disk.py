@@ -65,6 +65,11 @@ _FALLOC_FL_ZERO_RANGE: Final = 0x10
 _ZEROS: Final = bytes(MiB)
 
 
+def hint_of(error: OSError) -> str:
+    """Return what helps against what the system said."""
+    return _HINTS.get(error.errno or 0, "try again; if it stays so, see the system's log (dmesg)")
+
+
 def system_error(what: str, error: OSError) -> StoreError:
     """Return an error that says what could not be done because of `error`, and what helps.
 
@@ -77,7 +82,7 @@ def system_error(what: str, error: OSError) -> StoreError:
         raise error
     where = "" if error.filename is None or str(error.filename) in what else f" ({error.filename})"
     message = f"{what}{where}: {error.strerror or error}"
-    hint = _HINTS.get(error.errno or 0, "try again; if it stays so, see the system's log (dmesg)")
+    hint = hint_of(error)
     if error.errno in NO_SPACE_ERRORS:
         return StoreFullError(message, hint=hint)
     return SystemRefusedError(message, code=error.errno, hint=hint)
