@@ -331,6 +331,7 @@ class MappedFile:
         """
         with self._flush_errors(), self.descriptor() as descriptor:
             self._disk.fdatasync(descriptor, self.path)
+            _date(descriptor)
         if not self.has_durable_name:
             if names is None:
                 sync_names([self])
@@ -345,7 +346,9 @@ class MappedFile:
     def sync_by(self, sync: Callable[[int | Callable[[], None]], _T]) -> _T | None:
         """Call `sync` with the means to bring the file to the disk (`Disk.sync_call`)."""
         with self._flush_errors(), self.descriptor() as descriptor:
-            return sync(self._disk.sync_call(descriptor, self.path))
+            outcome = sync(self._disk.sync_call(descriptor, self.path))
+            _date(descriptor)
+            return outcome
 
     @contextlib.contextmanager
     def _flush_errors(self) -> Iterator[None]:
@@ -405,6 +408,16 @@ class MappedFile:
         """Drop the mapping; the next use makes it again, or takes one that a reader kept."""
         for name in ("mapping", "array"):  # in this order: `array` asks for the mapping
             self.__dict__.pop(name, None)
+
+
+def _date(descriptor: int) -> None:
+    """Say that the file was changed just now.
+
+    The system says it when a page of a mapping is first written after a sync, on tmpfs never: who
+    copies what has another time than his copy (rsync) would leave out what came later.
+    """
+    with contextlib.suppress(OSError):
+        os.utime(descriptor)
 
 
 def sync_names(files: list[MappedFile]) -> None:
