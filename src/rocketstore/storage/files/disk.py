@@ -43,7 +43,7 @@ _HINTS: Final = {
     errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
     errno.ENOMEM: "free memory, or raise the limits of this process (ulimit -v, vm.max_map_count)",
     errno.EIO: "the disk fails: see the log of the system (dmesg), and copy the store elsewhere",
-    errno.ENOSPC: "free space on the partition or let retention delete old files",
+    errno.ENOSPC: "free space (df) or inodes (df -i) there, or let retention delete old files",
     errno.EDQUOT: "free space within the quota or raise it",
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,
@@ -134,9 +134,9 @@ def read_whole(path: Path) -> bytes:
     raise StoreError(f"{path}: {NO_FILE}", hint="move it out of the store")
 
 
-def no_space_error(path: Path, size: int) -> StoreFullError:
-    """Return the error for `size` more bytes of `path` that do not fit on the disk."""
-    return StoreFullError(f"no room for {path}: {size} bytes needed", hint=_HINTS[errno.ENOSPC])
+def no_space_error(path: Path, size: int, code: int | None = errno.ENOSPC) -> StoreFullError:
+    """Return the error for `size` more bytes of `path`, for which disk or quota has no room."""
+    return StoreFullError(f"no room for {path}: {size} bytes needed", hint=_HINTS[code or 0])
 
 
 def status_of(path: Path, *, follows: bool = True) -> os.stat_result | None:
@@ -229,7 +229,7 @@ class Disk:
             os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
             if error.errno in NO_SPACE_ERRORS:
-                raise no_space_error(path, size) from error
+                raise no_space_error(path, size, error.errno) from error
             if error.errno not in _NOT_SUPPORTED_ERRORS:
                 raise
             if os.fstat(descriptor).st_size < size:
@@ -247,7 +247,7 @@ class Disk:
                 written = os.pwrite(descriptor, view, position)
             except OSError as error:
                 if error.errno in NO_SPACE_ERRORS:
-                    raise no_space_error(path, len(view)) from error
+                    raise no_space_error(path, len(view), error.errno) from error
                 raise
             view = view[written:]
             position += written

@@ -10,7 +10,7 @@ import pytest
 from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.storage.files import whole_file
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.whole_file import make_file, nonzero_extent
+from rocketstore.storage.files.whole_file import make_file, nonzero_extent, replace_whole
 from support.descriptors import open_descriptors
 from support.faulty_disk import FaultyDisk, nth
 from support.hooked_disk import KilledError, dying_disk
@@ -75,6 +75,25 @@ def test_a_fault_after_the_name_takes_it_back(tmp_path: Path) -> None:
 def test_no_room_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreFullError, match="no room"):
         make_file(tmp_path / "new", SIZE, disk=FaultyDisk(nth("allocate", 0, errno.ENOSPC)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
+@pytest.mark.parametrize(
+    ("code", "advice"), [(errno.ENOSPC, r"\(df\) or inodes"), (errno.EDQUOT, "within the quota")]
+)
+def test_what_is_used_up_is_said_disk_or_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, advice: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(StoreFullError, match=f"no room for .*; free space {advice}"):
+        if call == "pwrite":
+            replace_whole(tmp_path / "new", b"content", Disk())
+        else:
+            make_file(tmp_path / "new", SIZE, disk=Disk())
     assert list(tmp_path.iterdir()) == []
 
 
