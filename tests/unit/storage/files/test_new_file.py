@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +79,30 @@ def test_no_room_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
+@pytest.mark.parametrize(
+    ("call", "make"),
+    [
+        ("posix_fallocate", lambda path: make_file(path, SIZE, disk=Disk())),
+        ("pwrite", lambda path: replace_whole(path, b"content", Disk())),
+    ],
+)
 @pytest.mark.parametrize(
     ("code", "advice"), [(errno.ENOSPC, r"\(df\) or inodes"), (errno.EDQUOT, "within the quota")]
 )
 def test_what_is_used_up_is_said_disk_or_quota(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, advice: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    make: Callable[[Path], object],
+    code: int,
+    advice: str,
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(StoreFullError, match=f"no room for .*; free space {advice}"):
-        if call == "pwrite":
-            replace_whole(tmp_path / "new", b"content", Disk())
-        else:
-            make_file(tmp_path / "new", SIZE, disk=Disk())
+        make(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 
