@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import MessageStore, StoreError, repair_store, verify_store
+from rocketstore import Message, MessageStore, StoreError, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.errors import SystemRefusedError
 from rocketstore.pipeline.jobs.publishing import refuse_inside_store
@@ -20,7 +20,9 @@ from rocketstore.places.files import sync_path
 from rocketstore.places.queue_files import list_queues
 from rocketstore.places.store_listing import list_store
 from rocketstore.storage.files.disk import Disk, no_space_error
+from rocketstore.storage.results import PutMessageStatus
 from support.clock import Clock
+from support.failing_calls import FailingCalls, Fault
 from support.small_store import CONFIG, build_store, crashed, open_store
 from support.store_files import overwrite_file
 
@@ -253,3 +255,12 @@ def test_a_file_system_without_locks_is_named(
             door()
     with MessageStore.open(store, CONFIG, read_only=True) as reader:
         assert reader.queues()
+
+
+def test_a_file_system_that_cannot_map_files_is_named_by_the_put(tmp_path: Path) -> None:
+    """FUSE with ``direct_io``, as of some network drives."""
+    with FailingCalls(tmp_path, Fault("mmap", 0, errno.ENODEV, lasting=True)):
+        with MessageStore.open(tmp_path / "store", CONFIG, threads=False) as store:
+            result = store.put(Message(topic="orders", body=b"x"))
+        assert result.status is not PutMessageStatus.PUT_OK
+        assert "the file system cannot map files" in str(result.detail)

@@ -48,6 +48,7 @@ _HINTS: Final = {
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,
     errno.EFBIG: "raise the limit of a file's size of this process (ulimit -f)",
+    errno.ENODEV: "the file system cannot map files, or its device is gone: use another one",
     errno.ENOLCK: "the file system has no locks: mount it with them, or move the store elsewhere",
     errno.ESTALE: "the machine that has the files lost this one: mount its file system again",
     errno.ENOENT: "check the path",
