@@ -16,6 +16,9 @@ HOUR_MS: Final = 3_600_000
 OS_PAGE_SIZE_BYTES: Final = 4096
 """Page size in every flush computation of RocketMQ (MappedFile.OS_PAGE_SIZE)."""
 
+_LONGEST_PAUSE_MS: Final = 5000
+"""Of a longer pause no more counts: a loop that is busy for seconds is as late as its machine."""
+
 
 def system_clock_ms() -> int:
     """Return the system's time in ms; the compiled append reads the same clock itself."""
@@ -25,6 +28,28 @@ def system_clock_ms() -> int:
 def monotonic_ms() -> int:
     """Return ms of a clock that never goes back, for pauses and ages within this process."""
     return time.monotonic_ns() // 1_000_000
+
+
+class AwakeClock:
+    """`monotonic_ms` without the time in which nobody could ask for it.
+
+    Event loops ask every second. A longer pause was one of this process (``docker pause``, SIGSTOP)
+    or of its loop: what others sent meanwhile is not read yet, and they do not count as silent.
+    """
+
+    def __init__(self) -> None:
+        self._asked_ms = self._lost_ms = 0
+
+    def __call__(self) -> int:
+        """Return the time in ms."""
+        now_ms = monotonic_ms()
+        pause_ms, self._asked_ms = now_ms - self._asked_ms, now_ms
+        self._lost_ms += max(pause_ms - _LONGEST_PAUSE_MS, 0)
+        return now_ms - self._lost_ms
+
+
+awake_ms: Final = AwakeClock()
+"""For limits on the silence of others; one for all who compare what it says."""
 
 
 def counted(count: int, noun: str, many: str | None = None) -> str:

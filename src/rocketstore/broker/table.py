@@ -23,7 +23,7 @@ from rocketstore.native.sends import SendReader
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command, HeaderKind
 from rocketstore.remoting.requests import RequestTable
-from rocketstore.units import monotonic_ms
+from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class BrokerTable(RequestTable):
 
     def __init__(
         self, store: MessageStore, settings: BrokerSettings, topics: Topics, loop: Loop,
-        registration: Registration, monotonic: Callable[[], int] = monotonic_ms,
+        registration: Registration, monotonic: Callable[[], int] = awake_ms,
     ) -> None:  # fmt: skip
         self._store = store
         self._flow = flow = FlowControl(settings, monotonic)

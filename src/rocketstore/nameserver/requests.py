@@ -18,7 +18,7 @@ from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import RequestTable, Row, answered
-from rocketstore.units import monotonic_ms
+from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ class NameServer:
         settings: dict[str, str] | None = None,
         *,
         order_messages: bool = False,
-        clock: Callable[[], int] = monotonic_ms,
+        clock: Callable[[], int] = awake_ms,
     ) -> None:
         self.routes = RouteTable()
         self.values = KeyValues() if values is None else values

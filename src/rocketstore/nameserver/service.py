@@ -14,7 +14,7 @@ from rocketstore.nameserver.requests import NameServer
 from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.limits import DEFAULT_LIMITS
 from rocketstore.remoting.server import RemotingServer
-from rocketstore.units import monotonic_ms
+from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,7 +35,7 @@ async def serving(
     port_key: str = "port",
     values: KeyValues | None = None,
     order_messages: bool = False,
-    clock: Callable[[], int] = monotonic_ms,
+    clock: Callable[[], int] = awake_ms,
 ) -> AsyncIterator[RemotingServer]:
     """Listen for the length of an ``async with`` block; `RemotingError` where that cannot be."""
     settings = {"serverChannelMaxIdleTimeSeconds": str(DEFAULT_LIMITS.idle_ms // 1000)}

@@ -23,7 +23,7 @@ from rocketstore.process import leaves_descriptors
 from rocketstore.remoting.connection import CloseReason, Connection
 from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
 from rocketstore.remoting.requests import Call
-from rocketstore.units import monotonic_ms
+from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -172,7 +172,7 @@ class Turns:
 
     def __init__(
         self, processor: RequestTable, limits: Limits = DEFAULT_LIMITS,
-        clock: Callable[[], int] = monotonic_ms,
+        clock: Callable[[], int] = awake_ms,
     ) -> None:  # fmt: skip
         self.limits = limits
         self.totals = Totals()

@@ -1,13 +1,19 @@
 """Server and client over the loopback, with Python's event loop and with uvloop's."""
 
 import asyncio
+import inspect
 import socket
 import time
 
 import pytest
 
+from rocketstore import units
+from rocketstore.broker.table import BrokerTable
 from rocketstore.errors import RemotingError
 from rocketstore.format.host import address_text
+from rocketstore.nameserver.requests import NameServer
+from rocketstore.nameserver.service import serving
+from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.codes import RequestCode
 from rocketstore.remoting.command import ONEWAY, Command, HeaderKind, reply
@@ -17,6 +23,7 @@ from rocketstore.remoting.frame import FrameFault, FrameReader
 from rocketstore.remoting.limits import Limits
 from rocketstore.remoting.requests import LATER, RequestTable, Row
 from rocketstore.remoting.server import new_event_loop
+from rocketstore.units import AwakeClock, awake_ms
 from support.patience import PATIENCE_S
 from support.said import capture_logs
 from support.wire import frame, framed, opened
@@ -240,6 +247,31 @@ async def test_slow_and_silent_clients_are_closed_in_their_time():
         assert ends == [*zip(addresses, [one.value for one in reasons], strict=True)]
         for client in clients:
             await assert_closed(client)
+
+
+async def test_who_was_stopped_itself_calls_nobody_silent(monkeypatch):
+    """``docker pause``: what clients sent meanwhile is not read yet at the first look."""
+    now = [1_000_000]
+    monkeypatch.setattr(units, "monotonic_ms", lambda: now[0])
+    async with await opened(Echo(), clock=AwakeClock()) as server:
+        clients = [connected(server, framed(Command(ECHO))[:7]), connected(server)]
+        await until(lambda: server.totals.held_bytes == 7 and len(server._turns.channels) == 2)
+        now[0] += 600_000
+        server._turns._sweep()
+        assert not server.totals.closed
+        for _ in range(115):
+            assert CloseReason.IDLE not in server.totals.closed
+            now[0] += 1000
+            server._turns._sweep()
+        assert server.totals.closed == {CloseReason.UNFINISHED_FRAME: 1, CloseReason.IDLE: 1}
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("part", [Turns, NameServer, BrokerTable, serving])
+def test_all_limits_of_silence_are_by_one_clock(part):
+    clocks = {"clock", "monotonic"} & inspect.signature(part).parameters.keys()
+    assert [inspect.signature(part).parameters[name].default for name in clocks] == [awake_ms]
 
 
 async def test_of_clients_that_hold_too_much_the_one_that_holds_most_has_to_go():
