@@ -131,7 +131,7 @@ def repair_store(
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10).
     """
-    repair = _Repair(Path(path), config or StoreConfig(), disk, now_ms, policy)
+    repair = _Repair(Path(path), StoreConfig.of(config), disk, now_ms, policy)
     if dry_run:
         refuse_writer(repair.layout.lock, hint="stop that writer")
     with nullcontext() if dry_run else repair.locked():

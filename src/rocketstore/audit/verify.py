@@ -71,7 +71,7 @@ def verify_store(
         Slots and items of the index cannot be learnt from its files.
     """
     now_ms = system_clock_ms() if now_ms is None else now_ms
-    look = partial(_look, Path(path), config or StoreConfig(), now_ms, progress)
+    look = partial(_look, Path(path), StoreConfig.of(config), now_ms, progress)
     report, is_live = _undisturbed(Path(path), look)
     if not is_live or not (report.is_damaged or report.has_warnings):
         return report

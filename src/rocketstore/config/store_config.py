@@ -78,6 +78,23 @@ class StoreConfig(_Options, frozen=True, kw_only=True):
     """Raft log; true is refused, because its files have another format."""
 
     @classmethod
+    def of(cls, config: StoreConfig | None) -> StoreConfig:
+        """Return the settings that a call was given, the defaults for None.
+
+        Raises
+        ------
+        ConfigError
+            They are something else, a `dict` for instance.
+        """
+        found = cls() if config is None else config
+        if not isinstance(found, StoreConfig):
+            raise ConfigError(
+                f"config is a StoreConfig, not {config!r:.60}",
+                hint="StoreConfig(), StoreConfig.small() and load_config().config make one",
+            )
+        return found
+
+    @classmethod
     def small(cls, **settings: Any) -> StoreConfig:
         """Return settings of a small store: less than 5 MB of disk, for tests and tools.
 

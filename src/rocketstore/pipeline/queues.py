@@ -6,7 +6,6 @@ import difflib
 import itertools
 import json
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import ConfigError, FormatError, StoreDamagedError, StoreError
@@ -138,7 +137,7 @@ def _configured(store: StorePlace) -> Mapping[str, TopicConfig]:
 
 
 def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[str, str]:
-    """Return the topics asked for by name that no store has, each with the nearest name."""
+    """Return the topics asked for by name that no store has, and what may be meant by each."""
     named = options.topics or frozenset(place.topic for place in options.queues or ())
     known: set[str] = set()
     if options.fail_on_data_loss:
@@ -147,8 +146,11 @@ def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[s
             known |= {one.name for one in itertools.chain.from_iterable(listed)}
         for store in stores if named - known else ():
             known |= {*_configured(store), *(key.topic for key in read_known_ends(store) or ())}
-    near = partial(difflib.get_close_matches, possibilities=sorted(known), n=1, cutoff=0)
-    return {name: "".join(near(name)) for name in sorted(named - known)} if known else {}
+    listed, said = ", ".join(sorted(known)[:10]) + ", …" * (len(known) > 10), {}
+    for name in sorted(named - known) if known else ():
+        near = difflib.get_close_matches(name, sorted(known), n=1)
+        said[name] = f"did you mean {near[0]}?" if near else f"the topics are {listed}."
+    return said
 
 
 def refuse_unknown(stores: Sequence[StorePlace], topics: Mapping[str, str]) -> None:
@@ -158,7 +160,7 @@ def refuse_unknown(stores: Sequence[StorePlace], topics: Mapping[str, str]) -> N
             f"no topic {name} in {', '.join(one.location for one in stores)}",
             key="subscribe",
             value=name,
-            hint=f'did you mean {near}? To read what is there: option("failOnDataLoss", "false")',
+            hint=f'{near} To read what is there: option("failOnDataLoss", "false")',
         )
 
 

@@ -151,9 +151,8 @@ def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
 
 def configured_log(location: str, config: StoreConfig | None) -> tuple[str, ...]:
     """Return the directories of a store's log that settings name, read-only ones among them."""
-    if config is None or (
-        config.store_path_commit_log is None and config.read_only_commit_log_store_paths is None
-    ):
+    config = StoreConfig.of(config)
+    if config.store_path_commit_log is None and config.read_only_commit_log_store_paths is None:
         return ()
     remote = is_remote(location)
     root = "/store" if remote else files_at(location)[1]

@@ -87,12 +87,7 @@ class StoreLayout:
         if root == "":  # a variable without a value, which would be the current directory
             raise ConfigError("the path of the store is empty", hint="name a directory")
         root = Path(root)
-        config = StoreConfig() if config is None else config
-        if not isinstance(config, StoreConfig):
-            raise ConfigError(
-                f"config is a StoreConfig, not {config!r:.60}",
-                hint="StoreConfig(), StoreConfig.small() and load_config().config make one",
-            )
+        config = StoreConfig.of(config)
         writable, read_only = commit_log_directories(config, root)
         if not writable:
             raise ConfigError(

@@ -76,7 +76,7 @@ class RowEncoder:
         row = bisect_left(range(count), 1, key=lambda row: refusal(0, row + 1) is not None)
         error = refusal(row, row + 1)
         topic = columns["topic"].cast(pa.binary())[row].as_py()
-        named = topic and topic.decode("utf-8", "backslashreplace")
+        named = None if topic is None else topic.decode("utf-8", "backslashreplace")
         what = getattr(error, "message", f"a text is not UTF-8: {error}")
         raise RefusedMessageError(
             f"row {self._first + row} of task {self._partition_id} (topic {named!r:.60}) "

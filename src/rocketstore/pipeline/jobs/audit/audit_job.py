@@ -128,7 +128,7 @@ def audit(
     StoreError
         A file cannot be read, or `out` cannot be written. Damage is a finding, not an error.
     """
-    config = config or StoreConfig()
+    config = StoreConfig.of(config)
     if out is not None:
         refuse_taken(str(out))
     now_ms = system_clock_ms() if now_ms is None else now_ms

@@ -129,7 +129,7 @@ def rebuild(
         The store is on an object store, and no target is given.
     """
     began, now_ms = time.perf_counter(), system_clock_ms()
-    config, kept = config or StoreConfig(), None
+    config, kept = StoreConfig.of(config), None
     location = list_store(str(store), config).location  # only a store gets a lock
     if target is None and is_remote(location):
         raise ConfigError(

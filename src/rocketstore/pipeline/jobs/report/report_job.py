@@ -129,7 +129,7 @@ def plan_report(
     out = _checked_place(str(out))
     stores = [(place, list_segments(place)) for place in places]
     now_ms = system_clock_ms() if now_ms is None else now_ms
-    delays_ms = parse_delay_levels((config or StoreConfig()).message_delay_level)
+    delays_ms = parse_delay_levels(StoreConfig.of(config).message_delay_level)
     delivered = {place.broker_name: _delivered(place) for place in places}
     width_ms = _width_ms(stores)
     common = partial_groups.ReportTask((), width_ms, now_ms, delays_ms, delivered)

@@ -127,7 +127,7 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     StoreError, StoreFullError
         The target is not empty, or cannot be written.
     """
-    selection = Selection(tuple(topics), begin_ms, end_ms)
+    selection, settings = Selection(tuple(topics), begin_ms, end_ms), StoreConfig.of(config)
     tables: dict[str, bytes] = {}
     with published(str(target)) as place:
         opened = Archive.open(archive, as_of)
@@ -154,7 +154,7 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
         written = {row["base"]: row for row in rows if row["records"] is not None}
         queues = None
         if written and not log_only:
-            queues = make_queues(spark, place, config or StoreConfig()).queue_count
+            queues = make_queues(spark, place, settings).queue_count
             # Of a store that is completely on the disk, up to its last message.
             last_ms = min(max(row["last_ms"] for row in written.values()), system_clock_ms())
             put(place, CHECKPOINT_FILE_NAME, encode_checkpoint(Checkpoint(*[last_ms] * 3)))
