@@ -13,6 +13,32 @@ LOW_NUMBERS = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(64
 beyond number 1,023 may join, and tests before the first one of Spark may have that many open."""
 
 
+RARE_SETTINGS = {
+    "spark.sql.retainGroupColumns": "false",
+    "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "7",
+    "spark.sql.execution.arrow.compression.codec": "zstd",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.enforceReservedKeywords": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.session.timeZone": "Pacific/Apia",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+}
+
+
+@pytest.fixture
+def rare_spark(spark):
+    """Return the session, set in ways that a user's may be and that change no outcome."""
+    before = {name: spark.conf.get(name) for name in RARE_SETTINGS}
+    for name, value in RARE_SETTINGS.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     require_java()

@@ -30,9 +30,9 @@ def damaged(tmp_path):
     return target
 
 
-def test_spark_finds_what_verify_finds_and_writes_it(spark, damaged, tmp_path):
+def test_spark_finds_what_verify_finds_and_writes_it(rare_spark, damaged, tmp_path):
     out = tmp_path / "out"
-    report = pipeline.audit(spark, damaged, out, max_split_bytes=150_000)
+    report = pipeline.audit(rare_spark, damaged, out, max_split_bytes=150_000)
     verified = verify_store(damaged)
     assert keys(report.findings) == keys(verified.findings)
     assert report.counts == verified.counts
@@ -47,7 +47,7 @@ def test_spark_finds_what_verify_finds_and_writes_it(spark, damaged, tmp_path):
     assert (summary["exitCode"], summary["counts"]) == (4, report.counts.to_dict())
     assert sum(summary["findingCounts"].values()) == len(report.findings)
     with pytest.raises(StoreError, match="is there already"):
-        pipeline.audit(spark, damaged, out)
+        pipeline.audit(rare_spark, damaged, out)
 
 
 def test_the_command_prints_findings_and_exits_by_the_worst(spark, damaged, monkeypatch, capsys):

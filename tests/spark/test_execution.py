@@ -5,7 +5,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import ConfigError, SparkJobError, StoreDamagedError
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure, task_rows
 
 pytestmark = [pytest.mark.spark]
@@ -57,3 +57,25 @@ def test_an_error_of_a_task_reaches_the_action_in_its_own_words(spark):
 
     with pytest.raises(StoreDamagedError, match=r"^one byte is wrong$"), plain_failure():
         map_tasks(spark, [1], work, "name STRING").count()
+
+
+def test_an_error_of_another_package_is_told_by_its_last_line(spark):
+    def work(task):
+        raise pa.ArrowInvalid("a batch\nis of other types")
+        yield
+
+    with (
+        pytest.raises(SparkJobError, match=r"up: pyarrow.lib.ArrowInvalid: a batch"),
+        plain_failure(),
+    ):
+        map_tasks(spark, [1], work, "name STRING").count()
+
+
+def test_a_session_without_a_limit_of_rows_is_refused_with_the_setting(spark):
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(name, "0")
+    try:
+        with pytest.raises(ConfigError, match=f"{name} is 0 or less; .*set it to 10000"):
+            map_tasks(spark, [1], iter, "name STRING")
+    finally:
+        spark.conf.unset(name)

@@ -156,14 +156,14 @@ def test_a_batch_is_written_to_the_topic_of_the_option_or_the_column(spark, root
     assert found == sorted([*rows, *(("topic1", *row[1:]) for row in rows)])
 
 
-def test_a_stream_is_written_once_however_often_it_is_started(spark, root, tmp_path):
+def test_a_stream_is_written_once_however_often_it_is_started(rare_spark, root, tmp_path):
     first = STREAM.partition("lines")[0].replace(
         '"includeHeaders", "true"', '"startingOffsets", "earliest"'
     )
     checkpoint = str(tmp_path / "checkpoint")
 
     def written():
-        df = run(first, root, spark=spark)["df"]
+        df = run(first, root, spark=rare_spark)["df"]
         query = run(WRITE_STREAM, tmp_path / "other", df=df, checkpoint=checkpoint)["ds"]
         try:
             query.processAllAvailable()

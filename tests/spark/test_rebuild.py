@@ -42,7 +42,7 @@ def test_after_damage_and_leftovers_spark_answers_as_the_table_of_other_tests(sp
     assert [one.start for one in report.damage] == [one.start for one in expected.damage]
 
 
-def test_workers_share_a_long_queue_that_has_no_jump(spark, tmp_path, monkeypatch):
+def test_workers_share_a_long_queue_that_has_no_jump(rare_spark, tmp_path, monkeypatch):
     store = tmp_path / "store"
     offsets = build_store(store, 500, Clock())
     overwrite(store, offsets[101] + 20, (77).to_bytes(8))  # of Topic1, twice there now
@@ -56,7 +56,7 @@ def test_workers_share_a_long_queue_that_has_no_jump(spark, tmp_path, monkeypatc
 
     monkeypatch.setattr(rebuilt_files, "take_over", take_over)
     monkeypatch.setattr(rebuild_job, "PART_ENTRIES", 100)
-    report = pipeline.rebuild(spark, store, max_split_bytes=9000)
+    report = pipeline.rebuild(rare_spark, store, max_split_bytes=9000)
     assert queues_and_index(store) == expected
     assert sorted(one for one in made if one.startswith(b"q")) == [
         *(b"qTopic0/0\0" + part for part in (b"0\0", b"1\0", b"2\0last")),

@@ -46,10 +46,10 @@ def test_open_transactions_are_found_on_workers(spark, with_open_halves, tmp_pat
     assert [(row["ageMs"], row["messages"]) for row in rows] == [(86_400_000, 4)]
 
 
-def test_a_report_on_spark_equals_one_without(spark, store, tmp_path):
+def test_a_report_on_spark_equals_one_without(rare_spark, store, tmp_path):
     plain = make_report(store, tmp_path / "plain", now_ms=START_MS)
     found = pipeline.report(
-        spark, store, tmp_path / "spark", max_split_bytes=150_000, now_ms=START_MS
+        rare_spark, store, tmp_path / "spark", max_split_bytes=150_000, now_ms=START_MS
     )
     expected = tables_of(plain)
     assert tables_of(found) == expected
@@ -63,7 +63,7 @@ def test_a_report_on_spark_equals_one_without(spark, store, tmp_path):
         del row["bytesRead"], row["resyncs"]  # follow how the work was cut
     assert json_of_both[0] == json_of_both[1]
     assert found.page.read_bytes() == plain.page.read_bytes()
-    rows = spark.read.parquet(f"file://{found.tables}/queues.parquet")
+    rows = rare_spark.read.parquet(f"file://{found.tables}/queues.parquet")
     assert rows.agg({"messages": "sum"}).collect()[0][0] == found.summary["messages"]
 
 

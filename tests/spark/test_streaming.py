@@ -90,8 +90,8 @@ def put(store, clock, first, count):
     return [(place, one.body) for place, one in zip(places, wanted, strict=True)]
 
 
-def test_every_message_is_in_one_batch_over_crashes_and_restarts(spark, tmp_path, clock):
-    query = Query(spark, tmp_path)
+def test_every_message_is_in_one_batch_over_crashes_and_restarts(rare_spark, tmp_path, clock):
+    query = Query(rare_spark, tmp_path)
     with open_store(query.store, clock) as store:
         expected = put(store, clock, 0, 60)
         with pytest.raises(Exception, match=CRASH):

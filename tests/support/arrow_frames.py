@@ -11,8 +11,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-
-from rocketstore.pipeline.columns import arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 
 
 class Frame:
@@ -60,7 +59,7 @@ class Frame:
         return Frame(pa.concat_tables(both, promote_options="permissive"))
 
     def mapInArrow(self, work: Any, schema: Any) -> Frame:  # noqa: N802 - Spark's name
-        columns = arrow_schema(schema)
+        columns = to_arrow_schema(schema, timezone="UTC")
         batches = [batch.select(columns.names).cast(columns) for batch in work(self._batches())]
         return Frame(pa.Table.from_batches(batches, columns))
 
@@ -96,8 +95,9 @@ class Grouped:
 
     def agg(self, sums: dict[str, str]) -> Frame:
         chosen = [
-            f'{what}({name})::BIGINT AS "{what}({"1" if name == "*" else name})"'
+            f'{what}({name}){cast} AS "{what}({"1" if name == "*" else name})"'
             for name, what in sums.items()
+            for cast in ["" if what == "min" else "::BIGINT"]
         ]
         names = ", ".join(self._names)
         query = f"SELECT {names}, {', '.join(chosen)} FROM rows GROUP BY {names}"  # noqa: S608 - above
@@ -108,7 +108,7 @@ class Frames:
     """A session that makes such frames."""
 
     def createDataFrame(  # noqa: N802 - Spark's name
-        self, table: pa.Table, schema: str | None = None
+        self, table: pa.Table, schema: Any = None
     ) -> Frame:
         assert table.num_rows or schema, "Spark Connect takes no empty table without its schema"
         return Frame(table)

@@ -146,10 +146,10 @@ def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[s
             known |= {one.name for one in itertools.chain.from_iterable(listed)}
         for store in stores if named - known else ():
             known |= {*_configured(store), *(key.topic for key in read_known_ends(store) or ())}
-    listed, said = ", ".join(sorted(known)[:10]) + ", …" * (len(known) > 10), {}
+    shown, said = ", ".join(sorted(known)[:10]) + ", …" * (len(known) > 10), dict[str, str]()
     for name in sorted(named - known) if known else ():
         near = difflib.get_close_matches(name, sorted(known), n=1)
-        said[name] = f"did you mean {near[0]}?" if near else f"the topics are {listed}."
+        said[name] = f"did you mean {near[0]}?" if near else f"the topics are {shown}."
     return said
 
 

@@ -15,6 +15,7 @@ import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
 from rocketstore.errors import FieldRangeError
 from rocketstore.format.host import decode_host
+from rocketstore.format.java_hash import string_hash
 from rocketstore.message import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns
@@ -36,6 +37,8 @@ CommitLog file of the default 1 GiB never exceeds it."""
 FIRST_TIMESTAMP_MS: Final = -62_135_596_800_000
 LAST_TIMESTAMP_MS: Final = 253_402_300_799_999
 """The years 1 to 9999, which Spark's and Python's calendars have."""
+
+_MOST_CODES: Final = 2**31  # of rows that differ, times the values of one more column
 
 _NUMBERS: Final[dict[str, tuple[Column, Any]]] = {
     "physicalOffset": (Column.PHYSICAL_OFFSET, pa.int64()),
@@ -151,6 +154,37 @@ def bytes_of(array: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     offsets = np.frombuffer(ends, kind)[array.offset : array.offset + len(array) + 1]
     held = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     return (offsets - offsets[0]).astype(np.int64), held
+
+
+def first_equal(columns: Iterable[pyarrow.Array], count: int) -> Int64Array:
+    """Return for each row the number of the first one that equals it in all of some columns."""
+    code = np.zeros(count, dtype=np.int64)
+    size = 1
+    for column in columns:
+        found: Any = column.dictionary_encode()
+        if len(found.dictionary) > 1:
+            size *= len(found.dictionary)
+            code = code * len(found.dictionary) + found.indices.to_numpy()
+            if size > _MOST_CODES:
+                known, code = np.unique(code, return_inverse=True)
+                size = len(known)
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
+    return first[code]
+
+
+def java_hashes(texts: pyarrow.Array) -> Int64Array:
+    """Return ``String.hashCode`` of texts, none of which is empty."""
+    offsets, data = bytes_of(texts)
+    if not len(texts) or data.max() > 0x7F:
+        return np.array([string_hash(text) for text in texts.to_pylist()], dtype=np.int64)
+    sizes = np.diff(offsets)
+    powers = np.full(int(sizes.max()), 31, dtype=np.uint32)
+    powers[0] = 1
+    powers = np.multiply.accumulate(powers, dtype=np.uint32)  # which wraps as Java's int does
+    after = np.repeat(offsets[1:], sizes) - 1 - np.arange(len(data))
+    terms = data.astype(np.uint32) * powers[after]
+    totals = np.add.reduceat(terms, offsets[:-1], dtype=np.uint32)
+    return totals.view(np.int32).astype(np.int64)
 
 
 def _text(array: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from rocketstore import errors
-from rocketstore.errors import RocketStoreError, SparkJobError
+from rocketstore.errors import ConfigError, RocketStoreError, SparkJobError
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.planning import MOST_TASKS
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)", re.MULTILINE)
-"""The last line of a Python traceback, as Spark hands it on inside its own message."""
+_LAST_LINES: Final = re.compile(r"^[ \t].*\n((?:\w+\.)*\w+: .+)", re.MULTILINE)
+"""The last line of a Python traceback, as Spark hands it on inside its own message: of an error
+with or without the lines before it, and of what is called no error (``ArrowInvalid``)."""
 
 
 def map_tasks(
@@ -41,13 +44,11 @@ def map_tasks(
     (a retry, or speculation), also at the same time. `schema` is Spark DDL. An error of a worker
     reaches the caller of an action in its own words within `plain_failure`.
     """
-    columns = arrow_schema(schema)
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for pickled in (one for batch in batches for one in batch.column("task")):
             task = pickle.loads(pickled.as_py())  # noqa: S301 - this package's own driver wrote it
-            # Spark interprets a batch by the schema, whatever the batch's own types are.
-            yield from (rows.cast(columns) for rows in work(task))
+            yield from work(task)
 
     return map_batches(task_rows(spark, tasks), apply, schema)
 
@@ -58,13 +59,27 @@ def map_batches(
     schema: str,
 ) -> DataFrame:
     """Return what `work` makes of the rows of each partition, in their order; see `map_tasks`."""
+    columns = arrow_schema(schema)
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with plain_errors():
-            yield from work(batches)
+            # Spark interprets a batch by the schema, whatever the batch's own types are.
+            yield from (rows.cast(columns) for rows in work(batches))
 
-    mapped: DataFrame = frame.mapInArrow(apply, schema)
+    mapped: DataFrame = frame.mapInArrow(apply, _struct(schema))
     return mapped
+
+
+def grouped(frame: DataFrame, keys: Sequence[str], *made: Any) -> DataFrame:
+    """Return what is `made` of the rows with equal `keys`, after these.
+
+    The session may drop the keys of groups (``spark.sql.retainGroupColumns``).
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
+
+    own = [f.col(key).alias(f"of {key}") for key in keys]
+    found: DataFrame = frame.groupBy(*keys).agg(*own, *made)
+    return found.drop(*keys).withColumnsRenamed({f"of {key}": key for key in keys})
 
 
 def row_batch(rows: Iterable[Iterable[Any]], schema: str) -> pa.RecordBatch:
@@ -80,7 +95,25 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
     numbers = pa.array((at * count // len(tasks) for at in range(len(tasks))), pa.int32())
     pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())
     rows = pa.table({"number": numbers, "task": pickled})
-    return spark.createDataFrame(rows, "number INT, task BINARY").repartitionById(count, "number")
+    frame: Any = arrow_frame(spark, rows, "number INT, task BINARY")
+    return frame.repartitionById(count, "number")
+
+
+def arrow_frame(spark: SparkSession, table: pa.Table, schema: str) -> DataFrame:
+    """Return a table as a DataFrame; Spark Connect takes no empty one without its schema."""
+    try:
+        frame: DataFrame = spark.createDataFrame(table, _struct(schema))
+    except ValueError as error:  # of pyarrow, which is handed a setting of no limit as it is
+        hint = "Spark reads no Python source then either; set it to 10000, its default"
+        raise ConfigError(f"{_BATCH} is 0 or less", key=_BATCH, hint=hint) from error
+    return frame
+
+
+def _struct(schema: str) -> Any:
+    """Return DDL as a type of Spark's: a session may reserve words of it that are names here."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - needs PySpark
+
+    return from_arrow_schema(arrow_schema(schema))
 
 
 @contextmanager
@@ -120,7 +153,7 @@ def worker_error(text: str) -> RocketStoreError | None:
 
 def _reason(text: str) -> str:
     """Return the one line of Spark's message that says why."""
-    if raised := _RAISED.findall(text):
-        return ": ".join(raised[-1])
+    if raised := _LAST_LINES.findall(text) or [*map(": ".join, _RAISED.findall(text))]:
+        return str(raised[-1])
     aborted = re.search(r"Job aborted due to stage failure: .+", text)
     return aborted[0] if aborted else text.strip().partition("\n")[0]

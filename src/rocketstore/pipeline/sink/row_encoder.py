@@ -25,8 +25,9 @@ from rocketstore.format.refusals import (
     refuse_transaction,
 )
 from rocketstore.pipeline.sink.sink_writer import ABOUT, KAFKA_NAMES, NAMES, NOTHING, STAGED
-from rocketstore.pipeline.sink.whole_columns import first_equal, java_hashes, property_blocks
+from rocketstore.pipeline.sink.whole_columns import property_blocks
 from rocketstore.rules.limits import refused_length, refused_properties, refused_record
+from rocketstore.scan.arrow import first_equal, java_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

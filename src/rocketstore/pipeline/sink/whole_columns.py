@@ -13,7 +13,6 @@ import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
 from rocketstore.errors import RefusedMessageError
-from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
@@ -28,48 +27,15 @@ from rocketstore.format.refusals import refuse_special
 from rocketstore.scan.arrow import bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from rocketstore.native.row import Int64Array
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 _PAIRS: Final = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
 _SPECIAL: Final = (DELAY, INNER_MULTI_DISPATCH)
 _LONGEST: Final = 2**31 - 1  # of Arrow's texts
-_MOST_CODES: Final = 2**31  # of rows that differ, times the values of one more column
 _COLUMNS: Final = (("keys", KEYS), ("uniqKey", UNIQ_KEY), ("tags", TAGS))  # in stored order
-
-
-def first_equal(columns: Iterable[pyarrow.Array], count: int) -> Int64Array:
-    """Return for each row the number of the first one that equals it in all of some columns."""
-    code = np.zeros(count, dtype=np.int64)
-    size = 1
-    for column in columns:
-        found: Any = column.dictionary_encode()
-        if len(found.dictionary) > 1:
-            size *= len(found.dictionary)
-            code = code * len(found.dictionary) + found.indices.to_numpy()
-            if size > _MOST_CODES:
-                known, code = np.unique(code, return_inverse=True)
-                size = len(known)
-    _, first, code = np.unique(code, return_index=True, return_inverse=True)
-    return first[code]
-
-
-def java_hashes(texts: pyarrow.Array) -> Int64Array:
-    """Return ``String.hashCode`` of texts, none of which is empty."""
-    offsets, data = bytes_of(texts)
-    if not len(texts) or data.max() > 0x7F:
-        return np.array([string_hash(text) for text in texts.to_pylist()], dtype=np.int64)
-    sizes = np.diff(offsets)
-    powers = np.full(int(sizes.max()), 31, dtype=np.uint32)
-    powers[0] = 1
-    powers = np.multiply.accumulate(powers, dtype=np.uint32)  # which wraps as Java's int does
-    after = np.repeat(offsets[1:], sizes) - 1 - np.arange(len(data))
-    terms = data.astype(np.uint32) * powers[after]
-    totals = np.add.reduceat(terms, offsets[:-1], dtype=np.uint32)
-    return totals.view(np.int32).astype(np.int64)
 
 
 def property_blocks(columns: Mapping[str, Any], count: int) -> tuple[Any, Any]:

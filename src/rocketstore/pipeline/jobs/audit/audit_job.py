@@ -31,7 +31,7 @@ from rocketstore.pipeline.jobs.audit.audit_judgement import (
     judge_targets,
 )
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, RUNS, FactRow
-from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
+from rocketstore.pipeline.jobs.execution import arrow_frame, map_batches, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, write_parquet
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import MOST_TASKS
@@ -260,7 +260,7 @@ class _Audit(NamedTuple):
         rows = audit_work.as_batches(self._known(), FACTS)
         known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
         about = facts.filter("kind NOT IN ('log', 'index')")
-        about = about.unionByName(self.spark.createDataFrame(known, FACTS))
+        about = about.unionByName(arrow_frame(self.spark, known, FACTS))
         count = len(known) + sum(row["size"] for row in of_log)
         groups = min(MOST_TASKS, 2 + count // _ROWS_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
@@ -297,8 +297,10 @@ class _Audit(NamedTuple):
     ) -> tuple[AuditReport, list[Finding]]:
         """Return the reported findings, and those that are not rows of `judged`."""
         counted = judged.filter("counted IS NOT NULL").groupBy("counted", "file")
-        added = counted.agg({"count": "sum", "first": "min"}).toArrow().to_pylist()
-        sums = Counter({row["counted"]: row["sum(count)"] for row in added})
+        # Not by the names of the groups, which the session may drop (retainGroupColumns).
+        sides = {"count": "sum", "first": "min", "counted": "min", "file": "min"}
+        added = counted.agg(sides).toArrow().to_pylist()
+        sums = Counter({row["min(counted)"]: row["sum(count)"] for row in added})
         # The worst first.
         worst = judged.filter("counted IS NULL").orderBy("place", ascending=True)
         rows = worst.limit(MOST_COLLECTED).toArrow().to_pylist()
@@ -346,7 +348,8 @@ class _Audit(NamedTuple):
         if not self.common.has_index:
             return []
         sums = {
-            (row["counted"], row["file"]): (row["sum(count)"], row["min(first)"]) for row in added
+            (row["min(counted)"], row["min(file)"]): (row["sum(count)"], row["min(first)"])
+            for row in added
         }
         return self.index_files + index_findings(
             sorted(index, key=lambda one: one.file),
@@ -400,7 +403,7 @@ def _write_report(
         columns = arrow_schema(FINDINGS)
         added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)
         found = judged.filter("kind IS NOT NULL").select(*columns.names)
-        found = found.unionByName(judged.sparkSession.createDataFrame(added, FINDINGS))
+        found = found.unionByName(arrow_frame(judged.sparkSession, added, FINDINGS))
         queues = judged.filter("recordCount IS NOT NULL").select(*arrow_schema(QUEUES).names)
         for rows, order, schema, name in (
             (found, ("severity", "kind", "file", "offset"), FINDINGS, "findings"),

@@ -25,7 +25,13 @@ from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
-from rocketstore.pipeline.jobs.execution import map_batches, map_tasks, plain_failure
+from rocketstore.pipeline.jobs.execution import (
+    arrow_frame,
+    grouped,
+    map_batches,
+    map_tasks,
+    plain_failure,
+)
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuild_commit, rebuilt_files
 from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
@@ -303,11 +309,10 @@ class LogRows:
 
         is_item = f"target = X'{INDEX_TARGET.hex()}'"
         kept = self._rows.where(f"target <> X'{FACTS_TARGET.hex()}' AND count >= 0")
-        # With their schemas, since Spark Connect takes no empty table without.
-        numbered = self._spark.createDataFrame(numbered_pieces(pieces), _PIECES_SCHEMA)
+        numbered = arrow_frame(self._spark, numbered_pieces(pieces), _PIECES_SCHEMA)
         kept = kept.join(f.broadcast(numbered), "piece")
         names = pa.array([QUEUE_TARGET + os.fsencode(name) for name in old], pa.binary())
-        whole = self._spark.createDataFrame(pa.table({"target": names}), "target BINARY")
+        whole = arrow_frame(self._spark, pa.table({"target": names}), "target BINARY")
         count, size = sum(one.entry_count + one.item_count for one in pieces), writing.part_entries
         if count > size:
             long = f.broadcast(_long_queues(kept, size))
@@ -345,18 +350,13 @@ def _long_queues(kept: DataFrame, part_entries: int) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
     entries = kept.where(f"startswith(target, X'{QUEUE_TARGET.hex()}')")
-    sums = entries.groupBy("target").agg(f.sum("count").alias("sum"))
+    sums = grouped(entries, ["target"], f.sum("count").alias("sum"))
     before = "lag(first + count) OVER (PARTITION BY target ORDER BY piece, ordinal)"
-    return (
-        entries.join(f.broadcast(sums.where(f"sum > {part_entries}")), "target")
-        .selectExpr(
-            "target", "first + count AS past", f"coalesce({before}, first) = first AS is_next"
-        )
-        .groupBy("target")
-        .agg(f.expr("max(past) AS past"), f.expr("bool_and(is_next) AS goes_on"))
-        .where("goes_on")
-        .drop("goes_on")
+    numbers = entries.join(f.broadcast(sums.where(f"sum > {part_entries}")), "target").selectExpr(
+        "target", "first + count AS past", f"coalesce({before}, first) = first AS is_next"
     )
+    ends = f.expr("max(past) AS past"), f.expr("bool_and(is_next) AS goes_on")
+    return grouped(numbers, ["target"], *ends).where("goes_on").drop("goes_on")
 
 
 def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:

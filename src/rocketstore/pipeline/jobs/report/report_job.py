@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
-from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
+from rocketstore.pipeline.jobs.execution import grouped, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, refuse_inside_store, write_parquet
 from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.key_sketch import add_packed, most_frequent, new_sketch
@@ -110,7 +110,7 @@ def run_report(spark: SparkSession, plan: ReportPlan) -> Report:
             keys, joins = partial_groups.KEYS, partial_groups.MEASURES.items()
             joined = [getattr(f, function)(name).alias(name) for name, function in joins]
             count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
-            groups = counted.repartition(count, *keys).groupBy(*keys).agg(*joined)
+            groups = grouped(counted.repartition(count, *keys), keys, *joined)
             join, schema = partial_groups.join_sketches, partial_groups.SCHEMA
             write_parquet(groups, join, schema, f"{directory}/groups")
         return write_report(plan, Path(directory))

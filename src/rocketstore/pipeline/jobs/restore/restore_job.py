@@ -303,15 +303,15 @@ def _new_log(spark: SparkSession, archive: Archive, task: LogFileTask) -> list[L
         ]
         counted = map_tasks(spark, tasks, count_task, COUNT_SCHEMA).persist()
         with plain_failure():
-            times = {"first_ms": "min", "last_ms": "max"}
+            times = {"first_ms": "min", "last_ms": "max", "topic": "min"}
             found = counted.groupBy("topic").agg(times).toArrow().to_pylist()
             steps = counted.groupBy("step").agg({"place": "min", "bytes": "sum"}).toArrow()
         counted.unpersist()
-        names = sorted(row["topic"] for row in found)
+        names = sorted(row["min(topic)"] for row in found)
         if wanted is task:
             unknown = tuple(sorted({*topics} - {*names}))
             if names and not unknown:
-                return lay_out(tasks[-1], overlapping, steps.sort_by("step"))
+                return lay_out(tasks[-1], overlapping, steps.sort_by("min(place)"))
     shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
     first = min((row["min(first_ms)"] for row in found), default="no time")
     last = max((row["max(last_ms)"] for row in found), default="no time")
