@@ -1,5 +1,7 @@
 """A directory is published as a whole or not at all."""
 
+import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -8,6 +10,10 @@ import pytest
 from rocketstore.errors import StoreError
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.places.files import files_at
+from support.archiving import archived
+from support.golden import golden_case
+from support.rebuild_runs import rebuilt_here
+from support.restoring import restored
 
 
 def test_what_was_written_appears_when_the_block_ends(tmp_path):
@@ -49,6 +55,46 @@ def test_what_spark_begins_after_an_interrupt_is_removed_too(tmp_path):
         make()
     assert late.is_set()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def lost_task(monkeypatch):
+    """A task that lost to another attempt writes once more, before a directory is removed."""
+    real, late = os.rmdir, []
+
+    def rmdir(path, *, dir_fd=None):
+        if "attempts" in str(path) and not late:
+            late.append(os.open(f"{path}/late", os.O_CREAT, dir_fd=dir_fd))
+        real(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    yield
+    for one in late:
+        os.close(one)
+    assert late
+
+
+def test_a_job_that_fails_leaves_nothing_though_a_task_still_writes(lost_task, tmp_path):
+    def make():
+        with published(str(tmp_path / "attempts")):
+            raise StoreError("another task failed")
+
+    with pytest.raises(StoreError, match="another task failed"):
+        make()
+    assert list(tmp_path.iterdir()) == []
+
+
+def restored_here(store):
+    archived(store, store.with_name("archive"))
+    restored(store.with_name("archive"), store.with_name("back"))
+
+
+@pytest.mark.parametrize("work", [rebuilt_here, restored_here])
+def test_a_job_is_done_though_a_task_still_writes(lost_task, tmp_path, work):
+    store = tmp_path / "store"
+    shutil.copytree(golden_case("basic") / "store", store)
+    work(store)
+    assert not [path for path in tmp_path.rglob("*") if "attempts" in path.name]
 
 
 @pytest.mark.parametrize("kind", ["file", "full", "link"])

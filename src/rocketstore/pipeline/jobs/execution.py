@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 _BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)", re.MULTILINE)
 _LAST_LINES: Final = re.compile(r"^[ \t].*\n((?:\w+\.)*\w+: .+)", re.MULTILINE)
-"""The last line of a Python traceback, as Spark hands it on inside its own message: of an error
-with or without the lines before it, and of what is called no error (``ArrowInvalid``)."""
+"""The last line of a traceback in a message of Spark's; ``ArrowInvalid`` is not called an error."""
 
 
 def map_tasks(
@@ -71,10 +70,8 @@ def map_batches(
 
 
 def grouped(frame: DataFrame, keys: Sequence[str], *made: Any) -> DataFrame:
-    """Return what is `made` of the rows with equal `keys`, after these.
-
-    The session may drop the keys of groups (``spark.sql.retainGroupColumns``).
-    """
+    """Return what is `made` of the rows with equal `keys`, after these."""
+    # A session may drop the columns of keys (spark.sql.retainGroupColumns), not copies of them.
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
     own = [f.col(key).alias(f"of {key}") for key in keys]
@@ -102,11 +99,10 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
 def arrow_frame(spark: SparkSession, table: pa.Table, schema: str) -> DataFrame:
     """Return a table as a DataFrame; Spark Connect takes no empty one without its schema."""
     try:
-        frame: DataFrame = spark.createDataFrame(table, _struct(schema))
+        return spark.createDataFrame(table, _struct(schema))
     except ValueError as error:  # of pyarrow, which is handed a setting of no limit as it is
         hint = "Spark reads no Python source then either; set it to 10000, its default"
         raise ConfigError(f"{_BATCH} is 0 or less", key=_BATCH, hint=hint) from error
-    return frame
 
 
 def _struct(schema: str) -> Any:

@@ -44,9 +44,9 @@ DELTA_LOG: Final = "_delta_log"
 SUCCESS: Final = "_SUCCESS"
 """An empty object, written last."""
 
-LOOKS_AFTER_INTERRUPT: Final = 10
-PAUSE_AFTER_INTERRUPT_S: Final = 0.1
-"""How often, and how long after one another, what an interrupted job wrote is removed again."""
+LOOKS: Final = 10
+PAUSE_S: Final = 0.1
+"""How often, and how long after one another, what tasks write late is removed again."""
 
 _log = get_logger(__name__)
 
@@ -77,17 +77,21 @@ def published(location: str) -> Iterator[str]:
             partial.rename(target)
             sync_path(target.parent)
     except BaseException as error:
-        _remove(partial, made)
         # Spark may begin late what it was asked for before Ctrl-C, and makes the place again.
-        for _ in range(LOOKS_AFTER_INTERRUPT if isinstance(error, KeyboardInterrupt) else 0):
-            time.sleep(PAUSE_AFTER_INTERRUPT_S)
-            _remove(partial, made)
+        with suppress(OSError):
+            remove_tree(partial, may_return=isinstance(error, KeyboardInterrupt))
+        remove_empty(made)
         raise
 
 
-def _remove(partial: Path, made: Iterable[Path]) -> None:
-    shutil.rmtree(partial, ignore_errors=True)
-    remove_empty(made)
+def remove_tree(directory: Path, *, may_return: bool = False) -> None:
+    """Remove a directory to which tasks may still write, which Spark ends after their job."""
+    for _ in range(LOOKS):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not (may_return or directory.exists()):
+            return
+        time.sleep(PAUSE_S)
+    shutil.rmtree(directory, ignore_errors=may_return)
 
 
 def missing_directories(place: Path) -> list[Path]:

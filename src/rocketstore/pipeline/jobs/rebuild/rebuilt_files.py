@@ -30,7 +30,7 @@ from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTOR
 from rocketstore.format.index_file import next_index_file_name
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.execution import row_batch
-from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.jobs.publishing import plain_write_errors, remove_tree
 from rocketstore.pipeline.jobs.rebuild.log_blocks import (
     INDEX_TARGET,
     ITEM_DTYPE,
@@ -326,7 +326,7 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
             path.rename(place / path.name)
         if not place.exists():
             made.rename(place)
-    shutil.rmtree(Path(directory, ATTEMPTS))
+    remove_tree(Path(directory, ATTEMPTS))
 
 
 def _sizes(directory: str) -> dict[str, list[int]]:

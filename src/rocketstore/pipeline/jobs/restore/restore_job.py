@@ -10,7 +10,6 @@ Law: what the driver holds grows with the number of files, not with that of reco
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -29,7 +28,7 @@ from rocketstore.format.file_name import (
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
 from rocketstore.pipeline.jobs.archive.archive_table import FROM_BACKUP, LOG_KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published, put
+from rocketstore.pipeline.jobs.publishing import published, put, remove_tree
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import make_queues
 from rocketstore.pipeline.jobs.restore.restore_task import (
     ATTEMPTS,
@@ -159,7 +158,7 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
             last_ms = min(max(row["last_ms"] for row in written.values()), system_clock_ms())
             put(place, CHECKPOINT_FILE_NAME, encode_checkpoint(Checkpoint(*[last_ms] * 3)))
         if not is_remote(place):
-            shutil.rmtree(Path(place, ATTEMPTS))
+            remove_tree(Path(place, ATTEMPTS))
     return RestoreResult(
         broker=whose,
         version=opened.messages.version(),
