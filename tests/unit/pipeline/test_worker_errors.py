@@ -41,6 +41,21 @@ def test_what_spark_itself_could_not_do_is_one_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("SparkException", "Job 12 cancelled because SparkContext was shut down"),
+        ("sql.X$SparkConflictException", "[CONCURRENT] two: at once"),
+    ],
+)
+def test_what_java_raised_is_said_and_not_what_python_called(name: str, said: str) -> None:
+    py4j = pytest.importorskip("py4j.protocol")
+    told = f"An error occurred while calling o1404.getResult.\n: org.apache.spark.{name}: {said}"
+    with pytest.raises(errors.SparkJobError) as caught, plain_failure():
+        raise py4j.Py4JError(f"{told}\n\tat org.apache.spark.scheduler.DAGScheduler")
+    assert caught.value.message == f"Spark gave the job up: {said}"
+
+
 def test_an_interrupt_stays_one_whatever_the_clean_up_of_pyspark_meets() -> None:
     py4j = pytest.importorskip("py4j.protocol")
 
@@ -62,3 +77,10 @@ def test_a_fault_of_ours_is_named() -> None:
     found = pytest.raises(errors.SparkJobError, match="gave the job up: KeyError: 'a'")
     with found, plain_failure():
         raise captured("Traceback\nKeyError: 'a'\n\tat java")
+
+
+def test_an_error_that_is_not_called_one_is_said_after_its_traceback() -> None:
+    captured = pytest.importorskip("pyspark.errors").PySparkException
+    found = pytest.raises(errors.SparkJobError, match=r"job up: pyarrow\.lib\.ArrowInvalid: no")
+    with found, plain_failure():
+        raise captured("Traceback:\n  File x\n    y()\npyarrow.lib.ArrowInvalid: no\n\n\tat java")

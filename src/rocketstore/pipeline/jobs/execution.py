@@ -151,5 +151,5 @@ def _reason(text: str) -> str:
     """Return the one line of Spark's message that says why."""
     if raised := _LAST_LINES.findall(text) or [*map(": ".join, _RAISED.findall(text))]:
         return str(raised[-1])
-    aborted = re.search(r"Job aborted due to stage failure: .+", text)
-    return aborted[0] if aborted else text.strip().partition("\n")[0]
+    told = re.search(r"(?m)(?:^: (?:[\w.$]+: )?|(?=Job aborted due to stage failure))(.+)", text)
+    return told[1] if told else text.strip().partition("\n")[0]
