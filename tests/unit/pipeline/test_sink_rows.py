@@ -272,6 +272,15 @@ def test_columns_win_over_properties_of_the_same_name_and_keep_their_place():
     assert found["properties"] == b"KEYS\x01a  b\x02TAGS\x01new\x02x\x01y"
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Apia", "+05:30"])
+def test_a_born_time_is_rounded_down_before_1970_as_well(monkeypatch, zone):
+    monkeypatch.setitem(TYPES, "bornTimestamp", pa.timestamp("us", zone))
+    moments = [-1_500, -1_001, -1_000, -1, 0, 999, 1_500, 253_402_300_799_999_999]
+    rows = [{"topic": "A", "body": b"", "bornTimestamp": one} for one in (*moments, None)]
+    found = [row["bornTimestamp"] for row in encode(*rows)]
+    assert found == [*(one // 1_000 for one in moments), None]
+
+
 def test_a_topic_option_wins_over_the_column():
     assert encode({"topic": "T", "body": b""}, topic="Given")[0]["topic"] == "Given"
     assert encode({"body": b""}, topic="Given")[0]["topic"] == "Given"

@@ -101,7 +101,9 @@ class RowEncoder:
             columns[name] = columns.get(name, pa.repeat(default, count)).fill_null(default)
         born = columns.get("bornTimestamp", pa.nulls(count))
         if pa.types.is_timestamp(born.type):
-            born = born.cast(pa.timestamp("ms", born.type.tz), safe=False)
+            # Down, before 1970 as well: a cast goes towards it.
+            born = pc.floor_temporal(born.cast(pa.timestamp("us")), unit="millisecond")
+            born = born.cast(pa.timestamp("ms"))
         columns["bornTimestamp"] = born
         columns["body"] = columns["body"].cast(pa.large_binary())
         return columns
@@ -161,10 +163,8 @@ class RowEncoder:
 
 def _check_compressed(sys_flag: int, body: pa.Buffer) -> None:
     """Refuse a body that its flag calls compressed and that begins in another way."""
-    head, kind = (
-        int.from_bytes(memoryview(body)[:2], "big"),
-        sys_flag & message.COMPRESSION_TYPE_MASK,
-    )
+    head = int.from_bytes(memoryview(body)[:2], "big")
+    kind = sys_flag & message.COMPRESSION_TYPE_MASK
     is_zlib = body.size > 2 and head >> 8 & 0xF == zlib.DEFLATED and head % 31 == 0
     if kind in (0, message.COMPRESSION_TYPE_ZLIB) and not is_zlib:
         what = f"sysFlag {sys_flag:#x} calls the body compressed, but it is not a zlib stream"
