@@ -56,6 +56,21 @@ def test_what_java_raised_is_said_and_not_what_python_called(name: str, said: st
     assert caught.value.message == f"Spark gave the job up: {said}"
 
 
+def test_of_several_causes_the_aborted_stage_is_said_or_else_the_last() -> None:
+    py4j = pytest.importorskip("py4j.protocol")
+    told = (
+        "An error occurred.\n: a.B: Exception thrown in awaitResult: \n\tat x\nCaused by: c.D: why"
+    )
+    with pytest.raises(errors.SparkJobError, match=r"gave the job up: why;"), plain_failure():
+        raise py4j.Py4JError(told)
+    told += "\nCaused by: e.F: Job aborted due to stage failure: Task 0\nCaused by: java.io.EOF"
+    with (
+        pytest.raises(errors.SparkJobError, match=r"gave the job up: Job .* Task 0;"),
+        plain_failure(),
+    ):
+        raise py4j.Py4JError(told)
+
+
 def test_an_interrupt_stays_one_whatever_the_clean_up_of_pyspark_meets() -> None:
     py4j = pytest.importorskip("py4j.protocol")
 

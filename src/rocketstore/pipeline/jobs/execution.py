@@ -92,8 +92,7 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
     numbers = pa.array((at * count // len(tasks) for at in range(len(tasks))), pa.int32())
     pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())
     rows = pa.table({"number": numbers, "task": pickled})
-    frame: Any = arrow_frame(spark, rows, "number INT, task BINARY")
-    return frame.repartitionById(count, "number")
+    return arrow_frame(spark, rows, "number INT, task BINARY").repartitionById(count, "number")
 
 
 def arrow_frame(spark: SparkSession, table: pa.Table, schema: str) -> DataFrame:
@@ -151,5 +150,6 @@ def _reason(text: str) -> str:
     """Return the one line of Spark's message that says why."""
     if raised := _LAST_LINES.findall(text) or [*map(": ".join, _RAISED.findall(text))]:
         return str(raised[-1])
-    told = re.search(r"(?m)(?:^: (?:[\w.$]+: )?|(?=Job aborted due to stage failure))(.+)", text)
-    return told[1] if told else text.strip().partition("\n")[0]
+    told = re.search(r"Job aborted due to stage failure: .+", text)
+    causes = [told[0]] if told else re.findall(r"(?m)^(?:Caused by)?: (?:[\w.$]+: )?(.+)", text)
+    return str((causes or text.strip().splitlines()[:1])[-1])
