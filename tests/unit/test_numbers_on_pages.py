@@ -6,6 +6,7 @@ from rocketstore.broker.client_manage import SCAN_S as CLIENTS_S
 from rocketstore.broker.clients import SILENT_MS
 from rocketstore.broker.queue_locks import MOST_LOCKS
 from rocketstore.broker.registration import UNREGISTER_MS
+from rocketstore.cli.replication import HA_PORT
 from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.delay.delivery import LOOK_MS, RETRY_MS
@@ -13,6 +14,7 @@ from rocketstore.delay.levels import MOST_HELD
 from rocketstore.metrics.http_server import MOST_PEERS, REQUEST_TIMEOUT_S
 from rocketstore.nameserver.bodies import LARGEST_REGISTRATION
 from rocketstore.nameserver.routes import SILENCE_MS
+from rocketstore.nameserver.service import PORT
 from rocketstore.nameserver.service import SCAN_S as BROKERS_S
 from rocketstore.remoting.client import CONNECT_MS, REQUEST_MS
 from rocketstore.remoting.frame import LONGEST_FRAME
@@ -25,8 +27,10 @@ from rocketstore.storage.dispatch.dispatch_service import MOST_IN_A_TURN_BYTES
 from rocketstore.storage.files.ahead import SYNC_AHEAD_BYTES
 from rocketstore.storage.kinds.memory_log import ENTRY_OVERHEAD_BYTES
 from rocketstore.storage.kinds.memory_topics import AVAILABLE_SHARE
+from rocketstore.storage.log.flush import _SLOW_FLUSH_S
 from rocketstore.storage.queues.queue_extension import DEFAULT_FILE_BYTES
 from rocketstore.storage.reading.pages import LONGEST_EXPRESSION
+from rocketstore.storage.workers import DISK_CHECK_INTERVAL_S, FIRST_CLEAN_AFTER_S
 from rocketstore.units import KiB, MiB
 from support.repository import ROOT
 
@@ -44,6 +48,7 @@ SAID = {
         f"{REQUEST_MS // 1000} s unless it says another",
         f"which has {CONNECT_MS // 1000} s to be made",
         f"for which a server waits {DRAIN_MS // 1000} s",
+        f"serve namesrv --port {PORT}",
     ),
     "how-it-works/broker": (
         f"has more than {MOST_IN_A_TURN_BYTES // KiB} KiB to go through",
@@ -54,6 +59,7 @@ SAID = {
     ),
     "how-it-works/replication": (
         f"with pauses of {FIRST_PAUSE_S} s to {LONGEST_PAUSE_S:.0f} s",
+        f"--master 127.0.0.1:{HA_PORT}",
         f"a connection has {CONNECT_TIMEOUT_MS // 1000} s to be made",
         f"at most {MOST_CONNECTIONS} connections",
     ),
@@ -62,6 +68,11 @@ SAID = {
         f"until the next entry is due, at most {LOOK_MS // 1000} s",
         f"up to {MOST_HELD:,} of them",
     ),
+    "how-it-works/retention": (
+        f"the first one {FIRST_CLEAN_AFTER_S:.0f} s after the start",
+        f"Every {DISK_CHECK_INTERVAL_S:.0f} s a separate thread checks",
+    ),
+    "guide/python": (f"of a flush that took more than {_SLOW_FLUSH_S * 1000:.0f} ms",),
     "how-it-works/memory-topics": (
         f"together, {ENTRY_OVERHEAD_BYTES} of each message",
         f"0 is {AVAILABLE_SHARE * 100:.0f} % of the memory",
