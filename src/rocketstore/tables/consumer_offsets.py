@@ -33,11 +33,11 @@ from rocketstore.format.metadata_json import (
     CONSUMER_OFFSETS_FILE,
     LMQ_CONSUMER_OFFSETS_FILE,
     ConsumerOffsets,
-    decode_table,
     dumps,
     loads,
     offset_tables_by_age,
     offsets_key,
+    table_of,
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.locks import Lock
@@ -285,8 +285,7 @@ def _read(directory: Path) -> dict[str, Any] | None:
 
 def _decoded(content: bytes) -> dict[str, Any]:
     """Return the whole content of the file; raises `FormatError`."""
-    table = decode_table(content, ConsumerOffsets)  # judges the types
-    # Other writers quote the queue ids in JSON, as every parser except fastjson wants them.
-    tables = {_TABLE: table.by_name()}
     loaded: dict[str, Any] = loads(content)
-    return loaded | tables
+    table = table_of(loaded, ConsumerOffsets)  # judges the types
+    # Other writers quote the queue ids in JSON, as every parser except fastjson wants them.
+    return loaded | {_TABLE: table.by_name()}

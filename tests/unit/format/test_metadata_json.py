@@ -1,10 +1,13 @@
 """metadata_json: the text that fastjson writes, and no crash for any other."""
 
 import json
+import sys
+from collections import Counter
+from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FieldRangeError, FormatError
@@ -26,6 +29,8 @@ from rocketstore.format.metadata_json import (
     encode_table,
     loads,
 )
+from rocketstore.storage.queues.topic_file import decoded_topics
+from rocketstore.tables.consumer_offsets import _decoded as decoded_offsets
 from support.golden_stores import STORES, golden_store
 from support.page_tables import table_with
 from support.vectors import VECTOR_ROOT
@@ -157,6 +162,37 @@ def test_special_characters_are_escaped_as_fastjson_does():
 )
 def test_values_are_laid_out_as_fastjson_does(value, text):
     assert dumps(value) == text
+
+
+@given(st.dictionaries(TEXT, TEXT | st.integers() | st.booleans() | st.none()))
+@example({"a": "b,", "c": 1})
+@example({"a,": "\ud83d", "c": "\u2028"})
+def test_a_row_is_written_at_once_as_it_is_member_by_member(row):
+    with mock.patch.object(metadata_json, "_row", return_value=None):
+        expected = dumps({"t": row}), dumps(row, in_lines=False)
+    assert (dumps({"t": row}), dumps(row, in_lines=False)) == expected
+
+
+def test_a_table_of_many_rows_is_written_by_few_calls_for_each():
+    group = msgspec.to_builtins(SubscriptionGroup(group_name="billing"))
+    table = {"subscriptionGroupTable": {f"billing-{number}": group for number in range(100)}}
+    calls = Counter[str]()
+    sys.setprofile(lambda _frame, event, _argument: calls.update([event]))
+    try:
+        dumps(table)
+    finally:
+        sys.setprofile(None)
+    assert calls["call"] < 100 * 10  # of Python's own functions; 20 member by member
+
+
+@pytest.mark.parametrize(
+    ("decoded", "text"),
+    [(decoded_topics, b'{"topicConfigTable":{}}'), (decoded_offsets, b'{"offsetTable":{}}')],
+)
+def test_a_whole_table_is_judged_by_one_reading(decoded, text):
+    with mock.patch.object(json, "loads", side_effect=json.loads) as reading:
+        decoded(text)
+    assert reading.call_count == 1
 
 
 @given(plain)

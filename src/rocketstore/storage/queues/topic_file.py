@@ -17,9 +17,9 @@ from rocketstore.format.metadata_json import (
     TOPICS_FILE,
     TopicConfig,
     TopicTable,
-    decode_table,
     dumps,
     loads,
+    table_of,
 )
 from rocketstore.locks import Lock
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
@@ -81,6 +81,6 @@ class TopicFile:
 
 def decoded_topics(content: bytes) -> dict[str, Any]:
     """Return the whole content of the file; raises `FormatError`."""
-    decode_table(content, TopicTable)  # judges the types
     loaded: dict[str, Any] = loads(content)
+    table_of(loaded, TopicTable)  # judges the types
     return loaded
