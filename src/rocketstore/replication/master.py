@@ -21,7 +21,7 @@ from rocketstore.replication.master_session import MasterSession
 from rocketstore.replication.protocol import PeerError, Welcome
 from rocketstore.storage.attached import Service
 from rocketstore.storage.results import PutMessageStatus
-from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Changes, ServiceThread
+from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Changes, Seldom, ServiceThread
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
@@ -135,14 +135,17 @@ class MasterService(Service):
 
     def _accept(self) -> None:
         assert self._listener is not None
-        stopping = self._accepting.stopping
+        stopping, refused = self._accepting.stopping, Seldom()
         while not stopping.is_set():
             try:
                 self._take(*self._listener.accept())
+                refused.is_due(None)
             except (OSError, SystemRefusedError) as error:
-                if not stopping.is_set():  # for example no descriptors left: later there are some
+                if stopping.is_set():
+                    return
+                if refused.is_due(error):  # no descriptors left, say: later there are some
                     _log.error("replication.accept_failed", error=str(error), next="tried again")
-                    stopping.wait(PAUSE_AFTER_ERROR_S)
+                stopping.wait(PAUSE_AFTER_ERROR_S)
 
     def _take(self, connection: socket.socket, address: tuple[str, int]) -> None:
         """Have a thread of its own serve a slave; after a failure nothing of it is left."""

@@ -1,8 +1,8 @@
 """The slave of a store: follows one master, and connects again whenever it lost it.
 
 Law: it never gives up by itself. After every end it waits, longer each time, and begins again from
-where its own log ends. If only an empty log could continue, it says so in `trouble` and at each try
-in the log, and changes nothing: the owner of the store decides (`rocketstore serve slave`).
+where its own log ends. If only an empty log could continue, it says so in `trouble`, and every ten
+minutes in the log, and changes nothing: the owner of the store decides (`rocketstore serve slave`).
 How derived: HAClient.run of 4.9.8 (spec B21.3), whose pause is 5 s always.
 """
 
@@ -28,7 +28,7 @@ from rocketstore.replication.protocol import (
 )
 from rocketstore.replication.slave_session import SlaveSession
 from rocketstore.storage.attached import Service
-from rocketstore.storage.threads import ServiceThread
+from rocketstore.storage.threads import Seldom, ServiceThread
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class SlaveService(Service):
         self._link: Link | None = None
         self._session: SlaveSession | None = None
         self.trouble: Exception | None = None
+        self._troubles = Seldom()
         self.trouble_listeners: list[Callable[[Exception], object]] = []
         self._thread = ServiceThread("rocketstore-follow", self._follow, wake=self._wake)
 
@@ -118,6 +119,7 @@ class SlaveService(Service):
                     self._note(error)
             if self.log.end > before:
                 pause_s = FIRST_PAUSE_S
+                self._troubles.is_due(None)
             stopping.wait(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
@@ -154,10 +156,11 @@ class SlaveService(Service):
         say = _log.warning
         if is_refused or not isinstance(error, (RocketStoreError, OSError)):
             say = _log.error if is_refused else _log.exception
-        say(
-            "replication.lost_master", master=self._name, error=str(error), end=self.log.end,
-            next="tried again",
-        )  # fmt: skip
+        if self._troubles.is_due(error):
+            say(
+                "replication.lost_master", master=self._name, error=str(error), end=self.log.end,
+                next="tried again",
+            )  # fmt: skip
         self.trouble = error
         for listen in self.trouble_listeners:
             listen(error)

@@ -27,7 +27,7 @@ from rocketstore.events import get_logger
 from rocketstore.rules.leftovers import TIME_WITNESS_COUNT
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
-from rocketstore.storage.threads import StopSign
+from rocketstore.storage.threads import Seldom, StopSign
 from rocketstore.units import HOUR_MS, KiB, monotonic_ms
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class Retention:
         self._cleaned_to = -1
         self._last_hung_try_ms = self.monotonic()
         self._last_times: dict[int, int | None] = {}
+        self._filling = Seldom(self.monotonic)
 
     def check_disk(self) -> DiskUsage:
         """Check how full the partitions are, and set or clear the flag of each (K-E4)."""
@@ -210,7 +211,8 @@ class Retention:
         if rule is RetentionRule.EXPIRED_MANUALLY and not (is_blocked and not deleted):
             # A round that deleted a file counts; a request without files to delete is done (K-E10).
             self.manual_rounds_left = self.manual_rounds_left - 1 if deleted else 0
-        if not deleted and (is_nearly_full or self._is_filling(usage)):
+        is_filling = is_nearly_full or self._is_filling(usage)
+        if self._filling.is_due(is_nearly_full if is_filling and not deleted else None):
             _log.warning(
                 "retention.nothing_to_delete",
                 used_ratio=usage.highest,

@@ -22,6 +22,7 @@ from rocketstore.errors import (
     UnsupportedEnvironmentError,
 )
 from rocketstore.events import get_logger
+from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,8 @@ GREEN: Final = ("gevent", "eventlet")
 OnDeath: TypeAlias = "Callable[[str, BaseException], object]"
 """Called on a thread that ends by an error, with the thread's name and the error."""
 
+
+REPEAT_MS: Final = 600_000
 
 _log: Final = get_logger(__name__)
 
@@ -60,6 +63,22 @@ class Bell:
     def wait(self, timeout_s: float = -1) -> bool:
         """Wait for a ring, -1 as long as it takes; whether there was one."""
         return self._lock.acquire(timeout=timeout_s)
+
+
+class Seldom:
+    """Whether something that goes on for long is worth a line: new, or said ten minutes ago."""
+
+    def __init__(self, monotonic: Callable[[], int] = monotonic_ms) -> None:
+        self._monotonic = monotonic
+        self._said, self._again_ms = "", 0
+
+    def is_due(self, what: object) -> bool:
+        """Whether to say it now; None stands for the end of it."""
+        text, now_ms = repr(what), self._monotonic()
+        is_new = text != self._said or now_ms >= self._again_ms
+        if is_new:
+            self._said, self._again_ms = text, now_ms + REPEAT_MS
+        return is_new and what is not None
 
 
 class Changes:
@@ -142,6 +161,7 @@ class ServiceThread:
         self._wake = wake
         self._ends_by_errors = ends_by_errors
         self._thread: threading.Thread | None = None
+        self._failing = Seldom()
 
     @property
     def is_running(self) -> bool:
@@ -220,7 +240,9 @@ class ServiceThread:
                 self._on_death(self.name, error)
 
     def _note_failure(self, error: Exception) -> None:
-        """Log what ended a turn: on a full disk no traceback at each, which would fill it too."""
+        """Log what ended a turn: on a full disk no line at each, which would fill it too."""
+        if not self._failing.is_due(error):
+            return
         is_known = isinstance(error, (OSError, RocketStoreError))
         _log.error(
             "service.failed", service=self.name, error=str(error), next="tried again",
@@ -251,3 +273,5 @@ class Periodic(ServiceThread):
                 self._job()
             except Exception as error:  # noqa: BLE001 - one bad turn does not end it (K-R4)
                 self._note_failure(error)
+            else:
+                self._failing.is_due(None)

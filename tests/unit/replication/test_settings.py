@@ -6,6 +6,7 @@ import struct
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.replication.link import limits_of
 from rocketstore.replication.protocol import PeerError, Trouble
 from rocketstore.replication.slave import SlaveService
+from support.configured_store import small_config
 from support.patience import PATIENCE_S, wait_until
 from support.replicas import (
     LOG_FILE_BYTES,
@@ -31,6 +33,7 @@ from support.replicas import (
     put_many,
     wait_for_slave,
 )
+from support.said import capture_logs
 
 OK = PutMessageStatus.PUT_OK
 TOO_LATE = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
@@ -342,3 +345,30 @@ def test_with_certificates_only_slaves_with_a_trusted_one_may_connect(tmp_path):
 def test_half_of_what_tls_needs_is_refused(tmp_path, name):
     with pytest.raises(ConfigError, match="haTlsCertificate and haTlsAuthorities"):
         open_master(tmp_path, **{name: "some.pem"})
+
+
+def test_a_master_that_stays_away_is_told_of_seldom(tmp_path):
+    config = small_config(broker_role=BrokerRole.SLAVE, ha_master_address="127.0.0.1:1")
+    with MessageStore.open(tmp_path, config, threads=False) as store, capture_logs() as logs:
+        for why in ("refused", "refused", "refused", "silent"):
+            store.replication._note(OSError(why))
+        assert str(store.replication.trouble) == "silent"
+    said = [log["error"] for log in logs if log["event"] == "replication.lost_master"]
+    assert said == ["refused", "silent"]
+
+
+def test_a_master_that_cannot_take_slaves_says_so_seldom(tmp_path, monkeypatch):
+    monkeypatch.setattr("rocketstore.replication.master.PAUSE_AFTER_ERROR_S", 0.0)
+    config = small_config(ha_listen_port=0)
+    with MessageStore.open(tmp_path, config, threads=False) as store, capture_logs() as logs:
+        service, tries = store.replication, iter(range(3))
+
+        def accept():
+            if next(tries, None) is None:
+                service._accepting.stopping.set()
+            raise OSError("too many open files")
+
+        service._listener = mock.Mock(accept=accept)
+        service._accept()
+    said = [log["error"] for log in logs if log["event"] == "replication.accept_failed"]
+    assert said == ["too many open files"]

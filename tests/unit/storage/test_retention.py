@@ -199,6 +199,24 @@ def test_from_75_percent_on_a_round_that_frees_nothing_warns(tmp_path, ratio, wa
     )
 
 
+def test_a_disk_that_stays_nearly_full_is_told_of_every_ten_minutes(tmp_path):
+    bench = Bench(tmp_path, clean_file_forcibly_enable=False).fill(YOUNG, YOUNG)
+
+    def told(rounds, ratio):
+        bench.log_ratio = ratio
+        with capture_logs() as logs:
+            for _ in range(rounds):
+                bench.parts.clock.now_ms += 10_000
+                bench.run()
+        return [log["event"] for log in logs].count("retention.nothing_to_delete")
+
+    assert told(59, 0.76) == 1
+    assert told(2, 0.77) == 1  # ten minutes are over
+    assert told(59, 0.86) == 1  # another cause: deletion by force is forbidden
+    assert told(1, 0.5) == 0
+    assert told(1, 0.76) == 1
+
+
 def test_each_round_that_may_delete_says_by_what_rule(bench):
     bench.fill(OLD, OLD)
     with capture_logs() as logs:
