@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ArchiveError, ConfigError, NotAStoreError, StoreFullError
@@ -494,6 +495,18 @@ def test_a_full_disk_is_reported_and_leaves_the_archive_as_it_was(
             archived(grown, tmp_path / "a")
     assert sorted((tmp_path / "a").rglob("*")) == before
     assert archived(grown, tmp_path / "a").run == 2
+
+
+def test_a_commit_that_fails_is_told_in_one_line_with_what_to_do(tmp_path, store, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise DeltaError("local error\n  \x1b[31m↳\x1b[0m No space left on device\n\n")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", full)
+        told = "committed to: local error No space left on device; see that there is room"
+        with pytest.raises(ArchiveError, match=told):
+            archived(store, tmp_path / "a")
+    assert archived(store, tmp_path / "a").run == 1
 
 
 def test_a_worker_that_does_not_see_the_archive_fails_and_makes_nothing(tmp_path, store):

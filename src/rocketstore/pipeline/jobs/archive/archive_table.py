@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import uuid
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,6 +84,9 @@ STATISTICS: Final = {
 }
 """Columns of which the tables keep least and greatest values per file."""
 
+
+_FOR_TERMINALS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
+_NEXT: Final = "see that there is room, and that this user may write there; then run it again"
 
 BATCH_BYTES: Final = 4 * MiB
 _BATCH_ROWS: Final = 1 << 16
@@ -191,7 +195,10 @@ class Archive:
                 raise ArchiveError(f"{location} {what}", hint=hint) from error
             version = "" if as_of is None else f" as of {as_of}"
             done = "made" if or_create else "opened"
-            raise ArchiveError(f"{location}{version} cannot be {done}: {error}") from error
+            raise ArchiveError(
+                f"{location}{version} cannot be {done}: {_said(error)}",
+                hint=_NEXT if or_create else None,
+            ) from error
         return cls(location, **tables)
 
     def brokers(self) -> list[str]:
@@ -304,7 +311,14 @@ class Archive:
                 "with the next one",
             ) from error
         except (DeltaError, OSError) as error:
-            raise ArchiveError(f"{self.location} cannot be committed to: {error}") from error
+            raise ArchiveError(
+                f"{self.location} cannot be committed to: {_said(error)}", hint=_NEXT
+            ) from error
+
+
+def _said(error: Exception) -> str:
+    """Return what `deltalake` says, in one line and without what colours it on a terminal."""
+    return " ".join(_FOR_TERMINALS.sub(" ", str(error)).split())
 
 
 # --- Parquet files ------------------------------------------------------------------------------
