@@ -88,11 +88,11 @@ READS = {
         wait_for wait_until""",
     "memory_topics": "",
     "batch_topics": "",
-    "consumer_offsets": "forget get metrics runtime_info snapshot start stop",
+    "consumer_offsets": "finish forget get metrics runtime_info snapshot start stop",
     "consumer_filters": "bit_map may_match register unregister",  # in memory only
-    "delays": "forget metrics runtime_info start stop",
-    "scrub": "forget metrics runtime_info start stop",
-    "transaction_checks": "forget metrics runtime_info start stop watch",
+    "delays": "finish forget metrics runtime_info start stop",
+    "scrub": "finish forget metrics runtime_info start stop",
+    "transaction_checks": "finish forget metrics runtime_info start stop watch",
     "replicated_log": "read ring_at_progress set_replica wait_flushed",
 }
 """What reads, waits, or is how a store starts and stops its services."""

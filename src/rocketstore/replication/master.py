@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST_CONNECTIONS: Final = 64
 """Each has a thread; a slave beyond this number is refused."""
 
+LAST_BYTES_S: Final = 1.0
+"""How long the end of a master waits for slaves."""
+
 _BACKLOG: Final = 16
 
 _log: Final = get_logger(__name__)
@@ -108,8 +111,17 @@ class MasterService(Service):
         self._accepting.start()
         _log.info("replication.listening", address=self.address, is_encrypted=bool(self._tls))
 
-    def stop(self) -> None:
-        """Accept no more slaves, and close all connections; waiting puts end as by time-out."""
+    def finish(self) -> None:
+        """Let slaves that are near take the rest, and close all connections.
+
+        Puts that still wait end as by time-out. Source: DefaultMessageStore.shutdown of 4.9, which
+        sleeps for a second before it ends replication.
+        """
+        for connection in tuple(self._connections):
+            connection.link.bell.ring()
+        self.acknowledged.wait_for(
+            lambda: all(end >= self.log.end for end in self._ends().values()), LAST_BYTES_S
+        )
         self._accepting.stopping.set()
         self.acknowledged.tell()
         self._accepting.stop()

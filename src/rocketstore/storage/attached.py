@@ -5,7 +5,8 @@ A service is made with the store, which it gets as its only argument, and finds 
 It uses the store's public calls only. Page: docs/contributing.md, "Add a service".
 
 Law: services start after the store's own threads, in the order in which they were made, and stop
-before them, the other way round. A store without threads starts none.
+before them, the other way round; they finish after the last put. A store without threads starts
+none.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ class Service:
 
     def stop(self) -> None:
         """End; after an interrupt it is called again."""
+
+    def finish(self) -> None:
+        """End what all messages are for, once none is put any more; may be called again too."""
 
     def forget(self, error: RocketStoreError) -> None:
         """Drop what would act in a forked child; waiting callers there get `error`."""

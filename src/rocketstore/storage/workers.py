@@ -191,6 +191,7 @@ class StoreWorkers:
             self.flusher.close()
         except FlushFailedError as error:
             failure = error
+        self._finish_services()
         if self.dispatch.thread.is_running:
             self._wait_for_dispatch()
         self.dispatch.stop()
@@ -204,6 +205,10 @@ class StoreWorkers:
             _log.warning("store.abort_stays", root=str(self._parts.layout.root), reason=why)
         if failure is not None:
             raise failure
+
+    def _finish_services(self) -> None:
+        for service in reversed(self.attached.values()):
+            service.finish()
 
     def _take_marker_away(self) -> str:
         """Mark the store as ended in order; return why not, if that fails."""

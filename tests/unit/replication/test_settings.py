@@ -4,6 +4,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest import mock
@@ -372,3 +373,26 @@ def test_a_master_that_cannot_take_slaves_says_so_seldom(tmp_path, monkeypatch):
         service._accept()
     said = [log["error"] for log in logs if log["event"] == "replication.accept_failed"]
     assert said == ["too many open files"]
+
+
+def test_a_master_that_is_closed_lets_its_slaves_take_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr("rocketstore.replication.master.LAST_BYTES_S", PATIENCE_S)
+    master = open_master(
+        tmp_path / "m", broker_role=BrokerRole.ASYNC_MASTER, ha_transfer_batch_size=64
+    )
+    with master, open_slave(tmp_path / "s", address_of(master)) as slave:
+        put_many(master, 1)
+        wait_for_slave(master, slave)
+        put_many(master, 500, first=1)
+        end = master.max_physical_offset
+        master.close()
+        assert slave.max_physical_offset == end
+
+
+def test_a_master_that_is_closed_waits_for_no_slave_that_takes_nothing(tmp_path):
+    with open_master(tmp_path, broker_role=BrokerRole.ASYNC_MASTER) as master:
+        put(master)
+        with RawSlave(master):
+            began = time.monotonic()
+            master.close()
+            assert time.monotonic() - began < PATIENCE_S / 4
