@@ -150,7 +150,8 @@ def write_atomically(
         with contextlib.suppress(FormatError):
             if decode is not None:
                 decode(former)
-            replace_whole(backup_path(path), former, disk)
+            # Its name is durable with that of the new content, in the same directory.
+            replace_whole(backup_path(path), former, disk, sync_name=False)
     replace_whole(path, content, disk)
 
 

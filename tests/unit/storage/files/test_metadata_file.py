@@ -45,6 +45,20 @@ def test_bytes_are_synced_before_they_get_the_name_and_the_name_after(path):
     ]
 
 
+def test_both_names_are_made_durable_by_one_sync(path):
+    disk = FailingDisk()
+    write_atomically(path, b"good 1", disk=disk)
+    disk.calls.clear()
+    write_atomically(path, b"good 2", disk=disk)
+    assert [call for call in disk.calls if "sync" in call[0] or call[0] == "replace"] == [
+        ("fdatasync", "topics.json.bak.tmp"),
+        ("replace", "topics.json.bak"),
+        ("fdatasync", "topics.json.tmp"),
+        ("replace", "topics.json"),
+        ("fsync_directory", "config"),
+    ]
+
+
 def test_a_failed_sync_leaves_the_old_content(path):
     disk = FailingDisk()
     write_atomically(path, b"good 1", disk=disk)
