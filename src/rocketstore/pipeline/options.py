@@ -431,9 +431,8 @@ def _columns(values: GivenOptions, columns_of: str) -> tuple[str, ...]:
     for option, column in switches.items():
         is_there = column in COLUMNS_OF[columns_of]
         if option in values and not is_there and columns_of in (KAFKA, "messages"):
-            raise values.refused(
-                option, f"needs other columnNames: with these there is no {column}"
-            )
+            what = f"needs other columnNames: with these there is no {column}"
+            raise values.refused(option, what)
         words = ("false", "true") if column == HEADERS else ("true", "false")
         if is_there and values.one_of(option, words) == "false":
             left_out.add(column)

@@ -89,9 +89,8 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     stores = queues.chosen_stores(options)
     ranges = [one for store in stores for one in plan_store(store, options)]
     if unknown := queues.unknown_topics(stores, options):
-        late = (
-            _topics_in(ranges) if sum(one.byte_count for one in ranges) <= LATE_BYTES else unknown
-        )
+        size = sum(one.byte_count for one in ranges)
+        late = _topics_in(ranges) if size <= LATE_BYTES else unknown
         queues.refuse_unknown(stores, {one: unknown[one] for one in unknown.keys() - {*late}})
     return plan_ranges(ranges, options)
 
@@ -351,12 +350,9 @@ def split_bytes(byte_count: int, asked: int) -> int:
 
 @cache
 def _warn_of_tiny_splits(asked: int) -> None:
-    what = (
-        f"splits of {asked} bytes are raised, up to {LEAST_SPLIT_BYTES}: a task costs Spark 0.1 s"
-    )
-    _log.warning(
-        "plan.tiny_splits", what=what, option="maxSplitBytes", hint=f"{256 * MiB} is usual"
-    )
+    what = f"splits of {asked} bytes are raised, up to {LEAST_SPLIT_BYTES}: each task costs 0.1 s"
+    hint = f"{256 * MiB} is usual"
+    _log.warning("plan.tiny_splits", what=what, option="maxSplitBytes", hint=hint)
 
 
 def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, ...]]:
@@ -366,9 +362,8 @@ def tasks_of(ranges: Iterable[SplitTask], limit: int) -> list[tuple[SplitTask, .
     def weight(part: SplitTask) -> int:
         # Unwritten bytes cost next to nothing: a task costs Spark 0.1 s.
         stored = stop_of(part.store.location, part.segment.path, part.segment.size)
-        return max(
-            min(part.stop, stored) - part.start, min(part.byte_count, limit // PIECES_OF_TASK)
-        )
+        least = min(part.byte_count, limit // PIECES_OF_TASK)
+        return max(min(part.stop, stored) - part.start, least)
 
     return grouped((part for one in ranges for part in cut(one, limit)), limit, weight)
 

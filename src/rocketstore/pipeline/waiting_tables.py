@@ -194,9 +194,8 @@ class _Open:
         is_chosen &= np.isin(columns.born_timestamp, [one.born_ms for one in by_identity])
         for row in is_chosen.nonzero()[0].tolist():
             numbers = int(columns.born_timestamp[row]), int(columns.body_crc[row])
-            identity = half_messages.identity_of(
-                *numbers, decode_properties(columns.properties(row))
-            )
+            properties = decode_properties(columns.properties(row))
+            identity = half_messages.identity_of(*numbers, properties)
             named = int(columns.prepared_offset[row])
             for half in by_identity.get(identity, ()):
                 if half_messages.is_final_of(half, named, identity, self._is_lost):

@@ -134,9 +134,8 @@ class RowEncoder:
         queues = given.fill_null(0).to_numpy().astype(np.int64)
         check_queue_id(int(queues.max()))
         check_queue_id(int(queues.min()))
-        is_open, has_key = (
-            mask.to_numpy(zero_copy_only=False) for mask in (given.is_null(), keys.is_valid())
-        )
+        is_open = given.is_null().to_numpy(zero_copy_only=False)
+        has_key = keys.is_valid().to_numpy(zero_copy_only=False)
         by_key, in_turn = np.flatnonzero(is_open & has_key), np.flatnonzero(is_open & ~has_key)
         # As SelectMessageQueueByHash of 4.9: Math.abs of the remainder that Java gives.
         queues[by_key] = np.abs(java_hashes(keys.take(by_key))) % self._options.queue_count

@@ -286,10 +286,9 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         return (LiveQueues if self.kind == QUEUES else LiveLog)(store, options, *known)
 
     def _refuse_batch_queues(self, stores: Sequence[StorePlace]) -> None:
+        read = self.stream_options.read
         for store in stores if self.kind == QUEUES else ():
-            for key in chosen_queues(
-                store, self.stream_options.read, BATCH_CONSUME_QUEUE_DIRECTORY
-            ):
+            for key in chosen_queues(store, read, BATCH_CONSUME_QUEUE_DIRECTORY):
                 raise ConfigError(
                     f"a stream does not follow batch queues, which topic {key.topic} has",
                     key="subscribe",

@@ -230,9 +230,8 @@ class _Audit(NamedTuple):
             facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS).persist()
             stack.callback(facts.unpersist)
             whole = facts.filter("kind IN ('log', 'index')").toArrow().to_pylist()
-            of_log, of_index = (
-                [row for row in whole if row["kind"] == kind] for kind in ("log", "index")
-            )
+            of_log = [row for row in whole if row["kind"] == "log"]
+            of_index = [row for row in whole if row["kind"] == "index"]
             decode = msgspec.msgpack.decode
             found = [decode(row["facts"], type=list[Stretch]) for row in of_log]
             index = [decode(row["facts"], type=IndexFacts) for row in of_index]
