@@ -1,6 +1,7 @@
 """Heartbeats, who is in a group, and the notice that makes its members share the queues again.
 
-Law: a notice goes to all members of a group, before the heartbeat that caused it is answered.
+Law: a notice goes to all members of a group, before the heartbeat that caused it is answered; one
+notice for all who came or went in a turn, be they thousands.
 
 How derived: ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerIdsChangeListener of
 4.9 (codes 34, 35, 38, 40 and 46), and what AdminBrokerProcessor says of a group (code 203).
@@ -104,8 +105,10 @@ class ClientManage:
         self._topics = topics
         self._clients = clients
         self._registration = registration
+        self._loop = loop
+        self._changed: dict[str, None] = {}
         loop.every(SCAN_S, self.scan)
-        consuming.members.watch(lambda group: loop.post(lambda: self._tell(group)))
+        consuming.members.watch(lambda group: loop.post(lambda: self.notify(group)))
 
     def rows(self) -> list[Row]:
         """Return what is served."""
@@ -129,7 +132,7 @@ class ClientManage:
             self._take_consumer(consumer, client)
         for producer in said.producers:
             self._clients.add_producer(producer.group_name, client)
-        self._registration.then(lambda: call.answer(reply()))
+        self._loop.post(lambda: self._registration.then(lambda: call.answer(reply())))
         return LATER
 
     def _take_consumer(self, said: _ConsumerData, client: Client) -> None:
@@ -141,16 +144,23 @@ class ClientManage:
         group.subscribe(said.subscription_data_set)
         if self._clients.add_consumer(name, client, group):
             self.notify(name)
-        else:
+        elif self._consuming.members.own(name):
             self._meet(name)
 
     def notify(self, group: str) -> None:
         """Have all members of a group share its queues again, those in this process too."""
-        ids = [client.client_id for client in self._clients.members(group)]
-        named = ",".join(ids[:MOST_NAMED])
-        _log.info("group.shared_again", group=group, count=len(ids), members=named)
-        self._meet(group)
-        self._tell(group)
+        self._changed[group] = None
+        if len(self._changed) == 1:
+            self._loop.post(self._share_again)
+
+    def _share_again(self) -> None:
+        changed, self._changed = self._changed, {}
+        for group in changed:
+            ids = self._clients.consumers.get(group, ConsumerGroup()).client_ids
+            named = ",".join(ids[:MOST_NAMED])
+            _log.info("group.shared_again", group=group, count=len(ids), members=named)
+            self._meet(group)
+            self._tell(group)
 
     def _meet(self, name: str) -> None:
         """Let the consumers of this process know the clients, and the queues that these know."""
@@ -167,8 +177,8 @@ class ClientManage:
         settled = self._topics.group(group)
         if settled is None or settled.notify_consumer_ids_changed_enable:
             header = GroupHeader(consumer_group=group)
-            for client in self._clients.members(group):
-                client.peer.tell(request(BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED, header))
+            for peer in [*self._clients.consumers.get(group, ConsumerGroup()).clients]:
+                peer.tell(request(BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED, header))
 
     def unregister(self, header: UnregisterHeader, call: Call) -> Command:
         """Let a client leave its groups."""
@@ -182,9 +192,11 @@ class ClientManage:
     def members(self, header: GroupHeader, _call: Call) -> Command:
         """Say which clients a group has."""
         group = self._clients.consumers.get(header.consumer_group)
-        ids = [] if group is None else group.client_ids
-        if group is None or not group.is_broadcast:
-            ids += self._consuming.members.own(header.consumer_group)
+        own = self._consuming.members.own(header.consumer_group)
+        if group is not None and (group.is_broadcast or not own):
+            group.told_ids = group.told_ids or encode_body({"consumerIdList": group.client_ids})
+            return answered(Header(), group.told_ids)
+        ids = [*(() if group is None else group.client_ids), *own]
         if not ids:
             remark = f"no consumer for this group, {header.consumer_group}"
             return reply(ResponseCode.SYSTEM_ERROR, remark, fields={})

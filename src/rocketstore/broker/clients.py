@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from rocketstore.remoting.codes import Language
     from rocketstore.remoting.requests import Peer
@@ -67,12 +67,15 @@ class ConsumerGroup:
         As the last heartbeat said.
     subscriptions
         By topic.
+    told_ids
+        The reply to each client that asks who else there is; empty once one came or went.
     """
 
     def __init__(self) -> None:
         self.clients: dict[Peer, Client] = {}
         self.consume_type = self.message_model = self.consume_from = ""
         self.subscriptions: dict[str, Subscription] = {}
+        self.told_ids = b""
 
     @property
     def is_broadcast(self) -> bool:
@@ -106,12 +109,14 @@ class Clients:
     def __init__(self) -> None:
         self.producers: dict[str, dict[Peer, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[Peer, set[str]] = {}
 
     # --- producers ------------------------------------------------------------------------------
 
     def add_producer(self, group: str, client: Client) -> None:
         """Take note of a producer's heartbeat."""
         self.producers.setdefault(group, {})[client.peer] = client
+        self._groups_of.setdefault(client.peer, set()).add(group)
 
     def remove_producer(self, group: str, peer: Peer) -> None:
         """Let a producer go."""
@@ -140,6 +145,9 @@ class Clients:
         known = group.clients.get(client.peer)
         is_new = known is None or known.client_id != client.client_id
         group.clients[client.peer] = client
+        self._groups_of.setdefault(client.peer, set()).add(name)
+        if is_new:
+            group.told_ids = b""
         group.consume_type, group.message_model = said.consume_type, said.message_model
         group.consume_from = said.consume_from
         return group.subscribe(said.subscriptions.values()) or is_new
@@ -149,29 +157,22 @@ class Clients:
         group = self.consumers.get(name)
         if group is None or group.clients.pop(peer, None) is None:
             return False
+        group.told_ids = b""
         if not group.clients:
             del self.consumers[name]
         return True
-
-    def members(self, name: str) -> list[Client]:
-        """Return the consumers of a group."""
-        group = self.consumers.get(name)
-        return [] if group is None else list(group.clients.values())
 
     # --- those who left -------------------------------------------------------------------------
 
     def disconnect(self, peer: Peer) -> list[str]:
         """Let go of a connection; return the groups that lost a consumer by it."""
-        for group in [name for name, known in self.producers.items() if peer in known]:
-            self.remove_producer(group, peer)
-        return [name for name in list(self.consumers) if self.remove_consumer(name, peer)]
+        names = sorted(self._groups_of.pop(peer, ()))
+        for name in names:
+            self.remove_producer(name, peer)
+        return [name for name in names if self.remove_consumer(name, peer)]
 
     def silent(self, now_ms: int) -> list[Peer]:
         """Return the connections of clients that were silent for too long."""
-        return [one.peer for one in self._all() if now_ms - one.heard_ms > SILENT_MS]
-
-    def _all(self) -> Iterator[Client]:
-        for known in self.producers.values():
-            yield from known.values()
-        for group in self.consumers.values():
-            yield from group.clients.values()
+        groups = [*self.producers.values(), *(one.clients for one in self.consumers.values())]
+        every = (client for clients in groups for client in clients.values())
+        return [one.peer for one in every if now_ms - one.heard_ms > SILENT_MS]

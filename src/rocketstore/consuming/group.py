@@ -145,9 +145,10 @@ class Group:
             self._members.remove(member)
         clients = self.all_members.clients(self.name)
         ids = sorted((*clients.ids, *(member.id for member in self._members)))
+        places = {one: place for place, one in enumerate(ids)}
         topics = [self._queues_of(topic, clients) for topic in self._topics]
         for member in self._members:
-            shares = [share_of(queues, ids.index(member.id), len(ids)) for queues in topics]
+            shares = [share_of(queues, places[member.id], len(ids)) for queues in topics]
             member.queues = deque(itertools.chain.from_iterable(shares))
         own = {key for member in self._members for key in member.queues}
         for key in own - self._windows.keys():

@@ -45,6 +45,7 @@ class ConsumingService(Service):
         self.settings = SubscriptionGroups(store.layout, clock=store.clock, disk=store.disk)
         self.members = GroupMembers()
         self._groups: dict[str, Group] = {}
+        self._looked_at_from = 0
         self._lock = Lock()
 
     def consume(
@@ -87,7 +88,9 @@ class ConsumingService(Service):
         group = self._groups.get(name)
         if group is None or not group.has_members:
             # Groups without a consumer are let go of here: the collector may end the last one.
-            self._groups = {key: one for key, one in self._groups.items() if one.has_members}
+            if len(self._groups) >= self._looked_at_from:  # not all for each that comes
+                self._groups = {key: one for key, one in self._groups.items() if one.has_members}
+                self._looked_at_from = 2 * len(self._groups)
             group = self._groups[name] = Group(
                 name, wanted, self._store, self._offsets, self.members
             )

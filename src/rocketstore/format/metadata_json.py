@@ -288,6 +288,33 @@ def encode_body(body: Any) -> bytes:
     return dumps(msgspec.to_builtins(body), in_lines=False).encode()
 
 
+class Members(list[str]):
+    """The members of a dict that stands in a table, for `dumps`, each made by `member_text`."""
+
+
+def member_text(key: str, value: Any) -> str:
+    """Return the text of one of the `Members`."""
+    line = "\n\t\t"
+    return f"{_key(key, line)}:{_text(value, line)}"
+
+
+class MemberTexts:
+    """Makes `Members`; where a value is the same object as the time before, so is its text."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, str]] = {}
+
+    def of(self, members: Mapping[str, Any]) -> Members:
+        """Return the members of a dict whose values are replaced, and never changed in place."""
+        known = self._known
+        self._known = {
+            key: known[key] if key in known and known[key][0] is value
+            else (value, member_text(key, value))
+            for key, value in members.items()
+        }  # fmt: skip
+        return Members(text for _, text in self._known.values())
+
+
 def encode_table(table: _Bean) -> str:
     """Encode a table as fastjson does, without a line break at the end."""
     return dumps(msgspec.to_builtins(table))
@@ -333,20 +360,26 @@ def _text(value: Any, line: str) -> str:
         return str(value)
     if value is None or isinstance(value, bool | int):
         return json.dumps(value)
-    if isinstance(value, dict):
-        members = _row(value, deeper) or ",".join(
-            [
-                f"{_key(key, deeper)}:{_text(member, deeper)}"
-                for key, member in value.items()
-                if member is not None
-            ]
-        )
+    if isinstance(value, dict | Members):
+        members = _members(value, deeper)
         return "{" + members + (line if value else "") + "}"
     if isinstance(value, list):
         if all(type(member) is int for member in value):
             return f"[{','.join(map(str, value))}]"
         return "[" + ",".join(deeper + _text(member, deeper) for member in value) + line + "]"
     raise FormatError("no table of RocketMQ holds such a value", found=repr(value))
+
+
+def _members(value: dict[Any, Any] | Members, line: str) -> str:
+    if isinstance(value, Members):
+        return ",".join(value)
+    return _row(value, line) or ",".join(
+        [
+            f"{_key(key, line)}:{_text(member, line)}"
+            for key, member in value.items()
+            if member is not None
+        ]
+    )
 
 
 def _row(value: dict[Any, Any], line: str) -> str | None:

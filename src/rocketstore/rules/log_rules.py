@@ -203,7 +203,8 @@ class LogView(NamedTuple):
         lost += self.holes
         old = [(one.start, one.stop) for one in self.leftovers]
         lost += [one for one in old if one[0] < self.end]
-        return LogBounds(self.start, self.end, self.files_stop, self.file_bytes, sorted(lost), old)
+        ranges = (np.array(sorted(one), np.int64).reshape(-1, 2) for one in (lost, old))
+        return LogBounds(self.start, self.end, self.files_stop, self.file_bytes, *ranges)
 
 
 def joined_chains(stretches: Sequence[Stretch]) -> list[Chain]:

@@ -10,14 +10,16 @@ import numpy as np
 
 from rocketstore.format.queue_entry import EMPTY, FILLER, KEPT_PLACE, equal_mask
 from rocketstore.format.record import FIXED_SIZE
+from rocketstore.rules.runs import no_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.native.row import BoolArray
+    from rocketstore.native.row import BoolArray, Int64Array
+    from rocketstore.rules.runs import Runs
 
 
 class UnbackedKind(Enum):
@@ -64,7 +66,7 @@ def may_be_record(at: Any, size: Any, log_stop: int, file_bytes: int) -> Any:
 
 
 class LogBounds(NamedTuple):
-    """Physical offsets by which entries are judged; ranges as pairs, in order.
+    """Physical offsets by which entries are judged; ranges as `runs`, of which there may be many.
 
     `min` is the first file's start, `files_stop` the last file's stop, `file_bytes` the length of
     each; `lost` are ranges inside the log without a kept record, `old` what an earlier log left.
@@ -74,8 +76,8 @@ class LogBounds(NamedTuple):
     end: int
     files_stop: int
     file_bytes: int
-    lost: Sequence[tuple[int, int]] = ()
-    old: Sequence[tuple[int, int]] = ()
+    lost: Runs = no_runs()
+    old: Runs = no_runs()
 
 
 class Unbacked(NamedTuple):
@@ -106,14 +108,10 @@ def _kinds(entries: EntryArray, log: LogBounds) -> npt.NDArray[np.int8]:
     def put(kind: UnbackedKind, where: BoolArray) -> None:
         kinds[where] = _KINDS.index(kind)
 
-    lost = np.array(log.lost, dtype=np.int64).reshape(-1, 2)
-    if len(lost):
-        at = np.searchsorted(lost[:, 0], offsets, side="right") - 1
-        put(UnbackedKind.LOST, (at >= 0) & (offsets < lost[np.maximum(at, 0), 1]))
+    put(UnbackedKind.LOST, _are_in(offsets, log.lost))
     put(UnbackedKind.STALE, offsets >= log.end)
     put(UnbackedKind.BEYOND, offsets >= log.files_stop)
-    for start, stop in log.old:
-        put(UnbackedKind.WRONG, (offsets >= max(start, log.end)) & (offsets < stop))
+    put(UnbackedKind.WRONG, (offsets >= log.end) & _are_in(offsets, log.old))
     put(UnbackedKind.EXPIRED, offsets < log.min)
     is_record = may_be_record(offsets, entries["record_size"], log.files_stop, log.file_bytes)
     put(UnbackedKind.WRONG, ~is_record)
@@ -121,6 +119,13 @@ def _kinds(entries: EntryArray, log: LogBounds) -> npt.NDArray[np.int8]:
     put(UnbackedKind.FILLER, equal_mask(entries, FILLER))
     put(UnbackedKind.UNWRITTEN, equal_mask(entries, EMPTY))
     return kinds
+
+
+def _are_in(offsets: Int64Array, ranges: Runs) -> BoolArray:
+    at = np.searchsorted(ranges[:, 0], offsets, side="right") - 1
+    stops = ranges[np.maximum(at, 0), 1] if len(ranges) else 0
+    is_in: BoolArray = (at >= 0) & (offsets < stops)
+    return is_in
 
 
 def merged(found: Iterable[Unbacked]) -> list[Unbacked]:

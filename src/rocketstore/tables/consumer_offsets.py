@@ -33,8 +33,10 @@ from rocketstore.format.metadata_json import (
     CONSUMER_OFFSETS_FILE,
     LMQ_CONSUMER_OFFSETS_FILE,
     ConsumerOffsets,
+    Members,
     dumps,
     loads,
+    member_text,
     offset_tables_by_age,
     offsets_key,
     table_of,
@@ -46,13 +48,18 @@ from rocketstore.rules.newer import refuse_rocksdb_tables
 from rocketstore.storage.attached import Service
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.pread_files import PreadFiles
-from rocketstore.storage.files.whole_file import changed_ns, read_with_backup, write_atomically
+from rocketstore.storage.files.whole_file import (
+    KnownTable,
+    changed_ns,
+    read_with_backup,
+    write_atomically,
+)
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
 from rocketstore.tables.positions import MARKS, agreed_end, marks_of, with_marks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
     from pathlib import Path
 
     from rocketstore.storage.layout import StoreLayout
@@ -89,10 +96,11 @@ class ConsumerOffsetTable(Service):
         self.path = layout.config / (LMQ_CONSUMER_OFFSETS_FILE if lmq else CONSUMER_OFFSETS_FILE)
         self._lmq = lmq
         self._flush = flush
-        self._disk = disk
         self._in_memory: dict[str, dict[int, int]] = {}
         self._loaded: dict[str, Any] | None = None
-        self._is_changed = False
+        self._changed: set[str] = set()
+        self._texts: dict[str, dict[str, str]] = {}
+        self._known = KnownTable(self.path, _decoded, disk)
         self._saving = Lock()
         self._loading = Lock()
         interval_s = config.flush_consumer_offset_interval / 1000
@@ -112,17 +120,17 @@ class ConsumerOffsetTable(Service):
     def set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Let a group continue at a queue offset, which may be an earlier one than before."""
         self._check()
-        queues = self._table_of(topic).setdefault(offsets_key(topic, group), {})
+        name = offsets_key(topic, group)
+        queues = self._table_of(topic).setdefault(name, {})
         if queues.get(queue_id) == offset:
             return
         queues[queue_id] = offset
-        if self._kinds.is_in_memory(topic):
-            return
-        self._is_changed = True
+        if not self._kinds.is_in_memory(topic):
+            self._changed.add(name)
 
     @system_errors("cannot save the offsets of consumers")
     def save(self) -> None:
-        """Write the file if an offset changed since the last time.
+        """Write the file if an offset changed since the last time; only those are made text again.
 
         Raises
         ------
@@ -130,22 +138,25 @@ class ConsumerOffsetTable(Service):
             It is as it was; the next save tries again.
         """
         with self._saving:
-            if self._loaded is None or not self._is_changed:
+            if self._loaded is None or not self._changed:
                 return
-            self._is_changed = False
+            changed = set()
+            while self._changed:  # others add to it meanwhile
+                changed.add(self._changed.pop())
             try:
                 # Copy the offsets first: what they count as consumed is in the log then, to be
                 # flushed.
-                tables, store = self._tables(), self._store
+                store = self._store
+                tables = self._as_text(changed)
                 counted = 0 if store is None else store.appended_physical_offset
                 self._flush()
                 if store is not None and self._is_settled:
                     newest = store.attached["log_mark"].after(counted)
                     self._loaded[MARKS] = with_marks(newest, self._loaded.get(MARKS, ()))
                 content = dumps({**self._loaded, **tables}).encode("utf-8")
-                write_atomically(self.path, content, disk=self._disk, decode=_decoded)
+                self._known.write(content, {})
             except BaseException:
-                self._is_changed = True
+                self._changed |= changed
                 raise
 
     def start(self) -> None:
@@ -156,7 +167,8 @@ class ConsumerOffsetTable(Service):
                 self._loaded = _settled(
                     self._store, self._loaded or former, self._kinds.of("memory")
                 )
-                self._is_changed |= self._loaded[_TABLE] != former[_TABLE]
+                before, after = former[_TABLE], self._loaded[_TABLE]
+                self._changed |= {one for one in before if before[one] != after.get(one)}
                 self._is_settled = True
         self._thread.start()
 
@@ -184,17 +196,19 @@ class ConsumerOffsetTable(Service):
         offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
         return offsets
 
-    def _tables(self) -> dict[str, Any]:
-        """Return the offsets in the form of the file: those of light groups have no queue id."""
-        offsets = _copied(self._offsets())
-        if not self._lmq:
-            return {_TABLE: offsets}
-        light = {
-            name: queues.pop(0)
-            for name, queues in offsets.items()
-            if 0 in queues and name.partition("@")[2].startswith(LMQ_PREFIX)
-        }
-        return {_LIGHT: light, _TABLE: {name: queues for name, queues in offsets.items() if queues}}
+    def _as_text(self, changed: Iterable[str]) -> dict[str, Members]:
+        """Return the offsets as the file has them: those of light groups have no queue id."""
+        offsets, names = self._offsets(), sorted(changed)
+        if not self._texts:
+            self._texts = {_LIGHT: {}, _TABLE: {}} if self._lmq else {_TABLE: {}}
+            names = list(offsets)
+        for name in names:
+            queues = _sorted(offsets[name])
+            if self._lmq and 0 in queues and name.partition("@")[2].startswith(LMQ_PREFIX):
+                self._texts[_LIGHT][name] = member_text(name, queues.pop(0))
+            if queues:
+                self._texts[_TABLE][name] = member_text(name, queues)
+        return {table: Members(texts.values()) for table, texts in self._texts.items()}
 
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy by ``topic@group`` and queue id, while others may change the table.
@@ -207,8 +221,11 @@ class ConsumerOffsetTable(Service):
 
 
 def _copied(offsets: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    # Each is copied by one call into C: others change them.
-    return {name: dict(sorted(dict(queues).items())) for name, queues in list(offsets.items())}
+    return {name: _sorted(queues) for name, queues in list(offsets.items())}
+
+
+def _sorted(queues: dict[int, int]) -> dict[int, int]:
+    return dict(sorted(dict(queues).items()))  # copied by one call into C: others change them
 
 
 def _settled(

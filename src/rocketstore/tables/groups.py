@@ -8,23 +8,24 @@ How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the
 
 from __future__ import annotations
 
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from rocketstore.format.metadata_json import (
     SUBSCRIPTION_GROUPS_FILE,
     DataVersion,
+    MemberTexts,
     SubscriptionGroup,
     SubscriptionGroupTable,
-    decode_table,
     dumps,
     loads,
+    table_of,
 )
 from rocketstore.locks import Lock
 from rocketstore.storage.files.disk import Disk, system_errors
-from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.storage.files.whole_file import KnownTable
 from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
 
     from rocketstore.storage.layout import StoreLayout
 
-_decoded: Final = partial(decode_table, table=SubscriptionGroupTable)
+_GROUPS: Final = "subscriptionGroupTable"
+
+
+def _decoded(content: bytes) -> dict[str, Any]:
+    """Return the whole content of the file; raises `FormatError`."""
+    loaded: dict[str, Any] = loads(content)
+    table_of(loaded, SubscriptionGroupTable)  # judges the types
+    return loaded
 
 
 class SubscriptionGroups:
@@ -42,15 +50,20 @@ class SubscriptionGroups:
         self, layout: StoreLayout, *, clock: Callable[[], int] = system_clock_ms,
         disk: Disk | None = None,
     ) -> None:  # fmt: skip
-        self._path = layout.config / SUBSCRIPTION_GROUPS_FILE
-        self._clock, self._disk = clock, disk or Disk()
+        path = layout.config / SUBSCRIPTION_GROUPS_FILE
+        self._clock = clock
+        self._known = KnownTable(path, _decoded, disk or Disk())
+        self._texts = MemberTexts()
         self._changing = Lock()
 
     @cached_property
     def table(self) -> SubscriptionGroupTable:
         """What the file says; of one that is not there, nothing."""
-        table = read_with_backup(self._path, _decoded)
-        return SubscriptionGroupTable() if table is None else table
+        return table_of(self._content, SubscriptionGroupTable)
+
+    @cached_property
+    def _content(self) -> dict[str, Any]:
+        return self._known.read() or {_GROUPS: {}}
 
     def find(self, name: str) -> SubscriptionGroup | None:
         """Return a group's settings, None if the table does not have the group.
@@ -79,14 +92,17 @@ class SubscriptionGroups:
             The file cannot be written; nothing changed.
         """
         with self._changing:
-            table = self.table
+            table, new = self.table, {one.group_name: one for one in groups}
             counter = (table.data_version or DataVersion()).counter + 1
             changed = SubscriptionGroupTable(
                 data_version=DataVersion(counter=counter, timestamp=self._clock()),
-                subscription_group_table=table.subscription_group_table
-                | {one.group_name: one for one in groups},
+                subscription_group_table=table.subscription_group_table | new,
             )
-            former = read_with_backup(self._path, loads) or {}
-            content = dumps({**former, **msgspec.to_builtins(changed)}).encode()
-            write_atomically(self._path, content, disk=self._disk, decode=_decoded)
-            self.table = changed
+            known = self._content[_GROUPS] | msgspec.to_builtins(new)
+            content = {
+                **(self._known.read() or {}),
+                "dataVersion": msgspec.to_builtins(changed.data_version), _GROUPS: known,
+            }  # fmt: skip
+            text = dumps({**content, _GROUPS: self._texts.of(known)})
+            self._known.write(text.encode(), content)
+            self.table, self._content = changed, content

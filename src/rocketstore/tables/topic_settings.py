@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, decode_table
-from rocketstore.storage.files.whole_file import read_with_backup
+from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, table_of
 from rocketstore.storage.queues.topic_file import TopicFile
 
 if TYPE_CHECKING:
@@ -79,7 +78,8 @@ class TopicSettings:
 
     def _load(self) -> None:
         self._changed_ns = self._file_time()
-        table = read_with_backup(self._file.path, lambda text: decode_table(text, TopicTable))
+        content = self._file.read()
+        table = None if content is None else table_of(content, TopicTable)
         if table is not None:
             self.version = table.data_version or self.version
         self._topics = self._system | ({} if table is None else table.topic_config_table)

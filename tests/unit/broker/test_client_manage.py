@@ -3,11 +3,13 @@
 import json
 import logging
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rocketstore.broker.clients import Clients, ConsumerGroup
 from rocketstore.format.metadata_json import (
     SubscriptionGroup,
     SubscriptionGroupTable,
@@ -49,6 +51,66 @@ def test_notice_goes_to_all_members_and_before_the_reply(desk: Desk) -> None:
     beat(desk, second)
     assert (codes(first), codes(second)) == ([40], [40, 0])
     assert members(desk) == ["c@127.0.0.1:1", "c@127.0.0.1:2"]
+
+
+def test_all_who_come_or_go_in_a_turn_are_one_notice(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Callable[[], object]] = []
+    monkeypatch.setattr(desk.loop, "post", given.append)
+
+    def turn() -> list[list[int]]:
+        while given:
+            given.pop(0)()
+        return [codes(peer) for peer in peers]
+
+    peers = [Peer(port) for port in range(50)]
+    for peer in peers:
+        beat(desk, peer)
+    assert turn() == [[40, 0]] * 50
+    for peer in peers[5:]:
+        desk.table.disconnected(peer)
+    assert turn() == [[40]] * 5 + [[]] * 45
+    assert members(desk) == [f"c@{peer.address}" for peer in peers[:5]]
+
+
+def test_a_heartbeat_without_news_and_the_question_who_is_there_look_at_no_member(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = [Peer(port) for port in range(9)]
+    for peer in peers:
+        beat(desk, peer)
+    ids = members(desk)
+    assert ids == [f"c@{peer.address}" for peer in peers]
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumerGroup, "client_ids", property(lambda _: pytest.fail("looked at")))
+        beat(desk, peers[3])
+        assert members(desk) == ids
+    desk.table.disconnected(peers[3])
+    assert members(desk) == [one for one in ids if one != f"c@{peers[3].address}"]
+    beat(desk, peers[3])
+    assert members(desk)[-1] == f"c@{peers[3].address}"
+
+
+def test_an_ended_connection_asks_no_group_that_it_was_not_in(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        beat(desk, Peer(number), group=f"G{number}")
+    asked: list[str] = []
+    remove = Clients.remove_consumer
+
+    def counted(clients: Clients, name: str, peer: Any) -> bool:
+        asked.append(name)
+        return remove(clients, name, peer)
+
+    monkeypatch.setattr(Clients, "remove_consumer", counted)
+    leaving = Peer(99)
+    beat(desk, leaving, group="G3")
+    beat(desk, leaving, group="G7")
+    desk.table.disconnected(leaving)
+    assert asked == ["G3", "G7"]
+    assert members(desk, "G7") == ["c@127.0.0.1:7"]
 
 
 @pytest.mark.parametrize(

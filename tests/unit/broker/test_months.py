@@ -15,6 +15,8 @@ KEPT = {
     "TopicSettings._topics": "topics.json, of retry topics",
     "SubscriptionGroupTable.subscription_group_table": "subscriptionGroup.json",
     "ConsumerOffsetTable._loaded": "consumerOffset.json",
+    "ConsumerOffsetTable._texts": "consumerOffset.json",
+    "MemberTexts._known": "topics.json and subscriptionGroup.json",
     "MessageStore._pages": "as many as there are queues",
     "StoreStatistics._samples": "of the last ten minutes",
     "StoreWriter._born_hosts": "at most 1,000",

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from rocketstore import ConfigError, InvalidNameError, Message, MessageStore, StoreClosedError
+from rocketstore.consuming.group import Group
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from support.configured_store import open_small, small_config
 from support.golden_stores import golden_store
@@ -320,3 +321,17 @@ def test_a_group_without_consumers_holds_no_message(store):
     consumer.close()
     assert held_by(store)["QueueWindow._open"] == 0
     assert next(store.consume(TOPIC, GROUP, idle_timeout_s=0)).body == b"0"
+
+
+def test_a_group_that_comes_does_not_look_at_all_that_are_there(store, monkeypatch):
+    looks = []
+    has_members = Group.has_members.fget
+    counted = property(lambda group: looks.append(group) or has_members(group))
+    monkeypatch.setattr(Group, "has_members", counted)
+    kept = [store.consume(TOPIC, f"group-{number}") for number in range(200)]
+    assert len(looks) < 3 * len(kept)
+    for consumer in kept:
+        consumer.close()
+    for number in range(200):
+        store.consume(TOPIC, f"later-{number}").close()
+    assert len(store.attached["consuming"]._groups) < 3  # those that ended are let go of

@@ -16,6 +16,7 @@ import itertools
 import mmap
 import os
 import weakref
+from collections import deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -25,6 +26,7 @@ from rocketstore.at_once import at_once
 from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.locks import Lock
+from rocketstore.process import most_descriptors
 from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
@@ -77,6 +79,7 @@ class MappedFile:
     """
 
     has_buffer = False
+    mapped_files: MappedFiles | None = None
 
     # A put writes the position into its slot (`native.log_end`).
     __slots__ = ("__dict__", "__weakref__", "write_position")
@@ -138,7 +141,9 @@ class MappedFile:
                 with system_errors(f"cannot map {self.path}"):
                     mapping = mmap.mmap(descriptor, self.size, mmap.MAP_SHARED, access)
                 self._last_mapping = weakref.ref(mapping)
-            return mapping
+        if self.mapped_files is not None:
+            self.mapped_files.add(self)
+        return mapping
 
     @MadeAtFirstUse
     def array(self) -> npt.NDArray[np.uint8]:
@@ -418,6 +423,28 @@ def _date(descriptor: int) -> None:
     """
     with contextlib.suppress(OSError):
         os.utime(descriptor)
+
+
+class MappedFiles:
+    """The mapped files of a log: a map keeps a descriptor, so only the last so many stay mapped.
+
+    Those of a quarter of what the process may have open: queues have a half.
+    """
+
+    def __init__(self) -> None:
+        self._files: deque[MappedFile] = deque()
+        self._lock = Lock()
+
+    def add(self, file: MappedFile) -> None:
+        """Take note of a file that was just mapped; those mapped longest ago are let go of."""
+        if file.write_position == file.size:
+            file.close_descriptor()
+        with self._lock:
+            self._files.append(file)
+            surplus = range(len(self._files) - most_descriptors() // 4)
+            oldest = [self._files.popleft() for _ in surplus]
+        for one in oldest:
+            one.drop()
 
 
 def sync_names(files: list[MappedFile]) -> None:

@@ -19,7 +19,7 @@ from rocketstore.format.file_name import file_name
 from rocketstore.locks import Lock
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT
-from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
 from rocketstore.storage.files.pread_files import LogFile, last_up_to, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class MappedFileQueue:
     """Files of one CommitLog, which a `Preallocator` makes, or of one ConsumeQueue.
 
-    Files of `read_only_directories` are never written or deleted.
+    Files of `read_only_directories` are never written or deleted. `mapped_files`, if given, bounds
+    how many stay mapped.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class MappedFileQueue:
         *,
         disk: Disk,
         read_only_directories: Sequence[Path] = (),
+        mapped_files: MappedFiles | None = None,
     ) -> None:
         self.directories = [directories] if isinstance(directories, Path) else list(directories)
         self.read_only_directories = list(read_only_directories)
@@ -49,6 +51,7 @@ class MappedFileQueue:
         self.files: tuple[MappedFile, ...] = ()
         self._changing = Lock()
         self._disk = disk
+        self._mapped_files = mapped_files
 
     # --- loading --------------------------------------------------------------------------------
 
@@ -88,7 +91,9 @@ class MappedFileQueue:
                 missing, before = path.with_name(file_name(following)), f"a file before {path.name}"
                 problems.append(FileFinding(missing, FileProblem.MISSING, before, "none"))
             size, disk = self.file_size, self._disk
-            files.append(MappedFile(path, base=base, size=size, disk=disk, writable=writable))
+            file = MappedFile(path, base=base, size=size, disk=disk, writable=writable)
+            file.mapped_files = self._mapped_files
+            files.append(file)
         self.files = tuple(files)
         return problems
 
@@ -201,6 +206,9 @@ class MappedFileQueue:
             if files and file.base < files[-1].base + self.file_size:
                 raise ValueError(f"{file.path} does not come after {files[-1].path}")
             self.files = (*files, file)
+        file.mapped_files = self._mapped_files
+        if file.is_mapped and file.mapped_files is not None:
+            file.mapped_files.add(file)
 
     def truncate_after(self, offset: int, *, now_ms: int) -> bool:
         """Set the end of the written bytes to `offset`; delete the files that begin after it.

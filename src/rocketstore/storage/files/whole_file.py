@@ -17,7 +17,7 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from rocketstore.errors import FormatError, StoreError, SystemRefusedError
 from rocketstore.events import get_logger
@@ -153,6 +153,32 @@ def write_atomically(
             # Its name is durable with that of the new content, in the same directory.
             replace_whole(backup_path(path), former, disk, sync_name=False)
     replace_whole(path, content, disk)
+
+
+class KnownTable(Generic[_T]):
+    """A table that this process writes: what it wrote last itself is not decoded again.
+
+    `decode` judges and decodes what somebody else wrote.
+    """
+
+    def __init__(self, path: Path, decode: Callable[[bytes], _T], disk: Disk) -> None:
+        self.path = path
+        self._decode, self._disk = decode, disk
+        self._written: tuple[bytes, _T] | None = None
+
+    def read(self) -> _T | None:
+        """Return what stands in the file or its backup; see `read_with_backup`."""
+        return read_with_backup(self.path, self._decoded)
+
+    def write(self, content: bytes, table: _T) -> None:
+        """Make `content`, which is `table`, that of the file; see `write_atomically`."""
+        write_atomically(self.path, content, disk=self._disk, decode=self._decoded)
+        self._written = content, table
+
+    def _decoded(self, content: bytes) -> _T:
+        if self._written is not None and content == self._written[0]:
+            return self._written[1]
+        return self._decode(content)
 
 
 def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:

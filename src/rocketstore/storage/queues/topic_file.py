@@ -15,6 +15,7 @@ import msgspec
 
 from rocketstore.format.metadata_json import (
     TOPICS_FILE,
+    MemberTexts,
     TopicConfig,
     TopicTable,
     dumps,
@@ -22,7 +23,7 @@ from rocketstore.format.metadata_json import (
     table_of,
 )
 from rocketstore.locks import Lock
-from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
+from rocketstore.storage.files.whole_file import KnownTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +42,12 @@ class TopicFile:
     def __init__(self, layout: StoreLayout, *, clock: Callable[[], int], disk: Disk) -> None:
         self.path = layout.config / TOPICS_FILE
         self._clock = clock
-        self._disk = disk
+        self._known = KnownTable(self.path, decoded_topics, disk)
+        self._texts = MemberTexts()
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the whole content, None without a file; raises `FormatError`."""
+        return self._known.read()
 
     def mark(
         self,
@@ -64,7 +70,7 @@ class TopicFile:
     ) -> None:
         """Change the settings of some topics by one write, from what is known of each, if any."""
         with _CHANGING:
-            table = read_with_backup(self.path, decoded_topics) or {}
+            table = self.read() or {}
             topics = table.get(TOPIC_TABLE, {})
             changed = {
                 topic: dict(sorted(change(topics.get(topic) or {}).items()))
@@ -74,9 +80,8 @@ class TopicFile:
             counter, now_ms = version.get("counter", 0) + 1, self._clock()
             version = {**version, "counter": counter, "timestamp": now_ms}
             table = {**table, "dataVersion": version, TOPIC_TABLE: topics | changed}
-            write_atomically(
-                self.path, dumps(table).encode(), disk=self._disk, decode=decoded_topics
-            )
+            text = dumps({**table, TOPIC_TABLE: self._texts.of(table[TOPIC_TABLE])})
+            self._known.write(text.encode(), table)
 
 
 def decoded_topics(content: bytes) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from rocketstore.rules.log_rules import LogView, log_findings
 from rocketstore.scan import kernels
 from rocketstore.storage.checkpoint import promise_nothing
 from rocketstore.storage.dispatch.dispatcher import Dispatcher, SteppedOver
-from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.queues.queue_extension import QueueExtensions
@@ -80,6 +80,7 @@ class LoadedStore:
             sizes.commit_log_file_bytes,
             disk=disk,
             read_only_directories=layout.read_only_directories,
+            mapped_files=MappedFiles(),
         )
         extensions = None
         if config.enable_consume_queue_ext:
