@@ -508,6 +508,11 @@ def test_override_without_key_or_value_is_refused(override):
         load_config(environment={}, overrides=[override])
 
 
+def test_one_text_is_no_list_of_overrides():
+    with pytest.raises(ConfigError, match="several texts, not one"):
+        load_config(environment={}, overrides="flushDiskType=SYNC_FLUSH")
+
+
 def test_later_override_wins_and_a_value_may_hold_an_equals_sign():
     flags = ["deleteWhen=04", "deleteWhen=05", "storePathCommitLog=/a=b"]
     config = load_config(environment={}, overrides=flags).config

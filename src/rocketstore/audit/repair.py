@@ -45,6 +45,7 @@ from rocketstore.storage.files.whole_file import grow_file, small_files
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.kinds.batch_topics import BatchQueues
 from rocketstore.storage.kinds.resolution import kinds_of
+from rocketstore.storage.layout import root_of
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.recovery.evidence import Evidence, cut_log
 from rocketstore.storage.recovery.recover import LoadedStore, recover, refuse_lost_log
@@ -83,7 +84,7 @@ def rebuild_store(
     index starts again at the first record left. Whatever else is wrong is repaired as by
     `repair_store`, whose errors these are.
     """
-    repair = _Repair(path, config, disk, now_ms, "salvage")
+    repair = _Repair(path, config, disk, now_ms, RecoveryPolicy.SALVAGE)
     with repair.locked():
         # This also raises, before the first file is moved, where a file cannot be read.
         audit = repair.audit()
@@ -102,7 +103,7 @@ def rebuild_store(
 @system_errors("cannot repair the store")
 def repair_store(
     path: str | Path, config: StoreConfig | None = None, *,
-    policy: Literal["salvage", "compatible"] = "salvage", dry_run: bool = False,
+    policy: RecoveryPolicy | Literal["salvage", "compatible"] = "salvage", dry_run: bool = False,
     now_ms: int | None = None, disk: Disk | None = None,
 ) -> RepairReport:  # fmt: skip
     """Repair the store at `path`; what is cut off is kept in ``repair/<time>/``.
@@ -128,10 +129,13 @@ def repair_store(
         A writer has the store.
     NotAStoreError
         There is no CommitLog directory.
+    ConfigError
+        `path`, `config` or `policy` is none.
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10).
     """
-    repair = _Repair(Path(path), StoreConfig.of(config), disk, now_ms, policy)
+    chosen = RecoveryPolicy.of(policy)
+    repair = _Repair(root_of(path), StoreConfig.of(config), disk, now_ms, chosen)
     if dry_run:
         refuse_writer(repair.layout.lock, hint="stop that writer")
     with nullcontext() if dry_run else repair.locked():
@@ -140,13 +144,18 @@ def repair_store(
 
 class _Repair:
     def __init__(
-        self, path: Path, config: StoreConfig, disk: Disk | None, now_ms: int | None, policy: str
+        self,
+        path: Path,
+        config: StoreConfig,
+        disk: Disk | None,
+        now_ms: int | None,
+        policy: RecoveryPolicy,
     ) -> None:
         self.config = config
         self.disk = disk or Disk()
         self.now_ms = system_clock_ms() if now_ms is None else now_ms
-        self.policy = policy
-        self.is_salvage = policy == "salvage"
+        self.policy = policy.value
+        self.is_salvage = policy is RecoveryPolicy.SALVAGE
         self.layout, self.sizes = find_layout(path, self.config)
         self.evidence = Evidence(self.layout, self.disk, self.now_ms)
 

@@ -10,7 +10,6 @@ topics names a kind that is not known.
 from __future__ import annotations
 
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.audit.store_audit import audit_store, find_kinds, find_layout
@@ -20,6 +19,7 @@ from rocketstore.rules.findings import Finding, Severity, VerifyReport, finding
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.lock import last_opening, may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
+from rocketstore.storage.layout import root_of
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.tables.positions import agreed_end
 from rocketstore.units import system_clock_ms
@@ -32,6 +32,7 @@ from rocketstore.verification.small_files import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from rocketstore.rules.table_files import Content
     from rocketstore.storage.layout import StoreLayout
@@ -71,13 +72,14 @@ def verify_store(
         Slots and items of the index cannot be learnt from its files.
     """
     now_ms = system_clock_ms() if now_ms is None else now_ms
-    look = partial(_look, Path(path), StoreConfig.of(config), now_ms, progress)
-    report, is_live = _undisturbed(Path(path), look)
+    root = root_of(path)
+    look = partial(_look, root, StoreConfig.of(config), now_ms, progress)
+    report, is_live = _undisturbed(root, look)
     if not is_live or not (report.is_damaged or report.has_warnings):
         return report
     # Files are not all read at one moment: what was written meanwhile looks torn. Damage is what is
     # seen twice.
-    again, _ = _undisturbed(Path(path), look)
+    again, _ = _undisturbed(root, look)
     seen = {(found.kind, found.file, found.offset) for found in report.findings}
     findings = [
         found

@@ -6,6 +6,7 @@ import enum
 from typing import Annotated, Any, Final
 
 from rocketstore.config.option import Option, Options
+from rocketstore.errors import ConfigError
 from rocketstore.units import KiB, MiB
 
 SMALL_SIZES: Final[dict[str, Any]] = {
@@ -30,6 +31,16 @@ class RecoveryPolicy(enum.Enum):
 
     SALVAGE = "salvage"
     COMPATIBLE = "compatible"
+
+    @classmethod
+    def of(cls, policy: object) -> RecoveryPolicy:
+        """Return a policy, also by its name; `ConfigError` where there is none of it."""
+        try:
+            return cls(policy)
+        except ValueError:
+            raise ConfigError(
+                f"{policy!r:.60} is no policy", hint='give "salvage" or "compatible"'
+            ) from None
 
 
 class StoreOptions(Options, frozen=True, kw_only=True):

@@ -84,10 +84,7 @@ class StoreLayout:
         ConfigError
             `root` is empty, `config` is something else, or no path of the log is writable.
         """
-        if root == "":  # a variable without a value, which would be the current directory
-            raise ConfigError("the path of the store is empty", hint="name a directory")
-        root = Path(root)
-        config = StoreConfig.of(config)
+        root, config = root_of(root), StoreConfig.of(config)
         writable, read_only = commit_log_directories(config, root)
         if not writable:
             raise ConfigError(
@@ -107,3 +104,10 @@ class StoreLayout:
         directories = self.commit_log_directories
         candidates = [path for path in directories if path not in full] or directories
         return sorted(candidates, key=str)[file_number % len(candidates)]
+
+
+def root_of(path: str | Path) -> Path:
+    """Return the directory of a store; `ConfigError` for an empty path."""
+    if path == "":  # a variable without a value, which would be the current directory
+        raise ConfigError("the path of the store is empty", hint="name a directory")
+    return Path(path)

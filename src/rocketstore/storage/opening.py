@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.at_once import at_once
 from rocketstore.config import RecoveryPolicy, StoreConfig, resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes
-from rocketstore.errors import NotAStoreError, StoreError
+from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
@@ -169,7 +169,13 @@ class StoreParts(LoadedStore):
             self.layout, self.config, self.sizes, disk=self.disk, clock=self.clock,
             keeps_memory=keeps_memory, more=more, learns=True,
         ).read(self.layout)  # fmt: skip
-        layout, evidence = self.layout, Evidence(self.layout, self.disk, self.clock())
+        now_ms = self.clock()
+        if not isinstance(now_ms, int):
+            raise ConfigError(
+                f"clock returns whole milliseconds, not {now_ms!r:.40}",
+                hint="give for example lambda: int(time.time() * 1000)",
+            )
+        layout, evidence = self.layout, Evidence(self.layout, self.disk, now_ms)
         batch = kinds.of("batch")
         queues = listed_queues(layout.consume_queue) if batch else []
         for topic in batch.intersection(key.topic for key in queues):

@@ -172,6 +172,7 @@ class BaseStore(Reader):
             No disk space to recover it.
         """
         config = StoreConfig() if config is None else config
+        policy = None if policy is None else RecoveryPolicy.of(policy)
         note_missing()
         if read_only:
             return ReadOnlyStore.open(path, config)

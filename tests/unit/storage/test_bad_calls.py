@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from rocketstore import InvalidFilterError, Message, MessageStore, RefusedMessageError
+from rocketstore import (
+    InvalidFilterError,
+    InvalidNameError,
+    Message,
+    MessageStore,
+    RefusedMessageError,
+)
 from support.clock import Clock
-from support.small_store import open_store
+from support.small_store import CONFIG, open_store
 
 MESSAGE = Message(topic="Topic", body=b"x")
 
@@ -50,6 +56,28 @@ def test_tags_that_choose_by_nothing_are_an_invalid_filter(store: MessageStore, 
     with pytest.raises(InvalidFilterError, match="tag expression"):
         store.get("Topic", 0, 0, tags=wrong)
     assert InvalidFilterError.exit_code == 2
+
+
+@pytest.mark.parametrize("topic", [b"Topic", 5, None])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_topic_that_is_no_text_is_not_taken_for_an_unknown_one(
+    tmp_path: Path, topic: Any, *, read_only: bool
+) -> None:
+    with open_store(tmp_path, Clock()) as store:
+        store.put(MESSAGE)
+    with MessageStore.open(tmp_path, CONFIG, read_only=read_only) as reader:
+        for call in (
+            reader.min_offset,
+            reader.max_offset,
+            reader.message_count,
+            reader.earliest_timestamp,
+            lambda topic, queue: reader.store_timestamp(topic, queue, 0),
+            lambda topic, queue: reader.offset_at(topic, queue, 0),
+            lambda topic, queue: list(reader.queue_entries(topic, queue)),
+            lambda topic, queue: reader.wait_for(topic, queue, 0, 0),
+        ):
+            with pytest.raises(InvalidNameError, match="a topic is a str"):
+                call(topic, 0)
 
 
 def test_a_message_can_be_asked_for_its_fields() -> None:

@@ -2,12 +2,15 @@
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from rocketstore.config import FlushDiskType, StoreConfig
+from rocketstore.audit.repair import repair_store
+from rocketstore.audit.verify import verify_store
+from rocketstore.config import FlushDiskType, RecoveryPolicy, StoreConfig
 from rocketstore.config.sources import load_config
 from rocketstore.errors import (
     ConfigError,
@@ -289,6 +292,35 @@ def test_what_is_no_path_or_no_config_is_named(tmp_path, monkeypatch, path, conf
     with pytest.raises(ConfigError, match=said):
         MessageStore.open(path, config, **others)
     assert not any(tmp_path.iterdir())
+    MessageStore.open(tmp_path, SMALL).close()  # here or below it there is one
+    MessageStore.open("s", SMALL).close()
+    for judge in (verify_store, repair_store):
+        with pytest.raises(ConfigError, match=said):
+            judge(path, config)
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"),
+    [(lambda: time.time() * 1000, "whole milliseconds"), (lambda: "1", "whole milliseconds")],
+)
+def test_a_clock_of_something_else_is_named(tmp_path, clock, said):
+    with pytest.raises(ConfigError, match=said):
+        MessageStore.open(tmp_path, SMALL, clock=clock)
+    MessageStore.open(tmp_path, SMALL).close()
+
+
+@pytest.mark.parametrize("name", ["salvage", "compatible"])
+def test_a_policy_is_taken_as_such_or_by_its_name(tmp_path, name):
+    """One that is misspelt, or of the other form, must not be the one that cuts the log."""
+    policies = (name, RecoveryPolicy(name))
+    for policy in policies:
+        with MessageStore.open(tmp_path, SMALL, policy=policy) as store:
+            assert store.recovery.policy is RecoveryPolicy(name)
+        assert repair_store(tmp_path, policy=policy, dry_run=True).policy == name
+    for wrong in (name.upper(), "", 1):
+        for call in (MessageStore.open, repair_store):
+            with pytest.raises(ConfigError, match="is no policy"):
+                call(tmp_path, SMALL, policy=wrong)
 
 
 def test_one_thread_dispatches_whichever_threads_put(tmp_path, monkeypatch):

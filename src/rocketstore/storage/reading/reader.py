@@ -296,6 +296,8 @@ class Reader(OfOneProcess):
     def _queue_of(self, topic: str, queue_id: int) -> _Queue | None:
         if type(queue_id) is not int:
             check_is_int(queue_id)  # a bool, or a float, may be equal to a number of a queue
+        if type(topic) is not str:
+            check_topic_characters(topic)  # bytes would be an unknown topic
         kind = self._kinds.get(topic)
         if kind is not None:
             return kind.queue(QueueKey(topic, queue_id))  # type: ignore[no-any-return]
