@@ -14,19 +14,12 @@ from rocketstore.scan import kernels
 from support.patience import START_S
 from support.repository import ROOT
 
-MODULES = (
-    "rocketstore.native.columns",
-    "rocketstore.native.decode",
-    "rocketstore.native.dispatch",
-    "rocketstore.native.group",
-    "rocketstore.native.index",
-    "rocketstore.native.log_end",
-    "rocketstore.native.lookup",
-    "rocketstore.native.page",
-    "rocketstore.native.put",
-    "rocketstore.native.resync",
-    "rocketstore.native.touch",
-    "rocketstore.native.walk",
+SETUP = ast.parse((ROOT / "setup.py").read_text("utf-8"))
+MODULES = tuple(
+    f"rocketstore.native.{name}"
+    for node in SETUP.body
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NATIVE"
+    for name in ast.literal_eval(node.value)
 )
 
 
