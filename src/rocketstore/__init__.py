@@ -26,9 +26,14 @@ __version__: Final = "0.1.0"
 @cache
 def _places() -> dict[str, str]:
     """Return the module of each public name, as type checkers read it."""
-    from pathlib import Path  # noqa: PLC0415 - who only imports the package needs none
-
-    stub = Path(__file__).with_suffix(".pyi").read_text("utf-8")
+    try:
+        # By the loader, which also reads an archive that a program was packed into.
+        stub = __loader__.get_data(__file__.removesuffix("c").removesuffix(".py") + ".pyi").decode()
+    except OSError as error:
+        raise ImportError(
+            "rocketstore was packed without __init__.pyi, which lists its public names: pass "
+            "--collect-all rocketstore to PyInstaller, or what keeps data files to other packers"
+        ) from error
     places, module = {}, ""
     for begun, name in re.findall(r"^from (\S+) import|\b(\w+) as \2\b", stub, re.MULTILINE):
         module = begun or module

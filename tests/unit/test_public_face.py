@@ -7,7 +7,9 @@ import pickle
 import pydoc
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -183,6 +185,25 @@ def test_a_store_that_was_closed_is_no_context_again(tmp_path, read_only):
         pass
     with pytest.raises(StoreClosedError, match="open it again"), store:
         pytest.fail("nothing can be put here")
+
+
+@pytest.mark.parametrize("has_stub", [True, False])
+def test_a_program_that_was_packed_has_the_public_names_or_is_told_what_it_lacks(
+    tmp_path, has_stub
+):
+    package = Path(rocketstore.__file__).parent
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as packed:
+        for path in (*package.rglob("*.py"), *(package.glob("*.pyi") if has_stub else ())):
+            packed.write(path, path.relative_to(package.parent))
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from rocketstore import Message as it"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; print(it(topic='t').topic)", tmp_path / "packed.zip"],
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    if has_stub:
+        assert done.stdout == "t\n", done.stderr
+    else:
+        assert "pass --collect-all rocketstore to PyInstaller" in done.stderr
 
 
 def test_the_package_is_run_like_its_command():
