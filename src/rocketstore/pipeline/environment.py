@@ -62,9 +62,8 @@ def check_versions() -> None:
     """Check that there is a PySpark with the data source's interface, without importing it."""
     spark = _version("pyspark")
     if spark[:1] != SPARK[:1]:
-        raise UnsupportedEnvironmentError(
-            f"PySpark {_text(spark)} is not supported: expected {_text(SPARK)}", hint=INSTALL
-        )
+        what = f"PySpark {_text(spark)} is not supported: expected {_text(SPARK)}"
+        raise UnsupportedEnvironmentError(what, hint=INSTALL)
 
 
 @contextmanager
@@ -106,9 +105,8 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
     match = re.search(r'version "(\d+)', said)
     if match is None or int(match[1]) < JAVA_MIN:
         found = match[1] if match else said.strip()[:80] or "no version"
-        raise UnsupportedEnvironmentError(
-            f"Spark needs Java {JAVA_MIN} or newer, and {java} is {found}", hint=hint
-        )
+        what = f"Spark needs Java {JAVA_MIN} or newer, and {java} is {found}"
+        raise UnsupportedEnvironmentError(what, hint=hint)
 
 
 def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -> SparkSession:

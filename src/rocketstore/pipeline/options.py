@@ -192,9 +192,8 @@ class GivenOptions(dict[str, str]):
 
 def refused(name: str, value: str, what: str, hint: str | None = None) -> ConfigError:
     """Return the error that an option has a value that it cannot have."""
-    return ConfigError(
-        f"option {name} {what}, found {value!r:.200}", key=name, value=value, hint=hint
-    )
+    said = f"option {name} {what}, found {value!r:.200}"
+    return ConfigError(said, key=name, value=value, hint=hint)
 
 
 def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, str]) -> ConfigError:

@@ -45,9 +45,8 @@ def inner_messages(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
     """
     for batch in batches:
         if missing := {*_NEEDED} - {*batch.schema.names}:
-            raise ConfigError(
-                f"inner_messages needs column {min(missing)}", key="columns", value=min(missing)
-            )
+            what = f"inner_messages needs column {min(missing)}"
+            raise ConfigError(what, key="columns", value=min(missing))
         is_batch = pc.not_equal(pc.bit_wise_and(batch.column("sysFlag"), INNER_BATCH), 0)
         yield batch.filter(pc.invert(is_batch))
         held = batch.filter(is_batch)

@@ -169,9 +169,8 @@ def refuse_taken(location: str) -> None:
             hint="name a directory that does not exist yet",
         )
     target = Path(path)
-    for left in sorted(
-        target.parent.glob(f".{escape(target.name)}.*{PARTIAL}") if is_local else ()
-    ):
+    pattern = f".{escape(target.name)}.*{PARTIAL}"
+    for left in sorted(target.parent.glob(pattern) if is_local else ()):
         hint = "another run's; if that was killed: rocketstore pipeline sweep"
         _log.warning("job.left", path=left, hint=hint)
 

@@ -304,9 +304,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
 
     def _first_place(self, log: LiveLog) -> Place:
         options, broker = self.stream_options, log.store.broker_name
-        asked, since_ms = (
-            one.get(broker, one.get(None)) for one in (options.starts, options.start_times_ms)
-        )
+        asked = options.starts.get(broker, options.starts.get(None))
+        since_ms = options.start_times_ms.get(broker, options.start_times_ms.get(None))
         if isinstance(log, LiveQueues):
             check_times(log.store, log.segments, options.read, options.start_times_ms)
         named = any((*options.starts, *options.start_times_ms))  # beside None, which names all

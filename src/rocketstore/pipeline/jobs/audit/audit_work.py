@@ -280,9 +280,8 @@ class _LogReader:
         none = np.empty(0, dtype=np.int64)
         offsets = np.concatenate([none, *(one.offsets for one in found)])
         hashes = np.concatenate([none, *(one.hashes for one in found)])
-        lacking, stray = index_rules.compare_items(
-            (keys.physical_offset, keys.key_hash), (offsets, hashes)
-        )
+        stated = keys.physical_offset, keys.key_hash
+        lacking, stray = index_rules.compare_items(stated, (offsets, hashes))
         if repeated := (offsets.size - stray.size) - (keys.key_hash.size - lacking.size):
             yield FactRow("index", "repeated", int(keys.physical_offset[0]), size=repeated)
         places = keys.physical_offset[lacking]

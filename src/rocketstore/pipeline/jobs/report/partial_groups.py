@@ -224,9 +224,8 @@ def grouped(rows: Any) -> Any:
     """Return one row for each combination of the keys among a table's columns."""
     keys = [name for name in KEYS if name in rows.column_names]
     measures = [name for name in MEASURES if name in rows.column_names]
-    groups = rows.group_by(keys, use_threads=False).aggregate(
-        [(name, MEASURES[name]) for name in measures]
-    )
+    joins = [(name, MEASURES[name]) for name in measures]
+    groups = rows.group_by(keys, use_threads=False).aggregate(joins)
     names = [*keys, *(f"{name}_{MEASURES[name]}" for name in measures)]
     return groups.select(names).rename_columns([*keys, *measures])
 

@@ -347,8 +347,7 @@ def lay_out(
         begin, end = int(places[row]), last.end if is_last else int(places[stop])
         # The log ends in its last file, which is not closed.
         base, messages = len(tasks) * last.size, overlapping(begin, end)
-        tasks.append(
-            last._replace(base=base, begin=begin, end=end, messages=messages, blank=not is_last)
-        )
+        task = last._replace(base=base, begin=begin, end=end, messages=messages, blank=not is_last)
+        tasks.append(task)
         row, done = stop, int(ends[stop - 1])
     return tasks
