@@ -8,7 +8,5 @@ Brokers register with it, clients ask it::
 and `bodies` are what requests carry, `requests` is who answers which, and `service` listens.
 
 Law: time is passed in. A broker that is silent for two minutes is gone, and so is what it had.
-
-How derived: rocketmq-namesrv 4.9.7 (there is no 4.9.8 of it), RouteInfoManager, KVConfigManager and
-DefaultRequestProcessor.
+How derived: RouteInfoManager, KVConfigManager and DefaultRequestProcessor of 4.9.7, its last one.
 """
