@@ -22,7 +22,7 @@ from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls
 from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
 from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
-from rocketstore.broker.topics import OFFSET_MOVED, not_there
+from rocketstore.broker.topics import not_there
 from rocketstore.config import BrokerRole
 from rocketstore.errors import InvalidFilterError, RocketStoreError
 from rocketstore.events import get_logger
@@ -33,6 +33,7 @@ from rocketstore.message import Message
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import LATER, Call, Later, Row
+from rocketstore.rules.topics import OFFSET_MOVED_TOPIC
 from rocketstore.storage.reading.pages import parse_tags
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.tables.topic_settings import PERM_READ
@@ -156,12 +157,12 @@ class Pulling:
         group = header.consumer_group
         result = self._store.put(
             Message(
-                topic=OFFSET_MOVED, body=encode_body(event), tags=group, keys=group,
+                topic=OFFSET_MOVED_TOPIC, body=encode_body(event), tags=group, keys=group,
                 properties={DELAY: "0"}, born_host=self._store.config.store_host, wait_flush=False,
             )
         )  # fmt: skip
         if not result.is_stored:
-            _log.warning("broker.event_not_stored", topic=OFFSET_MOVED, reason=result.detail)
+            _log.warning("broker.event_not_stored", topic=OFFSET_MOVED_TOPIC, reason=result.detail)
 
     # --- what may not be pulled -----------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
-from rocketstore.broker.topics import NOT_SENT_TO, name_fault, not_there, topic_text
+from rocketstore.broker.topics import not_there, topic_text
 from rocketstore.errors import FlushFailedError, FormatError, RefusedMessageError, StoreClosedError
 from rocketstore.format.properties import DELAY, decode_properties, encode_properties
 from rocketstore.message import TRANSACTION_MASK, Message
@@ -26,7 +26,7 @@ from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import LATER, Call, Later, Row
 from rocketstore.rules.half_messages import PRODUCER_GROUP
-from rocketstore.rules.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from rocketstore.rules.topics import DEAD_LETTER_PREFIX, NOT_SENT_TO, RETRY_PREFIX, name_fault
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.tables.topic_settings import PERM_WRITE
 

@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from rocketstore.broker.refused import SEE
-from rocketstore.errors import InvalidNameError
 from rocketstore.format.metadata_json import DataVersion, SubscriptionGroup, TopicConfig
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.format.record import TOPIC_SIZE_MAX
-from rocketstore.format.refusals import check_topic_characters
 from rocketstore.rules.limits import MOST_QUEUES
-from rocketstore.rules.topics import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX
-from rocketstore.tables.topic_settings import PERM_INHERIT, PERM_READ, PERM_WRITE
+from rocketstore.rules.topics import (
+    BENCHMARK_TOPIC,
+    DISCARDED_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    RETRY_PREFIX,
+    SELF_TEST_TOPIC,
+    TEMPLATE_TOPIC,
+    is_system,
+    name_fault,
+)
+from rocketstore.tables.topic_settings import PERM_INHERIT, PERM_READ, PERM_WRITE, perm_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,42 +36,24 @@ if TYPE_CHECKING:
     from rocketstore.tables.groups import SubscriptionGroups
     from rocketstore.tables.topic_settings import TopicSettings
 
-TEMPLATE: Final = "TBW102"
-BENCHMARK: Final = "BenchmarkTest"
-SELF_TEST: Final = "SELF_TEST_TOPIC"
-OFFSET_MOVED: Final = "OFFSET_MOVED_EVENT"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 DELAY_QUEUES: Final = 18
-
-LONGEST_GROUP: Final = 255
-"""Characters of a group's name, as clients have it (Validators.CHARACTER_MAX_LENGTH)."""
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 UNIT: Final = 1
 UNIT_SUB: Final = 2
 """Bits of `TopicConfig.topic_sys_flag` (TopicSysFlag)."""
 
-NOT_SENT_TO: Final = frozenset((DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC, OFFSET_MOVED))
-"""Topics that the broker alone puts messages to (TopicValidator.isNotAllowedSendTopic)."""
-
 _OF_MASTER: Final = (
     "Can't modify topic or subscription group from slave broker, please execute it from master "
     "broker."
 )
-_RESERVED: Final = NOT_SENT_TO | {TEMPLATE, BENCHMARK, SELF_TEST, "RMQ_SYS_TRACE_TOPIC"}
-_RESERVED_PREFIX: Final = "rmq_sys_"
 
 FIRST_GROUPS: Final = {name: SubscriptionGroup(group_name=name) for name in (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
 )}  # fmt: skip
 """Groups of a broker that has no table yet (SubscriptionGroupManager.init)."""
-
-
-def perm_text(perm: int) -> str:
-    """Return permissions as 4.9 writes them (PermName.perm2String)."""
-    letters = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
-    return "".join(letter if perm & bit else "-" for bit, letter in letters)
 
 
 def topic_text(topic: TopicConfig) -> str:
@@ -77,19 +66,6 @@ def topic_text(topic: TopicConfig) -> str:
     )
 
 
-def name_fault(name: str, what: str = "topic") -> str | None:
-    """Return what 4.9 says of a name that no topic may have (TopicValidator.validateTopic)."""
-    if not name.strip():
-        return f"The specified {what} is blank."
-    try:
-        check_topic_characters(name)
-    except InvalidNameError:
-        return f"The specified {what} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(name) > (TOPIC_SIZE_MAX if what == "topic" else LONGEST_GROUP):
-        return f"The specified {what} is longer than {what} max length."
-    return None
-
-
 def not_there(topic: str, blank: str = "") -> str:
     """Return the remark of code 17; that of a pull has a blank more."""
     return f"topic[{topic}] not exist, apply first please!{blank}{SEE}"
@@ -100,16 +76,18 @@ def first_topics(settings: BrokerSettings) -> list[TopicConfig]:
     shared = READ_WRITE | PERM_INHERIT
     cluster, broker = settings.broker_cluster_name, settings.broker_name
     # 4.9 makes those of transactions when it first checks, or discards, one.
-    single = SELF_TEST, OFFSET_MOVED, HALF_TOPIC, DISCARDED_TOPIC, cluster + REPLY_SUFFIX
+    single = (
+        SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, HALF_TOPIC, DISCARDED_TOPIC, cluster + REPLY_SUFFIX,
+    )  # fmt: skip
     rows: list[tuple[str, int, int]] = [
         *((name, 1, READ_WRITE) for name in single),
-        (BENCHMARK, 1024, READ_WRITE),
+        (BENCHMARK_TOPIC, 1024, READ_WRITE),
         (cluster, 16, shared if settings.cluster_topic_enable else PERM_INHERIT),
         (broker, 1, shared if settings.broker_topic_enable else PERM_INHERIT),
         (DELAY_TOPIC, DELAY_QUEUES, READ_WRITE),
     ]
     if settings.auto_create_topic_enable:
-        rows.append((TEMPLATE, settings.default_topic_queue_nums, shared))
+        rows.append((TEMPLATE_TOPIC, settings.default_topic_queue_nums, shared))
     if settings.trace_topic_enable:
         rows.append((settings.msg_trace_topic_name, 1, READ_WRITE))
     return [
@@ -152,10 +130,10 @@ class Topics:
         return self.table.get(topic)
 
     def is_reserved(self, topic: str) -> bool:
-        """Whether no client may make a topic of this name (TopicValidator.isSystemTopic)."""
+        """Whether no client may make a topic of this name: the broker's own are reserved, too."""
         cluster = self._settings.broker_cluster_name
         own = cluster, self._settings.broker_name, cluster + REPLY_SUFFIX
-        return topic in _RESERVED or topic in own or topic.startswith(_RESERVED_PREFIX)
+        return is_system(topic) or topic in own
 
     def settle(self, *topics: TopicConfig) -> None:
         """Make or change topics."""
@@ -172,7 +150,7 @@ class Topics:
         known = self.get(topic)
         if known is not None:
             return known
-        is_closed = template == TEMPLATE and not self._settings.auto_create_topic_enable
+        is_closed = template == TEMPLATE_TOPIC and not self._settings.auto_create_topic_enable
         model = None if is_closed else self.get(template or "")
         if model is not None and model.perm & PERM_INHERIT:
             count = max(min(queue_count, model.write_queue_nums), 0)

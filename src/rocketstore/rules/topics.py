@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from rocketstore.errors import InvalidNameError
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.format.record import TOPIC_SIZE_MAX
+from rocketstore.format.refusals import check_topic_characters
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Half messages, the op messages that end them, and those that were checked in vain."""
+
+TEMPLATE_TOPIC: Final = "TBW102"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+"""A broker's own: its first says what a topic is like that a message makes."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
@@ -21,15 +30,20 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 UNDELIVERABLE_TOPICS: Final = (DELAY_TOPIC, HALF_TOPIC)
 """No delayed message is delivered to these (TopicValidator), so none is put for them."""
 
+LONGEST_GROUP: Final = 255
+"""Characters of a group's name, as clients have it (Validators.CHARACTER_MAX_LENGTH)."""
+
+NOT_SENT_TO: Final = frozenset(
+    (DELAY_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC, OFFSET_MOVED_TOPIC)
+)
+"""Topics that the broker alone puts messages to (TopicValidator.isNotAllowedSendTopic)."""
+
 PURPOSE_OF_NAME: Final = {
     DELAY_TOPIC: "delay",
-    HALF_TOPIC: "transaction",
-    OP_TOPIC: "transaction",
-    DISCARDED_TOPIC: "transaction",
-    "TBW102": "system",
-    "BenchmarkTest": "system",
-    "SELF_TEST_TOPIC": "system",
-    "OFFSET_MOVED_EVENT": "system",
+    **dict.fromkeys((HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC), "transaction"),
+    **dict.fromkeys(
+        (TEMPLATE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC), "system"
+    ),
 }
 PURPOSE_OF_PREFIX: Final = {
     RETRY_PREFIX: "retry",
@@ -51,6 +65,24 @@ def purpose_of(topic: str) -> str:
     return named or next(begun, "normal")
 
 
+def is_system(topic: str) -> bool:
+    """Whether no client of any broker may make such a topic (TopicValidator.isSystemTopic)."""
+    return topic in (*PURPOSE_OF_NAME, "RMQ_SYS_TRACE_TOPIC") or topic.startswith("rmq_sys_")
+
+
 def is_reserved(topic: str) -> bool:
     """Whether programs do not make such a topic, so that it is always of the ordinary kind."""
     return "%" in topic or purpose_of(topic) != "normal"
+
+
+def name_fault(name: str, what: str = "topic") -> str | None:
+    """Return what 4.9 says of a name that no topic may have (TopicValidator.validateTopic)."""
+    if not name.strip():
+        return f"The specified {what} is blank."
+    try:
+        check_topic_characters(name)
+    except InvalidNameError:
+        return f"The specified {what} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > (TOPIC_SIZE_MAX if what == "topic" else LONGEST_GROUP):
+        return f"The specified {what} is longer than {what} max length."
+    return None

@@ -28,6 +28,12 @@ PERM_READ = 4
 """Bits of `TopicConfig.perm` (PermName)."""
 
 
+def perm_text(perm: int) -> str:
+    """Return permissions as 4.9 writes them (PermName.perm2String)."""
+    letters = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
+    return "".join(letter if perm & bit else "-" for bit, letter in letters)
+
+
 class TopicSettings:
     """The topics of one open store; `system` are those that it has without a file.
 
