@@ -105,7 +105,7 @@ class Witness:
         if not self.store.config.is_sync_flush:
             return
         for queue in self.store.queues():
-            for message in all_messages(self.store, queue):
+            for message in all_messages(self.store, *queue):
                 self.promised.add(Label.parse(message.properties["label"]))
 
 

@@ -311,6 +311,19 @@ def test_without_one_of_its_own_the_longest_stored_of_all_goes(root: Path) -> No
         assert [bodies(store, topic) for topic in (OTHER, CACHE, "third")] == [[2], [1], [3]]
 
 
+def test_what_goes_is_found_without_a_look_at_other_queues(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[MemoryQueue] = []
+    oldest = MemoryQueue.oldest
+    monkeypatch.setattr(MemoryQueue, "oldest", lambda one: [looked.append(one), oldest(one)][1])
+    with open_memory(root, memory_topic_max_bytes=60 * size_of(root)) as store:
+        for number in range(180):
+            store.put(message(CACHE, number), queue_id=number % 60)
+        assert len(looked) == 120  # one for each that went
+        assert [bodies(store, CACHE, n) for n in (0, 59)] == [[120], [179]]
+
+
 def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(
     root: Path,
 ) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import stat
 import threading
+import time
 from collections import Counter
 
 import msgspec
@@ -62,6 +63,7 @@ def test_a_queue_costs_a_sync_of_its_file_and_its_directories_many_side_by_side(
     def note(descriptor):
         synced[stat.S_ISDIR(os.fstat(descriptor).st_mode)] += 1
         threads.add(threading.get_ident())
+        time.sleep(0.002)  # as a disk takes
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)

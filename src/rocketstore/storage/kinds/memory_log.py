@@ -13,6 +13,7 @@ How derived: MemoryMessageStore in seed 001 (spec B22), which is in no version o
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.host import encode_host
@@ -122,7 +123,7 @@ class MemoryLog:
         self._clock = clock
         self._store_host = encode_host(config.store_host)
         self._records: dict[int, bytes] = {}
-        self._of_topic: dict[str, list[MemoryQueue]] = {}
+        self._in_order: dict[str, deque[tuple[int, MemoryQueue]]] = {}
         self._last_ms = 0
         self._lock = Lock()
 
@@ -165,14 +166,15 @@ class MemoryLog:
         self._make_room(key.topic, needed)
         self.used_bytes += needed
         entries = []
+        order = self._in_order.setdefault(key.topic, deque())
         for record, content in zip(records, made, strict=True):
             code = tags_code(decode_properties(record.properties).get(TAGS, ""))
             entries.append(QueueEntry(self.max_offset, len(content), code))
             self._records[self.max_offset] = content
+            order.append((self.max_offset, queue))
             self.max_offset += len(content)
         queue.add(entries)
-        if self.queues.setdefault(key, queue).max_offset == 0:
-            self._of_topic.setdefault(key.topic, []).append(queue)
+        self.queues[key] = queue
         counter.stored_bytes += sum(sizes)
         counter.next_offset = queue.max_offset = first + len(made)
         packed = b"".join(size.to_bytes(4, "big") for size in sizes)
@@ -199,15 +201,21 @@ class MemoryLog:
 
     def _make_room(self, topic: str, needed: int) -> None:
         while self.used_bytes + needed > self.limit_bytes:
-            own = self._of_topic.get(topic, [])
-            queue = _longest_stored(own) or _longest_stored(list(self.queues.values()))
-            oldest = None if queue is None else queue.oldest()
-            if queue is None or oldest is None:
+            order = self._in_order.get(topic) or self._longest_stored()
+            if order is None:
                 return  # it is all gone
-            record = self._records.pop(oldest.physical_offset)
-            self.used_bytes -= len(record) + ENTRY_OVERHEAD_BYTES
-            queue.forget_oldest()
+            physical_offset, queue = order[0]
+            self.used_bytes -= len(self._records.pop(physical_offset)) + ENTRY_OVERHEAD_BYTES
+            oldest = queue.oldest()
+            if oldest is not None and oldest.physical_offset == physical_offset:
+                queue.forget_oldest()
+            order.popleft()
             self.evicted += 1
+
+    def _longest_stored(self) -> deque[tuple[int, MemoryQueue]] | None:
+        """Return the messages of the topic that has the oldest one."""
+        some = (order for order in self._in_order.values() if order)
+        return min(some, key=lambda order: order[0][0], default=None)
 
     def _settle(self, counter: QueueCounter) -> None:
         """Take back what an interrupted put left, and count again."""
@@ -216,20 +224,17 @@ class MemoryLog:
                 queue.forget_oldest()
         known = self.queues.get(counter.key)
         counter.next_offset = 0 if known is None else known.max_offset
-        kept = [
-            QueueEntry._make(values)
-            for queue in self.queues.values()
+        kept = sorted(
+            (values[0], key)
+            for key, queue in self.queues.items()
             for _, values in queue.entries_from(queue.min_offset, queue.max_offset)
-        ]
-        self._records = {one[0]: self._records[one[0]] for one in kept}
+        )
+        self._records = {at: self._records[at] for at, _ in kept}
+        self._in_order = {key.topic: deque() for key in self.queues}
+        for at, key in kept:
+            self._in_order[key.topic].append((at, self.queues[key]))
         self.used_bytes = self.counted()
 
     def counted(self) -> int:
         """Return the bytes that the messages take, one by one."""
         return sum(len(record) + ENTRY_OVERHEAD_BYTES for record in list(self._records.values()))
-
-
-def _longest_stored(queues: list[MemoryQueue]) -> MemoryQueue | None:
-    """Return the queue with the oldest message."""
-    ages = [(oldest[0], queue) for queue in queues if (oldest := queue.oldest()) is not None]
-    return min(ages, key=lambda one: one[0], default=(0, None))[1]
