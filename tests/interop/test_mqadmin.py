@@ -117,6 +117,14 @@ SILENT = {CHANGES[2], QUESTIONS[3], QUESTIONS[7], QUESTIONS[9]}
 """Those that find fault, which mqadmin says elsewhere."""
 
 
+LATE_TOPICS = {"RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
+"""Of transactions: a genuine broker has them once it first checks, or discards, one."""
+
+
+def without_late_topics(said: str) -> str:
+    return "\n".join(line for line in said.splitlines() if line not in LATE_TOPICS)
+
+
 def test_mqadmin_says_the_same_of_a_genuine_broker_and_of_ours(sides: tuple[Side, Side]) -> None:
     theirs, ours = sides
     for command in CHANGES:
@@ -126,8 +134,8 @@ def test_mqadmin_says_the_same_of_a_genuine_broker_and_of_ours(sides: tuple[Side
     for side in sides:
         fill(side.address)
     for command in QUESTIONS:
-        said = theirs.says(*command)
-        assert ours.says(*command) == said
+        said, own_said = (without_late_topics(side.says(*command)) for side in sides)
+        assert own_said == said
         assert (said == "") == (command in SILENT)
 
     told, own = status(theirs), status(ours)
