@@ -123,7 +123,7 @@ class MemoryLog:
         self._clock = clock
         self._store_host = encode_host(config.store_host)
         self._records: dict[int, bytes] = {}
-        self._in_order: dict[str, deque[tuple[int, MemoryQueue]]] = {}
+        self._in_order: dict[str, deque[MemoryQueue]] = {}  # of a topic, for each message its queue
         self._last_ms = 0
         self._lock = Lock()
 
@@ -171,7 +171,7 @@ class MemoryLog:
             code = tags_code(decode_properties(record.properties).get(TAGS, ""))
             entries.append(QueueEntry(self.max_offset, len(content), code))
             self._records[self.max_offset] = content
-            order.append((self.max_offset, queue))
+            order.append(queue)
             self.max_offset += len(content)
         queue.add(entries)
         self.queues[key] = queue
@@ -204,18 +204,17 @@ class MemoryLog:
             order = self._in_order.get(topic) or self._longest_stored()
             if order is None:
                 return  # it is all gone
-            physical_offset, queue = order[0]
-            self.used_bytes -= len(self._records.pop(physical_offset)) + ENTRY_OVERHEAD_BYTES
-            oldest = queue.oldest()
-            if oldest is not None and oldest.physical_offset == physical_offset:
-                queue.forget_oldest()
+            if (oldest := order[0].oldest()) is not None:
+                record = self._records.pop(oldest.physical_offset)
+                self.used_bytes -= len(record) + ENTRY_OVERHEAD_BYTES
+                order[0].forget_oldest()
+                self.evicted += 1
             order.popleft()
-            self.evicted += 1
 
-    def _longest_stored(self) -> deque[tuple[int, MemoryQueue]] | None:
-        """Return the messages of the topic that has the oldest one."""
+    def _longest_stored(self) -> deque[MemoryQueue] | None:
+        """Return the order of the topic that has the oldest message."""
         some = (order for order in self._in_order.values() if order)
-        return min(some, key=lambda order: order[0][0], default=None)
+        return min(some, key=lambda order: order[0].oldest() or (0, 0, 0), default=None)
 
     def _settle(self, counter: QueueCounter) -> None:
         """Take back what an interrupted put left, and count again."""
@@ -231,8 +230,8 @@ class MemoryLog:
         )
         self._records = {at: self._records[at] for at, _ in kept}
         self._in_order = {key.topic: deque() for key in self.queues}
-        for at, key in kept:
-            self._in_order[key.topic].append((at, self.queues[key]))
+        for _, key in kept:
+            self._in_order[key.topic].append(self.queues[key])
         self.used_bytes = self.counted()
 
     def counted(self) -> int:
