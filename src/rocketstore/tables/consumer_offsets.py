@@ -141,7 +141,7 @@ class ConsumerOffsetTable(Service):
             if self._loaded is None or not self._changed:
                 return
             changed = set()
-            while self._changed:  # others add to it meanwhile
+            for _ in range(len(self._changed)):  # others add to it meanwhile
                 changed.add(self._changed.pop())
             try:
                 # Copy the offsets first: what they count as consumed is in the log then, to be
