@@ -69,13 +69,14 @@ def map_batches(
     return mapped
 
 
-def grouped(frame: DataFrame, keys: Sequence[str], *made: Any) -> DataFrame:
-    """Return what is `made` of the rows with equal `keys`, after these."""
+def aggregated(frame: DataFrame, keys: Sequence[str], **made: str) -> DataFrame:
+    """Return what is `made` of the rows with equal `keys`, by SQL, after these."""
     # A session may drop the columns of keys (spark.sql.retainGroupColumns), not copies of them.
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
     own = [f.col(key).alias(f"of {key}") for key in keys]
-    found: DataFrame = frame.groupBy(*keys).agg(*own, *made)
+    columns = [f.expr(sql).alias(name) for name, sql in made.items()]
+    found: DataFrame = frame.groupBy(*keys).agg(*own, *columns)
     return found.drop(*keys).withColumnsRenamed({f"of {key}": key for key in keys})
 
 

@@ -26,8 +26,8 @@ from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTOR
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.audit.audit_plan import log_cuts
 from rocketstore.pipeline.jobs.execution import (
+    aggregated,
     arrow_frame,
-    grouped,
     map_batches,
     map_tasks,
     plain_failure,
@@ -350,13 +350,13 @@ def _long_queues(kept: DataFrame, part_entries: int) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
 
     entries = kept.where(f"startswith(target, X'{QUEUE_TARGET.hex()}')")
-    sums = grouped(entries, ["target"], f.sum("count").alias("sum"))
+    sums = aggregated(entries, ["target"], sum="sum(count)")
     before = "lag(first + count) OVER (PARTITION BY target ORDER BY piece, ordinal)"
     numbers = entries.join(f.broadcast(sums.where(f"sum > {part_entries}")), "target").selectExpr(
         "target", "first + count AS past", f"coalesce({before}, first) = first AS is_next"
     )
-    ends = f.expr("max(past) AS past"), f.expr("bool_and(is_next) AS goes_on")
-    return grouped(numbers, ["target"], *ends).where("goes_on").drop("goes_on")
+    ends = aggregated(numbers, ["target"], past="max(past)", goes_on="bool_and(is_next)")
+    return ends.where("goes_on").drop("goes_on")
 
 
 def numbered_pieces(pieces: Sequence[Piece]) -> pa.Table:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
-from rocketstore.pipeline.jobs.execution import grouped, map_tasks, plain_failure
+from rocketstore.pipeline.jobs.execution import aggregated, map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, refuse_inside_store, write_parquet
 from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.key_sketch import add_packed, most_frequent, new_sketch
@@ -102,15 +102,13 @@ def report(
 
 def run_report(spark: SparkSession, plan: ReportPlan) -> Report:
     """Count what was planned and write the report."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - needs PySpark
-
     with published(str(plan.place)) as directory:
         with plain_failure():
             counted = map_tasks(spark, plan.tasks, partial_groups.count_task, partial_groups.SCHEMA)
             keys, joins = partial_groups.KEYS, partial_groups.MEASURES.items()
-            joined = [getattr(f, function)(name).alias(name) for name, function in joins]
+            joined = {name: f"{function}({name})" for name, function in joins}
             count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
-            groups = grouped(counted.repartition(count, *keys), keys, *joined)
+            groups = aggregated(counted.repartition(count, *keys), keys, **joined)
             join, schema = partial_groups.join_sketches, partial_groups.SCHEMA
             write_parquet(groups, join, schema, f"{directory}/groups")
         return write_report(plan, Path(directory))
