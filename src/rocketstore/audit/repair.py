@@ -130,7 +130,7 @@ def repair_store(
     NotAStoreError
         There is no CommitLog directory.
     ConfigError
-        `path`, `config` or `policy` is none.
+        `path` is empty, `config` no `StoreConfig`, or there is no such `policy`.
     StoreDamagedError
         There is no CommitLog file although queues have entries (K-R10).
     """

@@ -34,7 +34,7 @@ class RecoveryPolicy(enum.Enum):
 
     @classmethod
     def of(cls, policy: object) -> RecoveryPolicy:
-        """Return a policy, also by its name; `ConfigError` where there is none of it."""
+        """Return a policy, also by its name; `ConfigError` where no policy has it."""
         try:
             return cls(policy)
         except ValueError:

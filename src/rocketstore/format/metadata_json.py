@@ -240,6 +240,13 @@ def decode_table(text: str | bytes, table: type[Table]) -> Table:
     return table_of(loads(text), table)
 
 
+def decode_whole(text: str | bytes, table: type[_Bean]) -> dict[str, Any]:
+    """Return all that stands in one of the tables, fields of others too; as `decode_table`."""
+    loaded: dict[str, Any] = loads(text)
+    table_of(loaded, table)  # judges the types
+    return loaded
+
+
 def table_of(loaded: Any, table: type[Table]) -> Table:
     """Return one of the tables from what `loads` returned; raises as `decode_table`."""
     if not isinstance(loaded, dict):

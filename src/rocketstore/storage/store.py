@@ -171,7 +171,7 @@ class BaseStore(Reader):
         StoreFullError
             No disk space to recover it.
         """
-        config = StoreConfig() if config is None else config
+        config = StoreConfig.of(config)
         policy = None if policy is None else RecoveryPolicy.of(policy)
         note_missing()
         if read_only:

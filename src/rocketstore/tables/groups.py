@@ -8,7 +8,7 @@ How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,8 +19,8 @@ from rocketstore.format.metadata_json import (
     MemberTexts,
     SubscriptionGroup,
     SubscriptionGroupTable,
+    decode_whole,
     dumps,
-    loads,
     table_of,
 )
 from rocketstore.locks import Lock
@@ -34,13 +34,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
 
 _GROUPS: Final = "subscriptionGroupTable"
-
-
-def _decoded(content: bytes) -> dict[str, Any]:
-    """Return the whole content of the file; raises `FormatError`."""
-    loaded: dict[str, Any] = loads(content)
-    table_of(loaded, SubscriptionGroupTable)  # judges the types
-    return loaded
+_decoded: Final = partial(decode_whole, table=SubscriptionGroupTable)
 
 
 class SubscriptionGroups:

@@ -135,9 +135,9 @@ def _impossible(table: Any) -> Iterator[str]:
     for rows in ("topic_config_table", "subscription_group_table"):
         for name, row in getattr(table, rows, {}).items():
             fields = msgspec.to_builtins(row)
-            for field in fields.keys() & _MOST.keys():
-                if not 0 <= fields[field] <= _MOST[field]:
-                    yield f"{name}: {field} is {fields[field]}, which is not 0 to {_MOST[field]}"
+            for field, most in _MOST.items():
+                if not 0 <= fields.get(field, 0) <= most:
+                    yield f"{name}: {field} is {fields[field]}, which is not 0 to {most}"
 
 
 class Position(NamedTuple):

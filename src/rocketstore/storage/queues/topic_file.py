@@ -9,6 +9,7 @@ How derived: TopicConfigManager.updateTopicConfig of 4.9 (spec F13).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,9 +19,8 @@ from rocketstore.format.metadata_json import (
     MemberTexts,
     TopicConfig,
     TopicTable,
+    decode_whole,
     dumps,
-    loads,
-    table_of,
 )
 from rocketstore.locks import Lock
 from rocketstore.storage.files.whole_file import KnownTable
@@ -84,8 +84,5 @@ class TopicFile:
             self._known.write(text.encode(), table)
 
 
-def decoded_topics(content: bytes) -> dict[str, Any]:
-    """Return the whole content of the file; raises `FormatError`."""
-    loaded: dict[str, Any] = loads(content)
-    table_of(loaded, TopicTable)  # judges the types
-    return loaded
+decoded_topics: Final = partial(decode_whole, table=TopicTable)
+"""Returns the whole content of the file; raises `FormatError`."""
