@@ -160,6 +160,21 @@ def test_what_retention_takes_meanwhile_ends_its_check_and_leaves_the_map(
         assert not scrubber.map.damage
 
 
+def refuse_to_open(
+    bad: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None = None
+) -> None:
+    """Have the system open all but one file, which by default it gives no permission for."""
+    real_open = os.open
+    denied = PermissionError(errno.EACCES, "Permission denied", str(bad))
+
+    def refusing(path: Any, *rest: Any, **more: Any) -> int:
+        if str(path) == str(bad):
+            raise error or denied
+        return real_open(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refusing)
+
+
 def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_checked(
     store: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,31 +182,13 @@ def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_chec
     overwrite(root, offsets[60] + 28, b"\xff")
     bad = log_path(root, offsets[5])
     assert log_path(root, offsets[60]) != bad
-    real_open = os.open
-
-    def refusing(path: Any, *rest: Any, **more: Any) -> int:
-        if str(path) == str(bad):
-            raise OSError(errno.EIO, "bad sector")
-        return real_open(path, *rest, **more)
-
     with open_store(root, Clock()) as opened:
         scrubber = scrubber_of(opened)
-        monkeypatch.setattr(os, "open", refusing)
+        refuse_to_open(bad, monkeypatch, OSError(errno.EIO, "bad sector"))
         scrubber.turn(WHOLE)
         monkeypatch.undo()
     assert places(scrubber) == [(0, "unreadable"), (offsets[60], "bad address")]
     assert "bad sector" in scrubber.map.damage[0].evidence
-
-
-def refuse_to_open(bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_open = os.open
-
-    def refusing(path: Any, *rest: Any, **more: Any) -> int:
-        if str(path) == str(bad):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return real_open(path, *rest, **more)
-
-    monkeypatch.setattr(os, "open", refusing)
 
 
 def test_a_file_without_permission_is_no_damage_and_keeps_no_other_from_being_checked(

@@ -140,6 +140,11 @@ def no_space_error(path: Path, size: int, code: int | None = errno.ENOSPC) -> St
     return StoreFullError(f"no room for {path}: {size} bytes needed", hint=_HINTS[code or 0])
 
 
+def real_path(path: Path) -> Path:
+    """Return where a path leads to; `Path.resolve` of 3.11 and 3.12 fails at a link to itself."""
+    return Path(os.path.realpath(path))
+
+
 def status_of(path: Path, *, follows: bool = True) -> os.stat_result | None:
     """Return what a path leads to; None where that is nothing, or only a link to itself."""
     try:

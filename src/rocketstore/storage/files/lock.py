@@ -38,7 +38,7 @@ from rocketstore.format.file_name import (
     parse_file_name,
 )
 from rocketstore.locks import Lock
-from rocketstore.storage.files.disk import read_at, status_of, system_errors
+from rocketstore.storage.files.disk import read_at, real_path, status_of, system_errors
 from rocketstore.storage.files.pread_files import OpenFile
 from rocketstore.storage.files.whole_file import holds_data
 
@@ -142,8 +142,8 @@ class StoreLock:
             directory, status = named, status_of(named, follows=False)
             is_link = status is not None and stat.S_ISLNK(status.st_mode)
             if is_link or named.parent != root:  # only such a one may lie elsewhere
-                directory = Path(os.path.realpath(named))  # which bears a link to itself
-                if not directory.is_relative_to(os.path.realpath(root)):
+                directory = real_path(named)
+                if not directory.is_relative_to(real_path(root)):
                     for other in (directory, directory.parent):  # a broker of 4.9 locks its root
                         refuse_writer(other / LOCK_FILE_NAME, hint=_HINT)
                 status = status_of(directory)

@@ -32,7 +32,7 @@ from rocketstore.format.file_name import (
     LOG_DIRECTORIES_FILE_NAME,
     is_dledger_head,
 )
-from rocketstore.storage.files.disk import Disk, read_at, read_whole, system_errors
+from rocketstore.storage.files.disk import Disk, read_at, read_whole, real_path, system_errors
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import replace_whole
 
@@ -77,11 +77,6 @@ def _inode(path: Path) -> int:
     with suppress(OSError):
         return path.stat().st_ino
     return 0
-
-
-def real_path(path: Path) -> Path:
-    """Return where a path leads to; `Path.resolve` of 3.11 and 3.12 fails at a link to itself."""
-    return Path(os.path.realpath(path))
 
 
 def _name(path: Path) -> str:

@@ -19,6 +19,7 @@ from rocketstore.format.file_name import file_name
 from rocketstore.locks import Lock
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT
+from rocketstore.storage.files.disk import real_path
 from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
 from rocketstore.storage.files.pread_files import LogFile, last_up_to, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
@@ -112,7 +113,7 @@ class MappedFileQueue:
             if problem is FileProblem.DANGLING_LINK:
                 # The next message would take its place, or follow a hole.
                 raise StoreDamagedError(
-                    f"{path} is a link to {path.resolve()}, which is not there", hint=DANGLING_HINT
+                    f"{path} is a link to {real_path(path)}, which is not there", hint=DANGLING_HINT
                 )
         return found
 

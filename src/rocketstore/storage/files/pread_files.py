@@ -30,7 +30,14 @@ from rocketstore.config.files import commonest
 from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import is_judged, parse_file_name
 from rocketstore.rules.files import FileFinding, FileProblem, usable_files
-from rocketstore.storage.files.disk import Disk, fill, read_at, system_error, system_errors
+from rocketstore.storage.files.disk import (
+    Disk,
+    fill,
+    read_at,
+    real_path,
+    system_error,
+    system_errors,
+)
 from rocketstore.storage.files.whole_file import data_stop, holds_data
 from rocketstore.units import ByteRange
 
@@ -283,7 +290,7 @@ def listed_files(
                 status = path.stat()
             except FileNotFoundError:
                 if path.is_symlink() and not path.exists():  # or it was just deleted
-                    found = f"nothing at {path.resolve()}"
+                    found = f"nothing at {real_path(path)}"
                     problem, expected = FileProblem.DANGLING_LINK, "the file it is a link to"
                     findings.append(FileFinding(path, problem, expected, found))
                 continue
