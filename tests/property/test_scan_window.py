@@ -85,21 +85,6 @@ def splits_of(data, window_bytes, edges, **options):
     return batches
 
 
-def joined(extents):
-    """Join the pieces of one damage.
-
-    Reason and evidence of a piece are those of where its scan met it: in what it looked back at, a
-    record that a body carries may come before the damage.
-    """
-    parts = []
-    for start, kind, end, *_ in extents:
-        if parts and "blank" not in (kind, parts[-1][1]) and parts[-1][2] == start:
-            parts[-1] = (*parts[-1][:2], end)
-        else:
-            parts.append((start, kind, end))
-    return parts
-
-
 @given(damaged_logs(), WINDOWS, st.data())
 def test_splits_put_together_are_the_whole(log, window_bytes, data):
     content = bytes(log.data)
@@ -113,22 +98,8 @@ def test_splits_put_together_are_the_whole(log, window_bytes, data):
         assert whole[0] == []
         return
     found = evidence_of(batches)
-    assert found[0] == whole[0]
-    assert joined(found[1]) == joined(whole[1])
-    assert found[2] == whole[2]
+    assert found[:3] == whole[:3]
     assert min(found[3], default=None) == min(whole[3], default=None)
-
-
-@given(damaged_logs(), WINDOWS, st.data())
-def test_whole_damage_is_in_exactly_one_split(log, window_bytes, data):
-    content = bytes(log.data)
-    cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=5))
-    edges = sorted({0, len(content), *cuts})
-    options = {"base": log.base, "lookback_bytes": 1500, "whole_damage": True}
-    batches = splits_of(content, window_bytes, edges, **options)
-    if batches:
-        whole = evidence_of(list(scan_window(content, base=log.base)))
-        assert evidence_of(batches)[1] == whole[1]
 
 
 @given(damaged_logs(), st.integers(1, 400), WINDOWS)
@@ -212,8 +183,7 @@ def test_splits_of_golden_logs_put_together_are_the_whole(max_split_bytes, windo
         edges = [*range(0, len(data), max_split_bytes), len(data)]
         found = evidence_of(splits_of(data, window_bytes, edges, base=base, lookback_bytes=3000))
         whole = evidence_of(list(scan_window(data, base=base)))
-        assert found[0] == whole[0]
-        assert joined(found[1]) == joined(whole[1])
+        assert found[:2] == whole[:2]
 
 
 @given(damaged_logs())

@@ -181,7 +181,6 @@ class LogScan:
             file_size=self.files.file_size,
             data_stop=file.data_stop(),
             lookback_bytes=0,
-            whole_damage=True,
         )
 
 

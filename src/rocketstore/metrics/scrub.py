@@ -152,7 +152,6 @@ class Scrubber:
                 batch_records=BATCH_RECORDS,
                 lookback_bytes=1,
                 window_bytes=WINDOW_BYTES,
-                whole_damage=True,
             ):
                 columns, before = batch.columns, reached
                 if len(columns):

@@ -107,7 +107,7 @@ def scanned(task: SplitTask, file: OpenFile, **asked: Any) -> Iterator[ScanBatch
     segment = task.segment
     sizes = {"base": segment.base, "size": segment.size, "file_size": segment.file_size}
     place = {"start": task.start, "stop": task.stop, "data_stop": task.data_stop}
-    return scan_window(file, **{**sizes, **place, "whole_damage": True, **asked})
+    return scan_window(file, **{**sizes, **place, **asked})
 
 
 def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:

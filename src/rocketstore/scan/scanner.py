@@ -91,8 +91,8 @@ class ScanBatch(NamedTuple):
 
     `run_starts` are the rows of records that stand right after damage: each begins an unbroken run.
     `end_of_data` is the physical offset after the last record or Blank met so far, the scan's start
-    when none was; `unwritten_at` where the tail of zeros begins that nothing written follows, None
-    when this batch did not reach such a tail.
+    when none was; `unwritten_at` where the tail of zeros begins that nothing written follows, also
+    before the range, or at the file's end after damage; None when this batch reached no tail.
     """
 
     columns: RecordColumns
@@ -140,11 +140,10 @@ def scan_window(  # noqa: PLR0913 - keywords, each a fact of the range
     batch_records: int = BATCH_RECORDS,
     lookback_bytes: int = LOOKBACK_BYTES,
     window_bytes: int = WINDOW_BYTES,
-    whole_damage: bool = False,
 ) -> Iterator[ScanBatch]:
     """Yield the records, blanks and damage of the positions ``[start, stop)`` of a CommitLog file.
 
-    Records belong there that start there.
+    What starts there belongs there, as a whole.
 
     Parameters
     ----------
@@ -161,10 +160,6 @@ def scan_window(  # noqa: PLR0913 - keywords, each a fact of the range
         what stands at `start` for the first byte of a record, BLANK or break.
     window_bytes
         Bytes held at a time where they are read, at least ``WINDOW_MIN_BYTES``.
-    whole_damage
-        False cuts damage and the unwritten tail off at the range's edges. True gives damage, whole,
-        to the range that its first byte is in, and to no other, and tells where the tail really
-        begins, which is where the file ends when no zeros follow the damage.
 
     Yields
     ------
@@ -174,7 +169,6 @@ def scan_window(  # noqa: PLR0913 - keywords, each a fact of the range
     scan = _Scan(source, base, size, file_size)
     scan.check_crc = check_crc
     scan.window_bytes = max(window_bytes, WINDOW_MIN_BYTES)
-    scan.whole_damage = whole_damage
     if data_stop is not None:
         scan.data_stop = min(data_stop, scan.limit)
     scan.first = start
@@ -208,7 +202,6 @@ class _Scan:
         self.limit = self.data_stop = min(self.size, self.file_size)
         self.check_crc = True
         self.window_bytes = WINDOW_BYTES
-        self.whole_damage = False
         self.first = self.stop = self.position = 0
         self.end_of_data = base
         self.is_run_start = False
@@ -327,18 +320,16 @@ class _Scan:
         # No believable record is at the break itself; zeros alone need no such care.
         found = self.find(start + (reason != StopReason.UNWRITTEN), self.limit)
         if found is None:
-            damage_stop = max(self._last_nonzero(start) + 1, start)
+            stop = max(self._last_nonzero(start) + 1, start)
             self.position = self.limit
         else:
-            damage_stop = self.position = found
+            stop = self.position = found
             self.is_run_start = True
-        stop = damage_stop if self.whole_damage else min(damage_stop, self.stop)
-        if damage_stop > start:
+        if stop > start:
             name = "UNWRITTEN_HOLE" if reason is StopReason.UNWRITTEN else reason.name
             extent = ByteRange(self.base + start, self.base + stop)
             damage.append(Damage(extent, DamageReason[name], evidence))
-        is_told = found is None and (self.whole_damage or stop < self.stop)
-        return self.base + damage_stop if is_told else None
+        return self.base + stop if found is None else None
 
     def _describe(self, reason: StopReason) -> str:
         at = self.position - self.at
@@ -353,22 +344,11 @@ class _Scan:
         first = self.base + self.first
         columns = batch.columns
         dropped = int(columns.physical_offset.searchsorted(first))
-        damage = [one for one in batch.damage if one.range.stop > first]
-        unwritten_at = batch.unwritten_at
-        if self.whole_damage:
-            damage = [one for one in damage if one.range.start >= first]
-        else:
-            damage = [
-                one._replace(range=ByteRange(max(one.range.start, first), one.range.stop))
-                for one in damage
-            ]
-            unwritten_at = None if unwritten_at is None else max(unwritten_at, first)
         return batch._replace(
             columns=columns.taken(slice(dropped, None)),
             blanks=[blank for blank in batch.blanks if blank.physical_offset >= first],
-            damage=damage,
+            damage=[one for one in batch.damage if one.range.start >= first],
             run_starts=[row - dropped for row in batch.run_starts if row >= dropped],
-            unwritten_at=unwritten_at,
         )
 
     def anchor(self, start: int, lookback_bytes: int) -> int:

@@ -45,10 +45,14 @@ def test_a_split_after_a_blank_is_empty():
 
 
 def test_a_split_of_zeros_knows_whether_a_record_follows():
-    log = SyntheticLog(0).add().zeros(5000)
+    log = SyntheticLog(0).add()
+    end = len(log.data)
+    log.zeros(5000)
     (tail,) = scan_window(bytes(log.data), base=0, start=1000, stop=2000)
-    assert (tail.damage, tail.unwritten_at) == ([], 1000)
+    assert (tail.damage, tail.unwritten_at) == ([], end)
     log.add()
-    (hole,) = scan_window(bytes(log.data), base=0, start=1000, stop=2000)
-    assert [tuple(damage.range) for damage in hole.damage] == [(1000, 2000)]
+    (hole,) = scan_window(bytes(log.data), base=0, start=0, stop=end + 1)
+    assert [tuple(damage.range) for damage in hole.damage] == [(end, end + 5000)]
     assert hole.unwritten_at is None
+    (rest,) = scan_window(bytes(log.data), base=0, start=1000, stop=2000)
+    assert (rest.damage, rest.unwritten_at) == ([], None)

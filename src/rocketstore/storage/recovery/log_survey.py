@@ -109,7 +109,6 @@ def _scan(file: LogBytes, start: int, stop: int, **options: Any) -> Iterator[Sca
         start=start,
         stop=stop,
         lookback_bytes=0,
-        whole_damage=True,
         **options,
     )
 

@@ -164,7 +164,7 @@ def scan_every_way(root: Path) -> dict[str, list[int]]:
         for start in range(0, 8 * RECORD_BYTES, 1000):
             batches = scan_window(
                 file, base=0, size=LOG_FILE_BYTES, start=start, stop=start + 1000,
-                file_size=LOG_FILE_BYTES, data_stop=LOG_FILE_BYTES, whole_damage=True,
+                file_size=LOG_FILE_BYTES, data_stop=LOG_FILE_BYTES,
             )  # fmt: skip
             for batch in batches:
                 splits += batch.columns.physical_offset.tolist()
