@@ -87,9 +87,7 @@ class Admin:
 
     def all_topics(self, _header: Header) -> Command:
         """Return every topic."""
-        known = self._topics.table
-        body = {"dataVersion": known.version, "topicConfigTable": known.all()}
-        return reply(fields={}, body=encode_body(body))
+        return reply(fields={}, body=encode_body(self._topics.table.content))
 
     def all_groups(self, _header: Header) -> Command:
         """Return every consumer group."""
@@ -155,16 +153,13 @@ class Admin:
         return reply(body=_queues(rows, f'"consumeTps":{per_second},'))
 
     def _topics_of(self, header: ConsumeStatsHeader) -> Iterator[TopicConfig]:
-        names = [header.topic] if header.topic else self._consumed_by(header.consumer_group)
+        consumed = self._store.consumer_offsets.topics_of(header.consumer_group)
+        names = [header.topic] if header.topic else consumed
         group = self._clients.consumers.get(header.consumer_group)
         wanted = {} if group is None else group.subscriptions  # none where it pulls by queue only
         # What the group consumed once, and does not any more, is left out.
         names = [name for name in names if not wanted or name in wanted]
         return filter(None, map(self._topics.get, names))
-
-    def _consumed_by(self, group: str) -> list[str]:
-        names = (key.partition("@") for key in self._store.consumer_offsets.snapshot())
-        return sorted({topic for topic, _, name in names if name == group})
 
     def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
         found = self._store.store_timestamp(topic, queue_id, offset) if offset >= 0 else None

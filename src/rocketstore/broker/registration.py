@@ -12,20 +12,24 @@ import asyncio
 import contextlib
 import zlib
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
-from rocketstore.format.metadata_json import encode_body
+from rocketstore.format.metadata_json import TopicTable, encode_body
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command
+from rocketstore.remoting.frame import LONGEST_FRAME
+from rocketstore.units import KiB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.format.metadata_json import DataVersion, TopicConfig
     from rocketstore.remoting.client import RemotingClient
     from rocketstore.tables.topic_settings import TopicSettings
 
@@ -34,6 +38,10 @@ FIRST_S: Final = 2.0
 
 UNREGISTER_MS: Final = 1000
 """How long the end of a broker waits for a name server."""
+
+LONGEST_PLAIN: Final = LONGEST_FRAME - 64 * KiB
+"""The longest body that is not packed: a frame holds it and a header. That is some 80,000 topics;
+beyond them 4.9 registers only with ``compressedRegister=true``."""
 
 _log: Final = get_logger(__name__)
 
@@ -58,6 +66,7 @@ class Registration:
         self._waiting: list[tuple[int, Callable[[], object]]] = []
         self._changed = asyncio.Event()
         self._told = dict.fromkeys(addresses, 0)
+        self._encoded: tuple[TopicTable, bytes, bool] | None = None
         self.wanted = 1
 
     def note_change(self) -> None:
@@ -113,11 +122,12 @@ class Registration:
 
     async def _register(self, address: str) -> None:
         try:
+            body, is_packed = self._body()
             request = Command(
                 RequestCode.REGISTER_BROKER,
                 fields={**self._own_fields(), "haServerAddr": "", "bodyCrc32": "0",
-                        "compressed": str(self._settings.compressed_register).lower()},
-                body=self._body(),
+                        "compressed": str(is_packed).lower()},
+                body=body,
             )  # fmt: skip
             answer = await self._client.ask(
                 address, request, timeout_ms=self._settings.register_broker_timeout_mills
@@ -157,27 +167,38 @@ class Registration:
             "clusterName": settings.broker_cluster_name, "brokerId": str(settings.broker_id),
         }  # fmt: skip
 
-    def _body(self) -> bytes:
-        granted = self._settings.broker_permission
+    def _body(self) -> tuple[bytes, bool]:
+        """Return the body, made again once topics changed, and whether it is packed."""
+        known = self._topics.content
+        if self._encoded is None or self._encoded[0] is not known:
+            self._encoded = known, *self._encode(known)
+        return self._encoded[1:]
+
+    def _encode(self, known: TopicTable) -> tuple[bytes, bool]:
+        granted = self._settings.broker_permission | 1
         topics = {
-            name: msgspec.to_builtins(one) | {"perm": one.perm & (granted | 1)}
-            for name, one in self._topics.all().items()
+            name: replace(one, perm=one.perm & granted) if one.perm & ~granted else one
+            for name, one in known.topic_config_table.items()
         }
-        version = msgspec.to_builtins(self._topics.version)
-        if self._settings.compressed_register:
-            return _packed(version, topics.values())
-        wrapper = {"dataVersion": version, "topicConfigTable": topics}
-        body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}  # keys are texts
-        return msgspec.json.encode(body, order="sorted")
+        if not self._settings.compressed_register:
+            wrapper = TopicTable(known.data_version, topics)
+            body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+            plain = msgspec.json.encode(body)  # keys are texts
+            if len(plain) <= LONGEST_PLAIN:
+                return plain, False
+        return _packed(known.data_version, topics.values()), True
 
 
-def _packed(version: dict[str, int], topics: Collection[dict[str, Any]]) -> bytes:
+def _packed(version: DataVersion | None, topics: Collection[TopicConfig]) -> bytes:
     """Return topics as RegisterBrokerBody.encode packs them: without order and system flags.
 
     `nameserver.bodies.unpack_registration` reads it.
     """
-    keys = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
-    texts = [" ".join(str(topic[key]) for key in keys).encode() for topic in topics]
+    texts = [
+        f"{one.topic_name} {one.read_queue_nums} {one.write_queue_nums} {one.perm} "
+        f"{one.topic_filter_type}".encode()
+        for one in topics
+    ]
 
     def sized(*parts: bytes) -> bytes:
         return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

@@ -99,6 +99,7 @@ def first_topics(settings: BrokerSettings) -> list[TopicConfig]:
 def _made(topic: str, queue_count: int, is_unit: bool) -> TopicConfig:  # noqa: FBT001 - private
     """Return a topic as a client makes it."""
     flag = (UNIT_SUB if topic.startswith(RETRY_PREFIX) else UNIT) if is_unit else 0
+    queue_count = min(queue_count, MOST_QUEUES)
     return TopicConfig(
         topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count,
         perm=READ_WRITE, topic_sys_flag=flag,

@@ -28,6 +28,7 @@ from rocketstore.places.log_files import segment_at, store_timestamp_ms
 from rocketstore.places.queue_files import EVERY_KIND, ScanNeeded, list_queues, queue_opener
 from rocketstore.places.small_files import read_consumer_offsets, read_known_ends, read_metadata
 from rocketstore.places.stores import StorePlace, configured_log, find_stores
+from rocketstore.rules.limits import MOST_QUEUES
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def lost_queues(
     for name, one in _configured(store).items() if or_maybe and known is None else ():
         if not options.wants_topic(name):
             continue
-        count = max(one.read_queue_nums, one.write_queue_nums)
+        count = min(max(one.read_queue_nums, one.write_queue_nums), MOST_QUEUES)
         said |= {QueueKey(name, number) for number in range(count)}
     lost = (said | (known or set())).difference(there)
     return ", ".join(str(key) for key in sorted(lost) if is_chosen(options, store, key))

@@ -5,13 +5,26 @@ How derived: DefaultMessageStore.checkMessage, CommitLog.asyncPutMessage of 4.9.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
 
+if TYPE_CHECKING:
+    from rocketstore.format.metadata_json import TopicConfig
+
 MOST_QUEUES: Final = 65_536
 """Of a topic, so that no request makes a broker count to two thousand million; 4.9 has no limit."""
+
+
+def with_queues_limited(topic: TopicConfig) -> TopicConfig:
+    """Return a topic with no more than `MOST_QUEUES`, whatever a table says."""
+    return msgspec.structs.replace(
+        topic, read_queue_nums=min(topic.read_queue_nums, MOST_QUEUES),
+        write_queue_nums=min(topic.write_queue_nums, MOST_QUEUES),
+    )  # fmt: skip
 
 
 class Refusal(NamedTuple):

@@ -24,6 +24,7 @@ by a thread that starts with the first change.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.config import BrokerRole, StoreConfig
@@ -99,6 +100,8 @@ class ConsumerOffsetTable(Service):
         self._in_memory: dict[str, dict[int, int]] = {}
         self._loaded: dict[str, Any] | None = None
         self._changed: set[str] = set()
+        self._new_names: deque[str] = deque()
+        self._topics_of: dict[str, set[str]] = {}
         self._texts: dict[str, dict[str, str]] = {}
         self._known = KnownTable(self.path, _decoded, disk)
         self._saving = Lock()
@@ -120,8 +123,10 @@ class ConsumerOffsetTable(Service):
     def set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Let a group continue at a queue offset, which may be an earlier one than before."""
         self._check()
-        name = offsets_key(topic, group)
-        queues = self._table_of(topic).setdefault(name, {})
+        name, table = offsets_key(topic, group), self._table_of(topic)
+        if (queues := table.get(name)) is None:
+            self._new_names.append(name)
+            queues = table.setdefault(name, {})
         if queues.get(queue_id) == offset:
             return
         queues[queue_id] = offset
@@ -192,6 +197,7 @@ class ConsumerOffsetTable(Service):
                 if self._loaded is None:
                     known = _read(self.path.parent) or {_TABLE: {}}
                     known.pop(_LIGHT, None)  # by now it is in the other table
+                    self._new_names.extend(known[_TABLE])
                     self._loaded = ({_LIGHT: {}} if self._lmq else {}) | known
         offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
         return offsets
@@ -209,6 +215,20 @@ class ConsumerOffsetTable(Service):
             if queues:
                 self._texts[_TABLE][name] = member_text(name, queues)
         return {table: Members(texts.values()) for table, texts in self._texts.items()}
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics of which a group has offsets, without a look at other groups.
+
+        Raises `FormatError` as `get`.
+        """
+        self._offsets()
+        with self._loading:
+            while self._new_names:
+                topic, _, name = self._new_names[0].partition("@")
+                self._topics_of.setdefault(name, set()).add(topic)
+                self._new_names.popleft()  # after an interrupt before this, it is done again
+            topics = sorted(self._topics_of.get(group, ()))
+        return [one for one in topics if offsets_key(one, group) in self._table_of(one)]
 
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy by ``topic@group`` and queue id, while others may change the table.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, table_of
+from rocketstore.rules.limits import MOST_QUEUES, with_queues_limited
 from rocketstore.storage.queues.topic_file import TopicFile
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class TopicSettings:
 
     Attributes
     ----------
-    version
-        Of the file, or of what there is without one.
+    content
+        Every topic by its name, and of which version they are; another object after each change.
     made_ms
         When this was made.
     """
@@ -53,21 +54,16 @@ class TopicSettings:
         self._system = {topic.topic_name: topic for topic in system}
         self.made_ms = clock()
         self._changed_ns = -1
-        self.version = DataVersion(timestamp=self.made_ms)
-        self._topics: dict[str, TopicConfig] = {}
+        self.content = TopicTable(DataVersion(timestamp=self.made_ms))
         self._load()
 
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic, or None; a topic that another program added since is found."""
-        topic = self._topics.get(name)
+        topic = self.content.topic_config_table.get(name)
         if topic is None and self._file_time() != self._changed_ns:
             self._load()
-            topic = self._topics.get(name)
+            topic = self.content.topic_config_table.get(name)
         return topic
-
-    def all(self) -> dict[str, TopicConfig]:
-        """Return every topic by its name."""
-        return dict(self._topics)
 
     def settle(self, *topics: TopicConfig) -> None:
         """Make topics, or change them, by one write.
@@ -85,10 +81,12 @@ class TopicSettings:
     def _load(self) -> None:
         self._changed_ns = self._file_time()
         content = self._file.read()
-        table = None if content is None else table_of(content, TopicTable)
-        if table is not None:
-            self.version = table.data_version or self.version
-        self._topics = self._system | ({} if table is None else table.topic_config_table)
+        read = TopicTable() if content is None else table_of(content, TopicTable)
+        topics = self._system | read.topic_config_table
+        for name, one in read.topic_config_table.items():
+            if one.read_queue_nums > MOST_QUEUES or one.write_queue_nums > MOST_QUEUES:
+                topics[name] = with_queues_limited(one)
+        self.content = TopicTable(read.data_version or self.content.data_version, topics)
 
     def _file_time(self) -> int:
         try:

@@ -9,12 +9,16 @@ import pytest
 from rocketstore.broker.counts import DayTotals
 from rocketstore.broker.queue_locks import LOCK_LIFE_MS, MOST_LOCKS
 from rocketstore.format.metadata_json import (
+    SubscriptionGroup,
     SubscriptionGroupTable,
     TopicConfig,
     TopicTable,
     decode_table,
     encode_table,
 )
+from rocketstore.rules import limits
+from rocketstore.rules.limits import MOST_QUEUES
+from rocketstore.tables import topic_settings
 from support.broker_desk import Desk, Peer
 
 
@@ -225,6 +229,58 @@ def test_a_type_of_filter_that_a_broker_of_4_9_would_not_start_with_is_refused(
     assert answer.code == code
     assert (desk.topics.get("T") is None) == (code == 1)
     assert code == 0 or said in (answer.remark or "")
+
+
+def test_a_table_that_says_a_thousand_million_queues_makes_nobody_count_to_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = desk.store.layout.config / "topics.json"
+    path.parent.mkdir(exist_ok=True)
+    many = TopicConfig(topic_name="many", read_queue_nums=10**9, write_queue_nums=10**9)
+    path.write_text(encode_table(TopicTable(topic_config_table={"many": many})))
+    known = desk.topics.get("many")
+    assert known
+    assert (known.read_queue_nums, known.write_queue_nums) == (MOST_QUEUES, MOST_QUEUES)
+    assert json.loads(desk.answer(21).body)["topicConfigTable"]["many"]["readQueueNums"] == 65_536
+    desk.send("orders")
+    assert '"readQueueNums":1000000000' in path.read_text()  # which is for who wrote it to mend
+    for module in (limits, topic_settings):
+        monkeypatch.setattr(module, "MOST_QUEUES", 3)
+    desk.send("bills")
+    assert desk.answer(202, {"topic": "many"}).body.count(b'"queueId"') == 3
+    desk.store.consumer_offsets.set("many", "G", 0, 1)
+    assert desk.answer(208, {"consumerGroup": "G"}).body.count(b'"queueId"') == 3
+
+
+def test_a_group_with_a_thousand_million_queues_of_second_tries_gets_as_many_as_there_may_be(
+    desk: Desk,
+) -> None:
+    path = desk.store.layout.config / "subscriptionGroup.json"
+    path.parent.mkdir(exist_ok=True)
+    many = SubscriptionGroup(group_name="G", retry_queue_nums=10**9)
+    path.write_text(encode_table(SubscriptionGroupTable(subscription_group_table={"G": many})))
+    desk.answer(34, None, b'{"clientID":"c","consumerDataSet":[{"groupName":"G"}]}')
+    retries = desk.topics.get("%RETRY%G")
+    assert retries
+    assert retries.write_queue_nums == MOST_QUEUES
+
+
+def test_what_a_group_consumed_is_found_without_a_look_at_the_other_groups(desk: Desk) -> None:
+    """Counted in calls; all offsets were copied and sorted for each group that was asked about."""
+    offsets = desk.store.consumer_offsets
+    desk.send("orders")
+    for number in range(1000):
+        offsets.set("orders", f"group-{number}", 0, 1)
+    assert b'"queueId":0' in desk.answer(208, {"consumerGroup": "group-1"}).body
+    offsets.set("orders", "late", 0, 1)
+    offsets.set("bills", "late", 0, 1)
+    profile = cProfile.Profile()
+    profile.enable()
+    found = desk.answer(208, {"consumerGroup": "late"}).body
+    profile.disable()
+    assert found.count(b'"topic":"orders"') == 4
+    assert offsets.topics_of("late") == ["bills", "orders"]
+    assert sum(one.callcount for one in profile.getstats()) < 1000
 
 
 def test_a_topic_more_costs_a_broker_of_many_topics_little(desk: Desk) -> None:

@@ -12,10 +12,11 @@ from support.held_things import held_by
 
 ROUNDS = 40
 KEPT = {
-    "TopicSettings._topics": "topics.json, of retry topics",
+    "TopicTable.topic_config_table": "topics.json, of retry topics",
     "SubscriptionGroupTable.subscription_group_table": "subscriptionGroup.json",
     "ConsumerOffsetTable._loaded": "consumerOffset.json",
     "ConsumerOffsetTable._texts": "consumerOffset.json",
+    "ConsumerOffsetTable._new_names": "consumerOffset.json, until a group's topics are asked for",
     "MemberTexts._known": "topics.json and subscriptionGroup.json",
     "MessageStore._pages": "as many as there are queues",
     "StoreStatistics._samples": "of the last ten minutes",

@@ -111,7 +111,7 @@ def test_12_a_pull_gets_one_message_at_least_and_32_at_most(
 
 def test_13_a_topic_that_nobody_knows_begins_and_ends_at_0(desk: Desk) -> None:
     assert [offset_of(desk, code, topic="none") for code in (30, 31)] == [0, 0]
-    assert "none" not in desk.topics.table.all()
+    assert "none" not in desk.topics.table.content.topic_config_table
 
 
 def test_14_later_than_all_is_the_last_message(desk: Desk) -> None:

@@ -9,6 +9,7 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.known_ends import encode_known_ends
+from rocketstore.pipeline import queues
 from rocketstore.pipeline.options import parse_options
 from rocketstore.places.small_files import read_known_ends
 from rocketstore.places.stores import StorePlace
@@ -97,6 +98,15 @@ def test_that_topics_json_names_more_queues_says_nothing_where_known_ends_count(
     by_topics_json_since_somebody_else_wrote(store)
     topics(store, quiet=16)
     assert planned_bytes(store, subscribe="quiet") == planned_bytes(store)
+
+
+def test_a_topics_json_with_a_thousand_million_queues_makes_nobody_count_to_it(store, monkeypatch):
+    (store / "known-ends").unlink()
+    topics(store, quiet=10)
+    monkeypatch.setattr(queues, "MOST_QUEUES", 3)
+    place = StorePlace(str(store), "store", is_open=False)
+    options = parse_options({"path": str(store), "subscribe": "quiet"})
+    assert queues.lost_queues(place, options, (), or_maybe=True).count("quiet") == 3
 
 
 def test_a_group_that_stands_at_the_begin_of_a_queue_has_had_no_message_of_it(store):
