@@ -5,6 +5,7 @@ from datetime import UTC
 from pathlib import Path
 
 from rocketstore.format.index_file import IndexLayout
+from rocketstore.native.row import QueueColumn
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -96,6 +97,10 @@ class DispatchParts:
         return [
             tuple(queue.entry(offset)) for offset in range(queue.first_offset, queue.max_offset)
         ]
+
+    def written(self) -> int:
+        """Return how often an entry was written, a filler too, since the queues were opened."""
+        return int(self.table.rows.queues[:, QueueColumn.CHANGES].sum())
 
     def bytes_on_disk(self) -> dict[str, bytes]:
         """The bytes of every queue file and index file, index files in order of their names."""

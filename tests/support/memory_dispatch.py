@@ -136,9 +136,6 @@ class MemoryDispatch:
             "index": [bytes(file) for file in self.index_files],
             "last indexed": self.last_indexed.tolist(),
             "queues": queues.tolist(),
-            "counts": (
-                loop.records, loop.entries_written, loop.entries_repeated,
-                loop.without_entry, loop.index_items, loop.last_store_timestamp_ms, loop.cursor,
-            ),
+            "done": (loop.last_store_timestamp_ms, loop.cursor),
             "asked": self.asked,
-        }  # fmt: skip
+        }

@@ -21,7 +21,6 @@ cpdef int put_mapped(
 ) noexcept
 
 cdef class RowDispatch:
-    cdef public long long records, entries_written, entries_repeated, without_entry, index_items
     cdef public long long last_store_timestamp_ms, now_ms
     cdef public Py_ssize_t cursor
     cdef object decisions, table, index, delays_kept, tables_kept
@@ -43,9 +42,7 @@ cdef class RowDispatch:
     cdef int dispatch_rows(self) except -1 nogil
     cdef decider(self)
     cdef void prefetch_text(self, Py_ssize_t number) noexcept nogil
-    @cython.locals(
-        gives_way=cython.bint, is_entered=cython.bint, code=cython.longlong, ahead_ms=cython.longlong, found=int
-    )
+    @cython.locals(gives_way=cython.bint, is_entered=cython.bint, code=cython.longlong, ahead_ms=cython.longlong)
     cdef int enter(self, Numbers row) except -1 nogil
     @cython.locals(is_answered=cython.bint, number=cython.longlong)
     cdef long long ready_queue(self, Numbers row) except -2 nogil

@@ -82,7 +82,7 @@ def put_mapped(row: Numbers, at: int, physical: int, size: int, code: int, overw
 
 
 class RowDispatch:
-    """Dispatches rows into queues (``QueueRows``) and the index, and counts what it did.
+    """Dispatches rows into queues (``QueueRows``) and the index.
 
     `decisions` (``EntryDecisions``) handles rare cases. `delays_ms` has the delay of each level
     from index 1 on, none when it is shorter than two. `cursor` is the row that is being
@@ -99,8 +99,7 @@ class RowDispatch:
         self.delays_ms, self.delay_count = view.numbers_of(delays_ms), len(delays_ms)
         self.is_indexed = index.is_enabled
         self.slot_limit, self.item_limit = index.layout.slot_count, index.layout.item_count
-        self.records = self.entries_written = self.entries_repeated = self.without_entry = 0
-        self.index_items = self.last_store_timestamp_ms = self.cursor = 0
+        self.last_store_timestamp_ms = self.cursor = 0
         self.tables_kept: Any = None
         self.now_ms = (1 << 63) - 1
         self.is_guest = False
@@ -177,7 +176,6 @@ class RowDispatch:
             if self.is_indexed:
                 self.put_keys(row)
             self.cursor += 1
-            self.records += 1
             self.last_store_timestamp_ms = max(
                 self.last_store_timestamp_ms, row[Column.STORE_TIMESTAMP]
             )
@@ -201,7 +199,6 @@ class RowDispatch:
     def enter(self, row: Numbers) -> int:
         """Write one record's queue entry, if it is to have one."""
         if row[Column.CALLS_FOR] & CallsFor.ENTRY == 0:
-            self.without_entry += 1
             return 0
         if row[Column.SYS_FLAG] & _INNER_BATCH:
             with cython.gil:
@@ -222,14 +219,11 @@ class RowDispatch:
         if queue[QueueColumn.IS_EXTENDED]:
             with cython.gil:
                 code = self.decider().extended_code(self.cursor, code)
-        found = put_entry(queue, at, physical, size, code, False)
-        if found == PutEntry.REFUSED:
+        if put_entry(queue, at, physical, size, code, False) == PutEntry.REFUSED:
             with cython.gil:
                 gives_way = self.decider().gives_way(self.cursor)
             if gives_way:
-                found = put_entry(queue, at, physical, size, code, True)
-        self.entries_written += found == PutEntry.WRITTEN
-        self.entries_repeated += found == PutEntry.REPEATED
+                put_entry(queue, at, physical, size, code, True)
         return 0
 
     def ready_queue(self, row: Numbers) -> int:
@@ -293,7 +287,6 @@ class RowDispatch:
             self.roll_index()
         self.last_indexed[0] = ordinal + 1
         self.last_indexed[1] = physical
-        self.index_items += 1
         return 0
 
     def roll_index(self) -> int:

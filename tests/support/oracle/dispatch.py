@@ -30,8 +30,7 @@ class RowDispatch:
         self.table = table
         self.index = index
         self.delays_ms = delays_ms
-        self.records = self.entries_written = self.entries_repeated = 0
-        self.without_entry = self.index_items = self.last_store_timestamp_ms = self.cursor = 0
+        self.last_store_timestamp_ms = self.cursor = 0
 
     def dispatch(self, buffer: ByteArray, cols: Int64Array) -> None:
         """Dispatch all rows."""
@@ -42,7 +41,6 @@ class RowDispatch:
                 self.decisions.enter_extra_queues(self.cursor, len(cols))
             if self.index.is_enabled and row[Column.SYS_FLAG] & _TRANSACTION_MASK != _ROLLBACK:
                 self.put_keys(row)
-            self.records += 1
             stored = row[Column.STORE_TIMESTAMP]
             self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, stored)
         self.cursor = len(cols)
@@ -64,7 +62,6 @@ class RowDispatch:
     def enter(self, row: list[int]) -> None:
         """Write one record's queue entry, if it is to have one."""
         if row[Column.SYS_FLAG] & _TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
-            self.without_entry += 1
             return
         while True:
             queue = find_queue(self.buffer, row, self.table.slots, self.table.topics)
@@ -89,7 +86,6 @@ class RowDispatch:
         if at < columns[QueueColumn.NEXT]:
             old = _ENTRY.unpack(ctypes.string_at(address, ENTRY_SIZE_BYTES))
             if old == entry:
-                self.entries_repeated += 1
                 return
             is_message = old[1] > 0 and old[0] >= 0 and old != (0, FILLER_SIZE, 0)
             if is_message and not self.decisions.gives_way(self.cursor):
@@ -100,7 +96,6 @@ class RowDispatch:
         numbers[QueueColumn.MAX_PHYSICAL] = max(
             columns[QueueColumn.MAX_PHYSICAL], entry[0] + entry[1]
         )
-        self.entries_written += 1
         if at == columns[QueueColumn.NEXT]:
             numbers[QueueColumn.NEXT] = at + ENTRY_SIZE_BYTES
 
@@ -131,7 +126,6 @@ class RowDispatch:
             ):
                 self.index.roll()
             self.index.last_indexed[:] = ordinal + 1, physical_offset
-            self.index_items += 1
 
     def _bytes(self, at: int, size: int) -> bytes:
         return self.buffer[at : at + size].tobytes()

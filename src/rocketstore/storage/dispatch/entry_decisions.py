@@ -12,7 +12,6 @@ How derived: ConsumeQueue.putMessagePositionInfo and multiDispatchLmqQueue of 4.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -26,7 +25,7 @@ from rocketstore.format.queue_entry import (
     is_due_time,
 )
 from rocketstore.format.record import FIXED_SIZE
-from rocketstore.native.row import CallsFor, PutEntry
+from rocketstore.native.row import CallsFor
 from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.extra_queues import extra_queue_offsets
 from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
@@ -101,8 +100,7 @@ class ForcedPass(NamedTuple):
 class EntryDecisions:
     """Answers about `columns`, the rows being dispatched; parameters as `Dispatcher`.
 
-    `forced` is the forced pass that runs, None outside one; `entries` counts those that are
-    refused, and what became of those of extra queues and of batches.
+    `forced` is the forced pass that runs, None outside one.
     """
 
     _files: MappedFileQueue
@@ -114,7 +112,6 @@ class EntryDecisions:
     def __post_init__(self) -> None:
         self.forced: ForcedPass | None = None
         self._copied: set[Path] = set()
-        self.entries: Counter[PutEntry] = Counter()
 
     def enter_batch(self, number: int) -> bool:
         """Enter a record that holds a batch, if its topic is a batch topic.
@@ -130,7 +127,7 @@ class EntryDecisions:
         """Enter a record into the queue of its topic's kind; False for a plain topic."""
         if kind is None or not kind.is_on_disk:
             return False
-        self.entries[kind.enter(self.columns, number)] += 1
+        kind.enter(self.columns, number)
         return True
 
     # --- called by the loop; False: it writes no entry ------------------------------------------
@@ -189,7 +186,6 @@ class EntryDecisions:
         if self._keeps_due_time(number, old):
             return False
         if self.forced is None:
-            self.entries[PutEntry.REFUSED] += 1
             return False
         if (
             old is not None
@@ -213,9 +209,7 @@ class EntryDecisions:
         places = (row[Column.PHYSICAL_OFFSET], row[Column.SIZE])
         if old is None or old[:2] != places or not row[Column.CALLS_FOR] & CallsFor.DUE_TIME:
             return False
-        is_kept = bool(is_due_time(old.tags_code, row[Column.STORE_TIMESTAMP]))
-        self.entries[PutEntry.REPEATED] += is_kept
-        return is_kept
+        return bool(is_due_time(old.tags_code, row[Column.STORE_TIMESTAMP]))
 
     def extended_code(self, number: int, tags_code: int) -> int:
         """Return what the entry of a record keeps in a queue with an extension (spec F7)."""
@@ -242,7 +236,7 @@ class EntryDecisions:
         # Compatible: an extra queue keeps the tags code, also where the first one has another.
         entry = QueueEntry(row[Column.PHYSICAL_OFFSET], row[Column.SIZE], row[Column.TAGS_CODE])
         for key, offset in targets or ():
-            self.entries[self._put_extra(number, key, offset, entry, count)] += 1
+            self._put_extra(number, key, offset, entry, count)
 
     # --- parts of the answers ---------------------------------------------------------------
 
@@ -295,23 +289,22 @@ class EntryDecisions:
 
     def _put_extra(
         self, number: int, key: QueueKey, offset: int, entry: QueueEntry, count: int
-    ) -> PutEntry:
+    ) -> None:
         queue = None if offset < 0 else self._table.get_or_create(key)
         if queue is None:
-            return PutEntry.REFUSED
+            return
         if offset > queue.max_offset and not self._is_plausible_gap(number, queue, offset, count):
-            return PutEntry.REFUSED
+            return
         old = queue.entry(offset)
         # The record that has the place does not help: it states the number in its first queue.
         is_later = old is not None and old.physical_offset > entry.physical_offset
         is_replaced = self.forced is not None and is_later
         if is_replaced:
             self._keep_file(queue, offset)
-        return queue.put(offset, entry, overwrite=is_replaced)
+        queue.put(offset, entry, overwrite=is_replaced)
 
     def _refuse(self, number: int, why: str) -> Literal[False]:
         """Leave a record without a queue entry; its index items follow."""
-        self.entries[PutEntry.REFUSED] += 1
         _log.warning(
             "dispatch.refused",
             reason=why,

@@ -34,7 +34,6 @@ from rocketstore.format.refusals import delay_level
 from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH, NEED_UNWRAP, Message
 from rocketstore.native.log_end import QueueCounter, Record
-from rocketstore.native.row import PutEntry
 from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.properties import with_properties
 from rocketstore.rules.queue_kinds import compare_kinds
@@ -112,9 +111,8 @@ class BatchQueues(TopicKind):
         """Return what reads pages of a queue."""
         return BatchPages(plain, question, self._last)
 
-    def enter(self, columns: RecordColumns, number: int) -> PutEntry:  # noqa: ARG002
+    def enter(self, columns: RecordColumns, number: int) -> None:
         """Leave the queues as they are."""
-        return PutEntry.REPEATED
 
 
 class BatchTopics(BatchQueues):
@@ -261,10 +259,10 @@ class BatchTopics(BatchQueues):
 
     # --- dispatch -------------------------------------------------------------------------------
 
-    def enter(self, columns: RecordColumns, number: int) -> PutEntry:
+    def enter(self, columns: RecordColumns, number: int) -> None:
         """Enter a record into its queue; before recovery of the queues this does nothing."""
         if not self._is_recovered:
-            return PutEntry.REPEATED
+            return
         key = QueueKey(columns.topic(number), int(columns.queue_id[number]))
         entry = entry_of(columns, number)
         if not entry.is_written or key.queue_id < 0 or not is_directory_name(key.topic):
@@ -272,10 +270,10 @@ class BatchTopics(BatchQueues):
                 "batch_queue.refused", reason="it does not state the queue offsets of its messages",
                 queue=str(key), physical_offset=int(columns.physical_offset[number]),
             )  # fmt: skip
-            return PutEntry.REFUSED
+            return
         if key.topic not in self._said:
             self._say(key.topic)
-        return (self._mapped.get(key) or self._take_in(key)).put(entry)
+        (self._mapped.get(key) or self._take_in(key)).put(entry)
 
     def _say(self, topic: str) -> None:
         """Write into the table what a record showed; no other thread writes it now."""

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message import Message
     from rocketstore.native.log_end import QueueCounter, Record
-    from rocketstore.native.row import PutEntry
     from rocketstore.rules.files import FileFinding
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.layout import StoreLayout
@@ -139,7 +138,7 @@ class TopicKind(ABC):
         entered before this call.
         """
 
-    def enter(self, columns: RecordColumns, number: int) -> PutEntry:
+    def enter(self, columns: RecordColumns, number: int) -> None:
         """Enter a record of such a topic into its queue; on the dispatching thread."""
         raise NotImplementedError
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rocketstore.config import RecoveryPolicy
+from rocketstore.format.queue_entry import FILLER
 from rocketstore.message import Message
 from rocketstore.message_store import MessageStore
 from rocketstore.scan import kernels
@@ -17,9 +18,7 @@ from rocketstore.storage.queues.consume_queue import ConsumeQueue
 from rocketstore.units import MiB
 from support.clock import Clock
 from support.configured_store import open_small
-from support.dispatch_counts import counts_of, dispatch_counted
 from support.dispatch_parts import DispatchParts
-from support.inside import parts_of
 from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, crashed
 from support.store_files import overwrite_file
 from support.trees import tree
@@ -68,9 +67,8 @@ def test_a_damaged_store_is_recovered_to_the_same_bytes_with_and_without(
         root = tmp_path / "copy"
         shutil.copytree(original, root)
         store = MessageStore.open(root, CONFIG, clock=Clock(now_ms), policy=policy, threads=False)
-        report, counts = store.recovery, counts_of(parts_of(store).dispatcher)
         store.close()
-        recovered[walks_ahead] = (report, counts, tree(root))
+        recovered[walks_ahead] = (store.recovery, tree(root))
         shutil.rmtree(root)
     assert recovered[True] == recovered[False]
     assert walkers() == []
@@ -117,8 +115,7 @@ def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):
 def test_a_stretch_ends_where_it_was_asked_to(tmp_path):
     parts = DispatchParts(tmp_path)
     placed = parts.append(10)
-    counts = dispatch_counted(parts.dispatcher, 0, placed[7])
-    assert counts.records == 7
+    parts.dispatcher.dispatch_range(0, placed[7])
     assert parts.dispatcher.dispatched_offset == placed[7]
     assert [entry[0] for entry in parts.entries()] == placed[:7]
 
@@ -136,9 +133,9 @@ def test_no_thread_is_started_again_right_after_a_break(tmp_path, monkeypatch):
     monkeypatch.setattr(
         threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))
     )
-    counts = dispatch_counted(parts.dispatcher, 0, parts.end, check_crc=True)
+    parts.dispatcher.dispatch_range(0, parts.end, check_crc=True)
     assert len(parts.dispatcher.stepped_over) == 60
-    assert counts.records == 240
+    assert len([entry for entry in parts.entries() if entry != tuple(FILLER)]) == 240
     assert started == ["rocketstore-walk_0"] * 2
 
 
@@ -163,8 +160,7 @@ def test_an_error_of_the_walk_ends_the_pass_and_the_thread(tmp_path, monkeypatch
         parts.dispatcher.dispatch_range(0, parts.end)
     assert walkers() == []
     assert parts.dispatcher.dispatched_offset == placed[2 * BATCH_RECORDS]
-    counts = dispatch_counted(parts.dispatcher, parts.dispatcher.dispatched_offset, parts.end)
-    assert counts.records == 20 - 2 * BATCH_RECORDS
+    parts.dispatcher.dispatch_range(parts.dispatcher.dispatched_offset, parts.end)
     assert [entry[0] for entry in parts.entries()] == placed
 
 
@@ -202,7 +198,8 @@ def test_the_walk_holds_a_fixed_number_of_batches(tmp_path, monkeypatch):
     parts = DispatchParts(tmp_path, log_file_bytes=65_536)
     parts.append(200)
     monkeypatch.setattr(dispatching, "new_columns", counted)
-    assert dispatch_counted(parts.dispatcher, 0, parts.end).records == 200
+    parts.dispatcher.dispatch_range(0, parts.end)
+    assert len(parts.entries()) == 200
     assert made == [BATCH_RECORDS] * dispatching.AHEAD_BATCHES
 
 
@@ -214,7 +211,7 @@ def test_a_process_that_may_start_no_thread_walks_where_it_dispatches(tmp_path, 
     monkeypatch.setattr(threading.Thread, "start", refused)
     parts = DispatchParts(tmp_path)
     placed = parts.append(30)
-    assert dispatch_counted(parts.dispatcher, 0, parts.end).records == 30
+    parts.dispatcher.dispatch_range(0, parts.end)
     assert [entry[0] for entry in parts.entries()] == placed
 
 
