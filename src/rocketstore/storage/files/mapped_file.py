@@ -426,12 +426,13 @@ def _date(descriptor: int) -> None:
 
 
 class MappedFiles:
-    """The mapped files of a log: a map keeps a descriptor, so only the last so many stay mapped.
+    """The mapped files of a log: a map keeps a descriptor, so only the last `most` stay mapped.
 
-    Those of a quarter of what the process may have open: queues have a half.
+    Without a number, a quarter of what the process may have open: queues have a half.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
         self._files: deque[MappedFile] = deque()
         self._lock = Lock()
 
@@ -441,7 +442,7 @@ class MappedFiles:
             file.close_descriptor()
         with self._lock:
             self._files.append(file)
-            surplus = range(len(self._files) - most_descriptors() // 4)
+            surplus = range(len(self._files) - (self._most or most_descriptors() // 4))
             oldest = [self._files.popleft() for _ in surplus]
         for one in oldest:
             one.drop()

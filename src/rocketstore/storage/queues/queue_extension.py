@@ -15,7 +15,6 @@ ConsumeQueue.putMessagePositionInfoWrapper (spec F7, B12, B16.1, B17.3).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +35,7 @@ from rocketstore.format.queue_extension import (
     position_of,
 )
 from rocketstore.scan.extension_units import UnitReader
+from rocketstore.storage.files.mapped_file import MappedFiles
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.storage.queues.consumer_filters import ConsumerFilters
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE_BYTES: Final = 48 * MiB
 MOST_OPEN: Final = 256
-"""Extensions whose last file is mapped, and so holds a descriptor; the others are mapped again."""
+"""Files of extensions that are mapped, and so hold a descriptor; the others are mapped again."""
 
 CHUNK_ENTRIES: Final = 8192
 """Entries that are looked through at once for one with an address."""
@@ -69,7 +69,9 @@ class QueueExtension(UnitReader):
         super().__init__(partial(PreadFiles, (self.directory,), open_files=shared.open_files))
         self._key, self._queue = key, queue
         self._shared = shared
-        self.files = MappedFileQueue(self.directory, shared.file_bytes, disk=shared.disk)
+        self.files = MappedFileQueue(
+            self.directory, shared.file_bytes, disk=shared.disk, mapped_files=shared.mapped_files
+        )
         self.files.load(after_crash=True)
         self._end: int | None = None
         self._end_of = -1  # the queue offset of the last entry whose unit lies before it
@@ -167,7 +169,6 @@ class QueueExtension(UnitReader):
             # Never before a file that is there: its units would follow these.
             end = max(end, last.base + last.size if last else 0)
             file = files.create(end - end % files.file_size)
-        self._shared.note_open(self)
         was_mapped = file.is_mapped
         file.write_bytes(end - file.base, encode_unit(unit))
         if not was_mapped:
@@ -300,7 +301,7 @@ class QueueExtensions:
             filter_clock,
         )
         self._makes_bit_maps = config.enable_calc_filter_bit_map
-        self._open: OrderedDict[QueueExtension, None] = OrderedDict()
+        self.mapped_files = MappedFiles(MOST_OPEN)
         disk.make_directory(directory)
 
     def __call__(self, key: QueueKey, queue: QueueSearch) -> QueueExtension:
@@ -310,14 +311,6 @@ class QueueExtensions:
     def bit_map(self, topic: str, properties: bytes) -> bytes:
         """Return the bit map of a message by its properties as stored, if one is to be kept."""
         return self.filters.bit_map(topic, properties) if self._makes_bit_maps else b""
-
-    def note_open(self, extension: QueueExtension) -> None:
-        """Note that a file of an extension is mapped; that of another one may be let go."""
-        if extension in self._open:
-            return
-        self._open[extension] = None
-        if len(self._open) > MOST_OPEN:
-            self._open.popitem(last=False)[0].drop()
 
 
 def _some_files(directory: Path) -> Iterator[tuple[Path, int]]:
