@@ -9,11 +9,7 @@ from rocketstore import MessageStore, verify_store
 from rocketstore.config import FlushDiskType
 from support.crash_writer import CYCLE_MS, CrashWriter, writer_config
 from support.fault_settings import base_seed, kill_count
-from support.fault_workload import (
-    Label,
-    check_store,
-    step_of,
-)
+from support.fault_workload import Label, check_store, step_of
 from support.patience import PATIENCE_S
 
 CYCLES = 10

@@ -15,12 +15,7 @@ from rocketstore import FlushFailedError, MessageStore
 from rocketstore.config import FlushDiskType
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.results import PutMessageStatus
-from support.fault_workload import (
-    Label,
-    check_store,
-    small_files,
-    step_of,
-)
+from support.fault_workload import Label, check_store, small_files, step_of
 from support.faulty_disk import FaultyDisk, nth, once
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S

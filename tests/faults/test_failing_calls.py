@@ -43,13 +43,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.units import ByteRange
 from support.descriptors import open_descriptors
 from support.failing_calls import CALLS, NO_MEMORY, FailingCalls, Fault
-from support.fault_workload import (
-    LOG_FILE_BYTES,
-    Label,
-    check_store,
-    small_files,
-    step_of,
-)
+from support.fault_workload import LOG_FILE_BYTES, Label, check_store, small_files, step_of
 from support.inside import parts_of
 from support.patience import PATIENCE_S
 from support.power_cut import abandon

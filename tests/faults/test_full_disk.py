@@ -16,12 +16,7 @@ from rocketstore.config import FlushDiskType
 from rocketstore.storage.results import PutMessageStatus
 from support import disk_filler
 from support.descriptors import open_descriptors
-from support.fault_workload import (
-    Label,
-    check_store,
-    small_files,
-    step_of,
-)
+from support.fault_workload import Label, check_store, small_files, step_of
 from support.faulty_disk import FaultyDisk, nth, once
 from support.patience import PATIENCE_S, START_S
 from support.power_cut import abandon

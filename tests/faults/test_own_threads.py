@@ -82,8 +82,6 @@ def test_puts_there_are_answered(begin: Callable[..., None], tmp_path: Path) -> 
     with MessageStore.open(tmp_path, SETTINGS) as store:
         other = Message(topic="other")
         results = called(
-            begin,
-            store,
-            lambda: (store.put(other), store.put_async(other).result(PATIENCE_S)),
+            begin, store, lambda: (store.put(other), store.put_async(other).result(PATIENCE_S))
         )
         assert all(result.is_stored for result in results)  # type: ignore[attr-defined]

@@ -4,12 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
-from rocketstore.format.host import (
-    decode_host,
-    decode_message_id,
-    encode_host,
-    encode_message_id,
-)
+from rocketstore.format.host import decode_host, decode_message_id, encode_host, encode_message_id
 from support.fuzzing import check_mutations, fuzz_with_atheris
 
 GOLDEN = (

@@ -179,9 +179,7 @@ def said(name_server: str, command: Command) -> tuple[object, ...]:
     return found.code, found.remark, found.fields, body
 
 
-def test_a_genuine_name_server_and_ours_answer_our_client_alike(
-    genuine: GenuineBroker,
-) -> None:
+def test_a_genuine_name_server_and_ours_answer_our_client_alike(genuine: GenuineBroker) -> None:
     theirs = genuine.start_name_server()
     with name_server() as ours:
         for command in script():

@@ -9,13 +9,7 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.errors import StoreLockedError
-from support.both_sides import (
-    all_of_ours,
-    put_java,
-    put_ours,
-    sample_messages,
-    small_config,
-)
+from support.both_sides import all_of_ours, put_java, put_ours, sample_messages, small_config
 from support.java_store import SMALL_FILES, CommandFailedError, JavaStore
 
 pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]

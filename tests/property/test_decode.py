@@ -132,12 +132,7 @@ def test_every_kind_of_buffer_is_read_and_given_back():
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("text", 0, 0),
-        (memoryview(bytes(200))[::2], 0, 0),
-        (bytes(9), "0", 0),
-    ],
+    "arguments", [("text", 0, 0), (memoryview(bytes(200))[::2], 0, 0), (bytes(9), "0", 0)]
 )
 def test_odd_calls_are_errors_of_python(arguments):
     with pytest.raises((TypeError, BufferError, OverflowError, ValueError)):

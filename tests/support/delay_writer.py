@@ -30,9 +30,7 @@ MESSAGES: Final = 12
 def delay_config() -> StoreConfig:
     """Return settings with which all is due at once, and saved all the time."""
     return small_config(
-        message_delay_level="0s 0s 0s",
-        flush_delay_offset_interval=1,
-        flush_interval_commit_log=1,
+        message_delay_level="0s 0s 0s", flush_delay_offset_interval=1, flush_interval_commit_log=1
     )
 
 

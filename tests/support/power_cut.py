@@ -396,10 +396,7 @@ class Trial:
 
     def _check_files(self, root: Path) -> LogContent:
         content = check_agreement(
-            root,
-            log_file_bytes=LOG_FILE_BYTES,
-            slot_count=INDEX_SLOTS,
-            lost=self.promises.lost,
+            root, log_file_bytes=LOG_FILE_BYTES, slot_count=INDEX_SLOTS, lost=self.promises.lost
         )
         for damage in content.damage:
             assert any(

@@ -7,11 +7,7 @@ from pathlib import Path
 
 from rocketstore.format.file_name import file_name
 from rocketstore.format.host import encode_host
-from rocketstore.format.index_file import (
-    IndexHeader,
-    IndexLayout,
-    encode_header,
-)
+from rocketstore.format.index_file import IndexHeader, IndexLayout, encode_header
 from rocketstore.format.java_hash import key_hash, tags_code
 from rocketstore.format.properties import encode_properties
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER

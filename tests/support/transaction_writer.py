@@ -38,9 +38,7 @@ class TransactionWriter(DelayWriter):
 def transaction_config() -> StoreConfig:
     """Return settings with which every half message is asked about at every turn."""
     return small_config(
-        transaction_time_out=0,
-        transaction_check_max=1_000,
-        flush_interval_commit_log=1,
+        transaction_time_out=0, transaction_check_max=1_000, flush_interval_commit_log=1
     )
 
 

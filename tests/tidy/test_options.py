@@ -24,7 +24,7 @@ DECLARED_PROPERTIES = {
 
 
 READ_FOR_OTHERS_ONLY = {
-    "message_index_safe": "compatible recovery goes back further with it, as Java does",
+    "message_index_safe": "compatible recovery goes back further with it, as Java does"
 }
 """Options that no list of mutations takes out."""
 

@@ -564,12 +564,7 @@ def test_invalid_delay_is_refused(text):
 
 
 def test_delay_levels_have_four_units():
-    assert parse_delay_levels("2s 2m  2h 2d") == {
-        1: 2000,
-        2: 120_000,
-        3: 7_200_000,
-        4: 172_800_000,
-    }
+    assert parse_delay_levels("2s 2m  2h 2d") == {1: 2000, 2: 120_000, 3: 7_200_000, 4: 172_800_000}
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,7 @@ from typing import NamedTuple
 
 from rocketstore.errors import TruncatedRecordError
 from rocketstore.format import packed
-from rocketstore.format.index_file import (
-    ITEM_SIZE_BYTES,
-    ITEM_STRUCT,
-)
+from rocketstore.format.index_file import ITEM_SIZE_BYTES, ITEM_STRUCT
 from rocketstore.format.queue_entry import ENTRY_STRUCT, QueueEntry
 
 

@@ -77,9 +77,7 @@ def test_a_store_that_java_wrote_verifies(case: str, name: str) -> None:
         )
 
 
-def test_a_healthy_store_is_counted_and_nothing_is_changed(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_a_healthy_store_is_counted_and_nothing_is_changed(store: tuple[Path, list[int]]) -> None:
     root, _ = store
     before = tree_with_times(root)
     report = verify(root)
@@ -92,9 +90,7 @@ def test_a_healthy_store_is_counted_and_nothing_is_changed(
     assert after == before
 
 
-def test_a_broken_body_is_named_with_file_offset_and_reason(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_a_broken_body_is_named_with_file_offset_and_reason(store: tuple[Path, list[int]]) -> None:
     root, offsets = store
     broken = next(n for n, offset in enumerate(offsets) if offset > LOG_FILE_BYTES)
     overwrite(root, offsets[broken] + 120, b"\xff" * 8)
@@ -154,9 +150,7 @@ def test_a_count_of_items_that_no_index_file_has_is_named_where_it_stands(
     assert found == ([] if count == 400 else [f"item count: expected 0 to 400, found {count}"])
 
 
-def test_lost_keys_are_a_warning_because_lookups_stay_right(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_lost_keys_are_a_warning_because_lookups_stay_right(store: tuple[Path, list[int]]) -> None:
     root, _ = store
     shutil.rmtree(root / "index")
     report = verify(root)
@@ -231,11 +225,7 @@ def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed: Path) 
 
 @pytest.mark.parametrize(
     ("content", "severity"),
-    [
-        (b"short", Severity.WARNING),
-        (b"\x7f" * 4096, Severity.WARNING),
-        (None, Severity.NOTE),
-    ],
+    [(b"short", Severity.WARNING), (b"\x7f" * 4096, Severity.WARNING), (None, Severity.NOTE)],
 )
 def test_a_broken_checkpoint_is_named(
     content: bytes | None, severity: Severity, store: tuple[Path, list[int]]
@@ -318,9 +308,7 @@ def test_an_empty_file_is_named(store: tuple[Path, list[int]]) -> None:
     assert only(verify(root), "log-file-empty").severity is Severity.WARNING
 
 
-def test_extensions_of_queues_are_named_by_verify_and_repair(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_extensions_of_queues_are_named_by_verify_and_repair(store: tuple[Path, list[int]]) -> None:
     root, _ = store
     directory = root / "consumequeue_ext" / "Topic0" / "0"
     directory.mkdir(parents=True)

@@ -285,8 +285,7 @@ def test_a_batch_of_another_topic_is_illegal(root, prepared):
 
 
 @pytest.mark.parametrize(
-    "batch",
-    [BATCH[:-1], BATCH + b"\0", BATCH[:16] + b"\xff" * 4 + BATCH[20:], b"\x7f" * 100],
+    "batch", [BATCH[:-1], BATCH + b"\0", BATCH[:16] + b"\xff" * 4 + BATCH[20:], b"\x7f" * 100]
 )
 def test_a_batch_with_a_broken_length_is_refused(root, batch):
     with open_batches(root) as store:

@@ -26,11 +26,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.java_hash import key_hash
 from support.golden_stores import STORES, golden_store
-from support.oracle.codecs import (
-    IndexItem,
-    decode_item,
-    encode_item,
-)
+from support.oracle.codecs import IndexItem, decode_item, encode_item
 from support.page_tables import DOCS
 from support.vectors import vector
 

@@ -15,14 +15,7 @@ from rocketstore.format import (
 )
 from support.page_tables import table_with
 
-TYPE_NAMES = {
-    "i": "int",
-    "I": "unsigned int",
-    "q": "long",
-    "h": "short",
-    "b": "byte",
-    "s": "bytes",
-}
+TYPE_NAMES = {"i": "int", "I": "unsigned int", "q": "long", "h": "short", "b": "byte", "s": "bytes"}
 """What a page calls the codes of `struct`."""
 
 COLUMNS = ("field", "width", "type", "unit", "meaning")

@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format import properties as module
-from rocketstore.format.properties import (
-    decode_properties,
-    encode_properties,
-    message_properties,
-)
+from rocketstore.format.properties import decode_properties, encode_properties, message_properties
 from rocketstore.message import Message
 from support.page_tables import table_with
 

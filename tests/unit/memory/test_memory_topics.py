@@ -324,9 +324,7 @@ def test_what_goes_is_found_without_a_look_at_other_queues(
         assert [bodies(store, CACHE, n) for n in (0, 59)] == [[120], [179]]
 
 
-def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(
-    root: Path,
-) -> None:
+def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(root: Path) -> None:
     with open_memory(root, memory_topic_max_bytes=10 * size_of(root)) as store:
         for number in range(10):
             store.put(message(CACHE, number))

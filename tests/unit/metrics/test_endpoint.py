@@ -406,10 +406,7 @@ def test_a_peer_that_takes_nothing_of_its_answer_is_hung_up_on(
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.3)
     with open_served(root) as store, peers_of(store) as peer:
         store.metrics._server.get_app = lambda: (
-            lambda _environ, start: (
-                start("200 OK", []),
-                [bytes(1 << 25)],
-            )[1]
+            lambda _environ, start: (start("200 OK", []), [bytes(1 << 25)])[1]
         )
         slow = peer()
         slow.sendall(b"GET / HTTP/1.0\r\n\r\n")

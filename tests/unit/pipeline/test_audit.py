@@ -86,10 +86,7 @@ def test_a_golden_store_is_judged_as_by_verify(name):
     report, verified = whole_report(name), verify_store(golden_store(name)[0])
     assert keys(report.findings) == keys(verified.findings)
     assert report.counts == verified.counts
-    assert (report.is_damaged, report.has_warnings) == (
-        verified.is_damaged,
-        verified.has_warnings,
-    )
+    assert (report.is_damaged, report.has_warnings) == (verified.is_damaged, verified.has_warnings)
 
 
 @pytest.mark.parametrize("name", STORES)

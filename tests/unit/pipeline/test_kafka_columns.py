@@ -14,11 +14,7 @@ from rocketstore.format.java_hash import string_hash
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.sink.row_encoder import RowEncoder
 from rocketstore.pipeline.sink.sink_commit import commit_batch
-from rocketstore.pipeline.sink.sink_writer import (
-    check_columns,
-    new_job,
-    parse_sink_options,
-)
+from rocketstore.pipeline.sink.sink_writer import check_columns, new_job, parse_sink_options
 from rocketstore.pipeline.streaming.stream_options import parse_stream_options
 from rocketstore.pipeline.tables import READERS
 from support.clock import Clock

@@ -10,13 +10,7 @@ from rocketstore.places.queue_files import QueueFiles
 from rocketstore.units import QueueKey
 from support.clock import START_MS, Clock
 from support.pipeline_tables import read_table
-from support.small_store import (
-    LOG_FILE_BYTES,
-    flip_body,
-    log_path,
-    open_store,
-    put_all,
-)
+from support.small_store import LOG_FILE_BYTES, flip_body, log_path, open_store, put_all
 from support.stream_run import StreamRun, flat, places_of
 
 BEFORE, AFTER = 150, 60

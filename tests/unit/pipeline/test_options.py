@@ -7,11 +7,7 @@ import pytest
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.option_table import OPTIONS, SERVERS, SINK, STREAM
-from rocketstore.pipeline.options import (
-    GivenOptions,
-    QueuePlace,
-    parse_options,
-)
+from rocketstore.pipeline.options import GivenOptions, QueuePlace, parse_options
 from support.page_tables import table_with
 
 

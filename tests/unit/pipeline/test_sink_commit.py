@@ -36,23 +36,11 @@ from rocketstore.pipeline.sink.sink_commit import (
     sweep_job,
     with_numbers,
 )
-from rocketstore.pipeline.sink.sink_writer import (
-    StagedFile,
-    new_job,
-    stage_chunks,
-    staging_root,
-)
+from rocketstore.pipeline.sink.sink_writer import StagedFile, new_job, stage_chunks, staging_root
 from support.clock import Clock
 from support.faulty_disk import FaultyDisk, nth
 from support.patience import PATIENCE_S
-from support.sink_parts import (
-    CONFIG,
-    check_whole,
-    rows,
-    sink_options,
-    stage,
-    stored_numbers,
-)
+from support.sink_parts import CONFIG, check_whole, rows, sink_options, stage, stored_numbers
 
 
 def commit(root, tasks, batch_id=0, *, streaming=True, disk=None, clock=None, **given):
@@ -242,10 +230,7 @@ def test_a_store_in_use_is_waited_for_and_the_holder_named_when_the_time_is_over
 
     monkeypatch.setattr(sink_commit.time, "sleep", pause)
     with MessageStore.open(tmp_path, CONFIG, threads=False):
-        for work in (
-            lambda: check_target(options),
-            lambda: commit_batch(options, job, files, 1),
-        ):
+        for work in (lambda: check_target(options), lambda: commit_batch(options, job, files, 1)):
             clock[0] = 0.0
             with pytest.raises(StoreLockedError, match=r"this process holds .*waited 2 s"):
                 work()

@@ -10,12 +10,7 @@ import pytest
 from rocketstore import Message, MessageStore
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.java_hash import string_hash
-from rocketstore.pipeline.sink.sink_commit import (
-    check_target,
-    commit_batch,
-    read_intent,
-    sweep_job,
-)
+from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch, read_intent, sweep_job
 from rocketstore.pipeline.sink.sink_writer import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.store import BaseStore

@@ -18,11 +18,7 @@ from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import encode_properties, split_keys
 from rocketstore.pipeline.sink.row_encoder import RowEncoder
 from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch
-from rocketstore.pipeline.sink.sink_writer import (
-    check_columns,
-    new_job,
-    parse_sink_options,
-)
+from rocketstore.pipeline.sink.sink_writer import check_columns, new_job, parse_sink_options
 from rocketstore.scan import kernels
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.units import KiB, MiB

@@ -17,14 +17,7 @@ from rocketstore.places import files
 from support.clock import Clock
 from support.golden_stores import STORES, golden_store
 from support.pipeline_tables import read_table
-from support.small_store import (
-    CONFIG,
-    LOG_FILE_BYTES,
-    build_store,
-    messages,
-    open_store,
-    put_all,
-)
+from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, messages, open_store, put_all
 from support.stream_run import MODES, StreamRun, flat, places_of, sorted_places
 
 

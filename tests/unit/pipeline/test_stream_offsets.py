@@ -120,11 +120,7 @@ def test_queues_are_given_offsets_and_logs_physical_ones():
         QueuePlace("t", "", 1): LATEST,
     }
     of_logs = parse(startingOffsets='{"broker-a":4711,"b":-2}')
-    assert of_logs.starts == {
-        None: EARLIEST,
-        "broker-a": 4711,
-        "b": EARLIEST,
-    }
+    assert of_logs.starts == {None: EARLIEST, "broker-a": 4711, "b": EARLIEST}
 
 
 def test_limits_are_numbers_and_sizes():

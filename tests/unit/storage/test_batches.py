@@ -166,10 +166,7 @@ def test_properties_of_the_batch_are_added_after_one_separator(store):
 
 def test_properties_too_long_together_are_a_status(store):
     refused = store.put_client_batch(
-        TOPIC,
-        0,
-        encoded((0, b"a", b"K\x01" + b"v" * 20_000)),
-        properties=b"C\x01" + b"w" * 20_000,
+        TOPIC, 0, encoded((0, b"a", b"K\x01" + b"v" * 20_000)), properties=b"C\x01" + b"w" * 20_000
     )
     assert refused.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     assert store.max_physical_offset == 0

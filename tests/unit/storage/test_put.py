@@ -371,13 +371,7 @@ def test_a_queue_id_that_is_no_number_of_a_queue_is_refused(store, queue_id):
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"sys_flag": 0x4},
-        {"sys_flag": 0x8},
-        {"sys_flag": 0xC},
-    ],
-    ids=str,
+    "fields", [{"sys_flag": 0x4}, {"sys_flag": 0x8}, {"sys_flag": 0xC}], ids=str
 )
 def test_what_would_be_delivered_wrongly_is_refused_and_not_stored(store, fields):
     message = Message(topic=TOPIC, body=b"x", **fields)

@@ -9,12 +9,7 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.config import StoreConfig
-from rocketstore.errors import (
-    ConfigError,
-    NotAStoreError,
-    StoreClosedError,
-    StoreReadOnlyError,
-)
+from rocketstore.errors import ConfigError, NotAStoreError, StoreClosedError, StoreReadOnlyError
 from rocketstore.format.file_name import file_name
 from rocketstore.message import Message
 from rocketstore.rules.files import FileProblem

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketstore import (
-    EndStatus,
-    Message,
-    MessageStore,
-    StoreConfig,
-    repair_store,
-    verify_store,
-)
+from rocketstore import EndStatus, Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.config import BrokerRole
 from rocketstore.delay import waiting_messages
 from rocketstore.format.metadata_json import dumps, loads

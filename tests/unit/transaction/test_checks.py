@@ -16,13 +16,7 @@ from rocketstore import (
     StoredMessage,
 )
 from rocketstore.format.properties import encode_properties
-from rocketstore.transaction.records import (
-    DISCARDED,
-    HALF,
-    OP,
-    CheckStep,
-    check_step,
-)
+from rocketstore.transaction.records import DISCARDED, HALF, OP, CheckStep, check_step
 from rocketstore.units import QueueKey
 from support.clock import START_MS
 from support.killed import Killed

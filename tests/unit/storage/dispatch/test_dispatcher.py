@@ -42,8 +42,7 @@ def parts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["basic", "batch", "ipv6", "expired/base", "delay", "transactions", "multidispatch"],
+    "name", ["basic", "batch", "ipv6", "expired/base", "delay", "transactions", "multidispatch"]
 )
 def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name, tmp_path):
     store, _ = golden_store(name)
@@ -82,11 +81,7 @@ def test_an_expired_log_without_queues_gives_javas_fillers(tmp_path):
         tmp_path / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
     )
     index = IndexService(
-        tmp_path / "index",
-        IndexLayout(500, 2000),
-        disk=disk,
-        clock=Clock(),
-        is_enabled=False,
+        tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=Clock(), is_enabled=False
     )
     end = max(batch.end_of_data for f in log.files for batch in scan_window(f.array, base=f.base))
     dispatcher = Dispatcher(log, table, index, readable_limit=lambda: end, delays_ms={})

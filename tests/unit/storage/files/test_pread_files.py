@@ -10,12 +10,7 @@ import pytest
 from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.format.file_name import file_name
 from rocketstore.rules.files import FileProblem
-from rocketstore.storage.files.pread_files import (
-    OpenFiles,
-    PreadFiles,
-    ReadLogFile,
-    listed_files,
-)
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, listed_files
 from rocketstore.units import ByteRange, MiB
 from support.descriptors import open_descriptors
 

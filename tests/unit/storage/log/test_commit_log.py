@@ -8,11 +8,7 @@ import pytest
 from rocketstore.config import FlushDiskType, StoreConfig
 from rocketstore.errors import RefusedMessageError, StoreClosedError, StoreFullError
 from rocketstore.format.host import encode_host
-from rocketstore.message import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-)
+from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
 from support.failing_disk import FailingDisk

@@ -9,13 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from rocketstore import (
-    Message,
-    MessageStore,
-    PreparedMessage,
-    repair_store,
-    verify_store,
-)
+from rocketstore import Message, MessageStore, PreparedMessage, repair_store, verify_store
 from rocketstore.cli.log_scan import LogScan
 from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import encode_client_batch

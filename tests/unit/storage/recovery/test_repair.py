@@ -133,9 +133,7 @@ def test_damage_before_the_last_three_files_is_not_dropped_by_a_broker(
     assert repair(root).lost_for_broker == []
 
 
-def test_compatible_repair_ends_the_log_and_keeps_all_copies(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_compatible_repair_ends_the_log_and_keeps_all_copies(store: tuple[Path, list[int]]) -> None:
     root, offsets = store
     crashed(root)
     overwrite(root, offsets[100] + 120, b"\xff" * 8)
@@ -234,9 +232,7 @@ def test_files_of_a_wrong_length_or_name_are_named_and_put_right(
         assert len(bodies(opened, "Topic1")) == COUNT // 2
 
 
-def test_a_truncated_last_file_costs_only_what_was_cut_off(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_a_truncated_last_file_costs_only_what_was_cut_off(store: tuple[Path, list[int]]) -> None:
     root, offsets = store
     last = log_path(root, offsets[-1])
     cut_at = offsets[-5] + 50
