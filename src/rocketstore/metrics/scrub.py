@@ -211,8 +211,7 @@ class _FileBytes:
         """Fill `view` with the bytes from `position` on; return how many there were."""
         with Disk().opened(self._path, writable=False) as descriptor:
             total = fill(descriptor, self._path, position, view)
-            if hasattr(os, "posix_fadvise"):
-                # No reader asked for these bytes: they must not push others out of the page cache,
-                # and the next pass has to ask the disk again.
-                os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
+            # No reader asked for these bytes: they must not push others out of the page cache, and
+            # the next pass has to ask the disk again.
+            os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
         return total

@@ -189,7 +189,7 @@ class Disk:
         system, or a system without ``/proc``, cannot do it.
         """
         self._check_held()
-        if not hasattr(os, "O_TMPFILE") or not _OWN_DESCRIPTORS.is_dir():
+        if not _OWN_DESCRIPTORS.is_dir():
             return None
         try:
             return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
@@ -376,15 +376,11 @@ def libc() -> ctypes.CDLL:
     for name in ("mlock", "munlock"):
         getattr(library, name).argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    library.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     return library
 
 
 def _fallocate_zero_range(descriptor: int, start: int, size: int) -> bool:
     """Zero a range by one system call where the file system can; False where it cannot."""
-    try:
-        fallocate = libc().fallocate
-    except (AttributeError, OSError):  # no fallocate in this C library
-        return False
-    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     mode = _FALLOC_FL_ZERO_RANGE | _FALLOC_FL_KEEP_SIZE
-    return bool(fallocate(descriptor, mode, start, size) == 0)
+    return bool(libc().fallocate(descriptor, mode, start, size) == 0)

@@ -221,8 +221,6 @@ class MappedFile:
         From the end, a piece at a time: where one stays data it is on the disk, and the pages
         before it are kept, which would have to be read again.
         """
-        if not hasattr(os, "posix_fadvise"):
-            return
         with self.descriptor() as descriptor:
             stop = data_stop(descriptor, self.size)
             while stop > start:
