@@ -88,8 +88,10 @@ def _runtime(store: BaseStore, told: Mapping[str, Any]) -> Iterator[Metric]:
     numbers |= {f"pmdt_{name}": number for name, number in zip(_PUT_TIMES, counts, strict=True)}
     behind = store.max_physical_offset - store.flushed_physical_offset
     numbers["remain_howmanydata_toflush"] = behind
-    if (found := store.disk.capacity(store.layout.root)) is not None:
-        numbers["commitlogdir_capacity_total"], numbers["commitlogdir_capacity_free"] = found
+    if (room := store.disk.room(store.layout.root)) is not None:
+        total, used, _ = room
+        numbers["commitlogdir_capacity_total"] = total
+        numbers["commitlogdir_capacity_free"] = total - used
     for name, value in numbers.items():
         yield _gauge(_PREFIX + name, [(labels, value)])
 

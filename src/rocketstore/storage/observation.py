@@ -73,8 +73,9 @@ class Observation:
         }
         if pool is not None:
             told["remainHowManyDataToCommit"] = Size(log.max_offset - last)
-        if (room := parts.disk.capacity(parts.layout.root)) is not None:
-            told["commitLogDirCapacity"] = "Total : {}, Free : {}.".format(*map(Size, room))
+        if (room := parts.disk.room(parts.layout.root)) is not None:
+            total, used, _ = room
+            told["commitLogDirCapacity"] = f"Total : {Size(total)}, Free : {Size(total - used)}."
         for kind in parts.kinds.known.values():
             told |= kind.runtime_info(len(parts.kinds.of(kind.name)))
         for service in self._attached.values():

@@ -170,8 +170,8 @@ class Preallocator:
     def _make_ahead(self, base: int) -> None:
         file = None
         try:
-            free = self.disk.free_bytes(self._directory_of(base))
-            if free is None or free >= ROOM_FACTOR * self._file_size:
+            room = self.disk.room(self._directory_of(base))
+            if room is None or room[2] >= ROOM_FACTOR * self._file_size:
                 file = self._make(base)
         except (StoreError, OSError) as error:
             # The put that needs the file makes it, or fails with this very error.

@@ -19,6 +19,7 @@ import ctypes
 import errno
 import functools
 import os
+import shutil
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -344,29 +345,19 @@ class Disk:
         None where the system does not say; 4.9 answers -1 and then deletes files (K-E8). Source:
         UtilAll.getDiskPartitionSpaceUsedPercent (spec B17.1).
         """
-        try:
-            status = os.statvfs(path)
-        except OSError:
-            return None
-        used = status.f_blocks - status.f_bfree
-        total = used + status.f_bavail
+        _, used, writable = self.room(path) or (0, 0, 0)
+        total = used + writable
         return -(-100 * used // total) / 100 if total > 0 else None
 
-    def capacity(self, path: Path) -> tuple[int, int] | None:
-        """Return total and free bytes of a path's partition; None where they are not known."""
-        try:
-            status = os.statvfs(path)
-        except OSError:
-            return None
-        return status.f_blocks * status.f_frsize, status.f_bfree * status.f_frsize
+    def room(self, path: Path) -> tuple[int, int, int] | None:
+        """Return a partition's bytes: all, used, and those that this process may still write.
 
-    def free_bytes(self, path: Path) -> int | None:
-        """Return how many bytes this process may still write on the partition of `path`."""
+        None where the system does not say. Some that are not used may be kept for others.
+        """
         try:
-            status = os.statvfs(path)
+            return shutil.disk_usage(path)
         except OSError:
             return None
-        return status.f_bavail * status.f_frsize
 
 
 @functools.cache

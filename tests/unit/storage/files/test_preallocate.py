@@ -170,7 +170,7 @@ def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path):
 
 def test_no_file_is_made_ahead_that_would_take_the_last_room(tmp_path):
     disk = FailingDisk()
-    disk.free_bytes = lambda _path: 2 * SIZE - 1
+    disk.room = lambda _path: (9 * SIZE, 7 * SIZE, 2 * SIZE - 1)
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.take(0)
