@@ -12,6 +12,7 @@ from rocketstore.consuming.consumer import ConsumedMessage as ConsumedMessage, C
 from rocketstore.errors import (
     ArchiveDamagedError as ArchiveDamagedError,
     ArchiveError as ArchiveError,
+    ArgumentError as ArgumentError,
     BodyTooLargeError as BodyTooLargeError,
     CompressedBodyError as CompressedBodyError,
     ConfigError as ConfigError,

@@ -15,6 +15,7 @@ import contextlib
 import contextvars
 from typing import TYPE_CHECKING, Any, Self
 
+from rocketstore.arguments import checked
 from rocketstore.errors import StoreClosedError
 from rocketstore.message_store import MessageStore
 from rocketstore.storage.threads import Bell
@@ -80,6 +81,7 @@ class AsyncMessageStore:
         """Put everything on the disk; see `MessageStore.flush`."""
         await asyncio.to_thread(self.store.flush)
 
+    @checked
     async def wait_for(
         self, topic: str, queue_id: int, offset: int, timeout_s: float | None = 1.0
     ) -> bool:
@@ -89,6 +91,7 @@ class AsyncMessageStore:
             store, lambda: store.max_offset(topic, queue_id) > offset, timeout_s
         )
 
+    @checked
     async def wait_dispatched(
         self, physical_offset: int | None = None, timeout_s: float | None = None
     ) -> bool:
@@ -148,6 +151,7 @@ class AsyncConsumer:
         """The queues that this consumer reads at the moment, in order."""
         return self._consumer.queues
 
+    @checked
     async def poll(self, timeout_s: float | None = 0.0) -> ConsumedMessage | None:
         """Return the next message, None where none comes in time; without a time-out, wait."""
         found: list[ConsumedMessage] = []

@@ -49,6 +49,26 @@ def _made_again(kind: type[RocketStoreError], args: tuple[Any, ...]) -> RocketSt
     return error
 
 
+class ArgumentError(RocketStoreError, TypeError):
+    """An argument is not what the signature of its call says; the call has done nothing.
+
+    Attributes
+    ----------
+    name, expected, found
+        The argument, what the signature says, and what was given.
+    """
+
+    exit_code = 2
+
+    def __init__(self, name: str, expected: str, found: object, *, call: str = "") -> None:
+        place = f"{call}: " if call else ""
+        kind = type(found).__name__
+        super().__init__(f"{place}{name}: expected {expected}, found {found!r:.60} ({kind})")
+        self.name = name
+        self.expected = expected
+        self.found = found
+
+
 class FormatError(RocketStoreError):
     """Bytes that do not follow their format.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from rocketstore.arguments import checked
 from rocketstore.config import BrokerRole
 from rocketstore.consuming.async_puts import AsyncPuts
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT, GroupSubscription
@@ -175,6 +176,7 @@ class MessageStore(BaseStore):
         """
         return self._async_puts.put(message, queue_id)
 
+    @checked
     def consume(  # noqa: PLR0913 - settings by name, all but two with defaults
         self,
         topics: str | Iterable[str],
@@ -226,8 +228,18 @@ class MessageStore(BaseStore):
         wanted = GroupSubscription(names, tags, start, max_unacknowledged=max_unacknowledged)
         return self._consuming.consume(group, wanted, max_reconsume_times, idle_timeout_s)
 
+    def delete_expired_files(self) -> None:
+        """Have retention, if it is on, delete expired files at any hour in its next rounds."""
+        self._parts.retention.delete_manually()
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return 4.9's information about a running store, under its names, and some of our own."""
+        self.check_open()
+        return {key: str(one) for key, one in self.observation.runtime_info().items()}
+
     # --- transactions ---------------------------------------------------------------------------
 
+    @checked
     def begin(
         self, message: Message, queue_id: int = 0, *, producer_group: str | None = None
     ) -> HalfMessage:
@@ -253,18 +265,21 @@ class MessageStore(BaseStore):
         """
         return self._transactions.begin(message, queue_id, producer_group)
 
+    @checked
     def commit(self, half: HalfMessage) -> EndResult:
         """Put the message of a transaction where consumers find it; see `end_transaction`."""
         return self.end_transaction(
             half.producer_group, half.queue_offset, half.physical_offset, commits=True
         )
 
+    @checked
     def rollback(self, half: HalfMessage) -> EndResult:
         """End a transaction without its message; see `end_transaction`."""
         return self.end_transaction(
             half.producer_group, half.queue_offset, half.physical_offset, commits=False
         )
 
+    @checked
     def end_transaction(
         self, producer_group: str, queue_offset: int, physical_offset: int, *, commits: bool
     ) -> EndResult:
@@ -296,6 +311,7 @@ class MessageStore(BaseStore):
             producer_group, queue_offset, physical_offset, commits=commits
         )
 
+    @checked
     def check_transactions(self, on_check: Callable[[StoredMessage], CheckAnswer | None]) -> None:
         """Ask about transactions without an end, every ``transactionCheckInterval``.
 

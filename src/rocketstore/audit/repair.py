@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from rocketstore.arguments import checked
 from rocketstore.at_once import at_once
 from rocketstore.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
 from rocketstore.audit.store_audit import StoreAudit, audit_store, find_kinds, find_layout
@@ -101,6 +102,7 @@ def rebuild_store(
 
 
 @system_errors("cannot repair the store")
+@checked
 def repair_store(
     path: str | Path, config: StoreConfig | None = None, *,
     policy: RecoveryPolicy | Literal["salvage", "compatible"] = "salvage", dry_run: bool = False,

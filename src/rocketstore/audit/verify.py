@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.arguments import checked
 from rocketstore.audit.store_audit import audit_store, find_kinds, find_layout
 from rocketstore.config import StoreConfig
 from rocketstore.rules.batch_entries import queue_bounds
@@ -42,6 +43,7 @@ LOOKS: Final = 5
 
 
 @system_errors("cannot verify the store")
+@checked
 def verify_store(
     path: str | Path,
     config: StoreConfig | None = None,

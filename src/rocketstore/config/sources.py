@@ -19,6 +19,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rocketstore.arguments import checked
 from rocketstore.config.option import FieldSpec, kind_name
 from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, StoreConfig
 from rocketstore.errors import ConfigError
@@ -174,6 +175,7 @@ def from_properties(properties: Mapping[str, str]) -> StoreConfig:
     return StoreConfig(**values)
 
 
+@checked
 def load_config(
     *,
     broker_conf: str | os.PathLike[str] | None = None,

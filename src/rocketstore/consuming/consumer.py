@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
+from rocketstore.arguments import checked, explained
 from rocketstore.consuming.giving_back import PROPERTIES_LEFT_OUT, RETRY_TOPIC, given_back
 from rocketstore.consuming.group import Group, Member
 from rocketstore.consuming.window import Delivery  # noqa: TC001 - a field of a struct
@@ -105,6 +106,7 @@ class Consumer(OfOneProcess):
         """The queues that this consumer reads at the moment, in order."""
         return sorted(self._member.queues)
 
+    @checked
     def poll(self, timeout_s: float | None = 0.0) -> ConsumedMessage | None:
         """Return the next message, None where none comes in time; without a time-out, wait.
 
@@ -138,6 +140,7 @@ class Consumer(OfOneProcess):
         fields["topic"] = message.properties.get(RETRY_TOPIC, message.topic)
         return ConsumedMessage(**fields, queue=queue, delivery=delivery, consumer=self)
 
+    @explained
     def acknowledge(self, message: ConsumedMessage) -> bool:
         """Count a message as consumed.
 
@@ -153,6 +156,7 @@ class Consumer(OfOneProcess):
         # In a forked child no thread may wait for the group's lock.
         return not self.is_closed and self._group.acknowledge(message.queue, message.delivery)
 
+    @checked
     def give_back(self, message: ConsumedMessage, delay_level: int = 0) -> bool:
         """Have a message consumed again later, and acknowledge this delivery of it.
 

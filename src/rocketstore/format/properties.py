@@ -87,7 +87,7 @@ def message_properties(message: Message) -> bytes:
 
 
 def _check_text(what: str, name: str, value: object) -> None:
-    if not (value is None or value == () or isinstance(value, str)):
+    if not (value is None or isinstance(value, str) or (type(value) is tuple and not value)):
         raise _refused(what, name, value, _NO_TEXT)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from operator import index
 from typing import Any, Final
 
+from rocketstore.arguments import is_whole
 from rocketstore.errors import FormatError, InvalidNameError, RefusedMessageError
 from rocketstore.format.file_name import QUEUE_ID_MAX
 from rocketstore.format.host import encode_host
@@ -65,10 +67,10 @@ def check_topic(topic: object) -> str:
 
 
 def check_is_int(queue_id: object) -> int:
-    """Return `queue_id` if it is an int; raises `InvalidNameError`."""
-    if isinstance(queue_id, bool) or not isinstance(queue_id, int):
+    """Return `queue_id` as an int if it is a whole number; raises `InvalidNameError`."""
+    if not is_whole(queue_id):
         raise InvalidNameError(f"a queue id is an int, not {type(queue_id).__name__}")
-    return queue_id
+    return int(index(queue_id))  # type: ignore[arg-type] # that is what it is asked for
 
 
 def check_queue_id(queue_id: object) -> int:
@@ -92,12 +94,20 @@ def encoded_born_host(host: str) -> bytes:
 
 def refuse_transaction(sys_flag: int) -> None:
     """Raise where a message has transaction bits: stored that way, it would never be ended."""
-    if not isinstance(sys_flag, int):
+    if not is_whole(sys_flag):
         raise RefusedMessageError(f"sysFlag is a number, not {sys_flag!r:.40}")
-    if sys_flag & TRANSACTION_MASK:
+    if index(sys_flag) & TRANSACTION_MASK:
         raise RefusedMessageError(
             f"sysFlag {sys_flag:#x} has transaction bits (mask 0xC)",
             hint="begin a transaction with MessageStore.begin, and end it with commit or rollback",
+        )
+
+
+def refuse_no_mapping(properties: object) -> None:
+    """Raise where properties are no mapping."""
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise RefusedMessageError(
+            f"properties are a mapping of names to texts, not {type(properties).__name__}"
         )
 
 
@@ -106,10 +116,7 @@ def refuse_special(properties: Mapping[str, str], *, alone: bool = False) -> Non
 
     Stored as they are, such messages would be delivered at once, or not where they should be.
     """
-    if type(properties) is not dict and not isinstance(properties, Mapping):
-        raise RefusedMessageError(
-            f"properties are a mapping of names to texts, not {type(properties).__name__}"
-        )
+    refuse_no_mapping(properties)
     delays = delay_level(properties) > 0
     if not alone and (delays or INNER_MULTI_DISPATCH in properties):
         name, what = INNER_MULTI_DISPATCH, "delivery to several queues"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+from rocketstore.arguments import is_whole
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.properties import DELAY, INNER_MULTI_DISPATCH, KEYS, TAGS, UNIQ_KEY, WAIT
 
@@ -63,11 +64,10 @@ def fitting(name: str, value: Any, bits: int) -> int:
     if known != view.NO_NUMBER:
         return known
     limit = 1 << (bits - 1)
-    try:
-        number = int(index(value))
-    except TypeError:
+    if not is_whole(value):
         kind = type(value).__name__
-        raise RefusedMessageError(f"{name} is an int, not {kind}: {value!r:.40}") from None
+        raise RefusedMessageError(f"{name} is an int, not {kind}: {value!r:.40}")
+    number = int(index(value))
     if -limit <= number < limit:
         return number
     raise RefusedMessageError(

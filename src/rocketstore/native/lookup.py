@@ -14,9 +14,14 @@ DefaultMessageStore.queryMessage (spec B14, B15.4, B15.5), with K-Q1, K-I5 and K
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil, floor
+from operator import index
 
 import numpy as np
+
+from rocketstore.arguments import is_whole
+from rocketstore.arguments import whole_number as argument
 
 try:
     import cython
@@ -53,13 +58,15 @@ if not cython.compiled:
 _LAST = (1 << 63) - 1
 _FIRST = -1 - _LAST
 _MOST_MESSAGES = 1 << 30
+_count = partial(argument, "max_messages")
 
 
 def whole_number(number: Any, rounded: Any) -> int:
     """Return a number, rounded if it is a fraction, or the nearest one that 64 bits hold."""
     value = view.number_of(number, 64)
     if value == view.NO_NUMBER:
-        value = min(max(rounded(number), _FIRST), _LAST)
+        number = index(number) if is_whole(number) else number
+        value = rounded(min(max(number, _FIRST), _LAST))
     return value
 
 
@@ -84,7 +91,7 @@ class KeySearch:
         """Return the messages of a topic that carry a key, newest first; see ``Reader.find``."""
         first = whole_number(begin_ms, ceil)
         last = _LAST if end_ms is None else whole_number(end_ms, floor)
-        most = min(whole_number(max_messages, floor), _MOST_MESSAGES)
+        most = min(whole_number(max_messages, _count), _MOST_MESSAGES)
         if first > last or most <= 0:
             return []
         one = Lookup.__new__(Lookup)

@@ -52,7 +52,7 @@ cdef class QueuePages:
     @cython.locals(page=Page)
     cpdef bint is_in_memory(self, object queue, object offset, object max_messages, bint waits, long long now_ns) except -1
     @cython.locals(most=cython.longlong, is_inside=cython.bint)
-    cpdef bint is_known(self, long long offset, long long max_messages, long long now_ns) except -1
+    cpdef bint is_known(self, object offset, object max_messages, long long now_ns) except -1
     @cython.locals(known=tuple)
     cdef object minimum_of(self, object queue)
     @cython.locals(known=tuple)

@@ -20,6 +20,7 @@ import weakref
 
 import numpy as np
 
+from rocketstore.arguments import whole_number
 from rocketstore.format.java_hash import tags_code
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
@@ -100,10 +101,11 @@ class QueuePages:
         offset of the queue, and how many entries were stepped over as lost. `kind` says what the
         items are.
         """
+        if type(offset) is not int or type(max_messages) is not int:
+            offset = whole_number("offset", offset)
+            max_messages = whole_number("max_messages", max_messages)
         if queue is None:
             return self.without_entry(kind, queue, self.topic, offset, 0, 0)
-        if not isinstance(offset, int):
-            raise TypeError(f"a queue offset is an int, not {type(offset).__name__}")
         maximum = queue.max_offset
         minimum = self.minimum_of(queue)
         page = Page.__new__(Page)
@@ -122,7 +124,7 @@ class QueuePages:
 
     def is_known(self, offset: int, max_messages: int, now_ns: int) -> bool:
         """Return whether what a page may read was in memory a moment ago, or came since."""
-        most = max_messages if self.tag_count == 0 else _LOOKED_AT
+        most = min(max(max_messages, -1), _MOST_MESSAGES) if self.tag_count == 0 else _LOOKED_AT
         is_inside = self.known_start <= offset <= self.known_end - most
         return is_inside and now_ns < self.known_until_ns
 
@@ -201,7 +203,7 @@ class Page(LogCursor):
         """Begin at a queue offset, up to `maximum` at most."""
         self.begin(pages.log)
         self.pages, self.kind = pages, kind
-        self.most = min(_MOST_MESSAGES, most)
+        self.most = min(_MOST_MESSAGES, max(most, -1))
         self.in_disk_below = pages.log.source.max_offset
         self.in_disk_below -= pages.span
         self.entry, self.stop = offset, maximum

@@ -9,12 +9,13 @@ the CommitLog path follows the root when it is not set (K-F2).
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig, commit_log_directories
-from rocketstore.errors import ConfigError, SystemRefusedError
+from rocketstore.errors import ArgumentError, ConfigError, SystemRefusedError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -61,7 +62,10 @@ class StoreLayout:
 
     def repair_at(self, now_ms: int) -> Path:
         """Return the directory below ``repair`` that is named after a time."""
-        moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+        try:
+            moment = datetime.fromtimestamp(now_ms // 1000, UTC)
+        except (OverflowError, ValueError) as error:
+            raise ArgumentError("now_ms", "ms since 1970, up to the year 9999", now_ms) from error
         return self.repair / f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
 
     @property
@@ -107,7 +111,16 @@ class StoreLayout:
 
 
 def root_of(path: str | Path) -> Path:
-    """Return the directory of a store; `ConfigError` for an empty path."""
+    """Return the directory of a store; `ConfigError` for a path that no file can have."""
     if path == "":  # a variable without a value, which would be the current directory
         raise ConfigError("the path of the store is empty", hint="name a directory")
+    try:
+        is_path = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_path = False
+    if not is_path:
+        raise ConfigError(
+            f"the path of the store cannot be that of a file: {path!r:.60}",
+            hint="name a directory without U+0000 and without half of a surrogate pair",
+        )
     return Path(path)

@@ -10,12 +10,14 @@ A broker recovers a store and then serves it instead; for that it has to own the
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import msgspec
 
+from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig, resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
 from rocketstore.errors import NotAStoreError, StoreError, StoreReadOnlyError
@@ -70,6 +72,7 @@ class ReadOnlyStore(Reader):
 
     is_read_only: Final = True
 
+    @checked
     def __init__(
         self,
         path: str | Path,
@@ -150,6 +153,7 @@ class ReadOnlyStore(Reader):
         says = [f"entries from {first} up to {stop}" for first, stop in (known, found)]
         return FileFinding(directory, FileProblem.MISSING, *says)
 
+    @checked
     def cut_short(
         self, topic: str | None = None
     ) -> Iterator[tuple[QueueKey, tuple[int, int], tuple[int, int]]]:
@@ -204,12 +208,15 @@ class ReadOnlyStore(Reader):
         except FileNotFoundError:
             return None
 
-    def wait_for(self, topic: str, queue_id: int, offset: int, timeout_s: float = 1.0) -> bool:
+    @checked
+    def wait_for(
+        self, topic: str, queue_id: int, offset: int, timeout_s: float | None = 1.0
+    ) -> bool:
         """Wait until a queue offset can be read; False when the time is over.
 
         The writer is another process, so this looks again every 20 ms.
         """
-        deadline = self._monotonic() + timeout_s
+        deadline = self._monotonic() + (math.inf if timeout_s is None else timeout_s)
         while self.max_offset(topic, queue_id) <= offset:
             remaining = deadline - self._monotonic()
             if remaining <= 0:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 
+from rocketstore.arguments import checked
 from rocketstore.errors import NotReadableError
 from rocketstore.locks import Lock
 from rocketstore.process import OfOneProcess
@@ -49,6 +50,7 @@ class RunningFlags(OfOneProcess):
         self._reasons: dict[RunningFlag, str] = {}
         self._lock = Lock()
 
+    @checked
     def set(self, flag: RunningFlag, reason: str) -> bool:
         """Set `flag` for a reason that users will read; return whether it was clear before."""
         with self._lock:
@@ -57,6 +59,7 @@ class RunningFlags(OfOneProcess):
             self._reasons[flag] = reason
         return was_clear
 
+    @checked
     def clear(self, flag: RunningFlag) -> bool:
         """Clear `flag`; return whether it was set before."""
         with self._lock:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from rocketstore.arguments import checked
 from rocketstore.events import get_logger
 from rocketstore.locks import Lock
 from rocketstore.native.page import GetCounts
@@ -205,7 +206,8 @@ class StoreStatistics(OfOneProcess):
         counts[0] = max(self.total_put().messages - sum(counts), 0)
         return dict(zip(BUCKET_NAMES, counts, strict=True))
 
-    def rates(self, field: str) -> Rates:
+    @checked
+    def rates(self, field: Literal["put", "get_found", "get_miss", "transferred"]) -> Rates:
         """Return events per second over the last 10, 60 and 600 seconds, 0.0 without samples.
 
         `field` is ``put``, ``get_found``, ``get_miss`` or ``transferred``.
@@ -221,6 +223,7 @@ class StoreStatistics(OfOneProcess):
                 rates[number] = count * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
         return rates
 
+    @checked
     def put_latency_ms(self, share: float) -> Latency:
         """Return the time in ms within which this share of the last whole minute's puts were done.
 
@@ -228,7 +231,7 @@ class StoreStatistics(OfOneProcess):
         Source: StoreStatsService.findPutMessageEntireTimePX.
         """
         counts = self.last_minute.values()
-        wanted = int(sum(counts) * share)
+        wanted = int(sum(counts) * min(max(share, 0), 1))
         before, lower = 0, 0
         for upper, count in zip((0, *BUCKET_LIMITS_MS, self.put_time_max_ms), counts, strict=True):
             if wanted <= before + count:

@@ -17,6 +17,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
+from rocketstore.arguments import checked, explained
 from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.errors import StoreForkedError
 from rocketstore.events import get_logger
@@ -130,6 +131,7 @@ class BaseStore(Reader):
     ) -> Self | ReadOnlyStore: ...
 
     @classmethod
+    @checked
     def open(  # noqa: PLR0913 - settings by name, all with defaults
         cls, path: str | Path, config: StoreConfig | None = None, *, read_only: bool = False,
         clock: Callable[[], int] = system_clock_ms, disk: Disk | None = None,
@@ -276,6 +278,7 @@ class BaseStore(Reader):
         """Store a message as it came over the wire; see `StoreWriter.put_encoded`."""
         return self._writer.put_encoded(*message, **fields)
 
+    @explained
     def put_record(
         self, topic: str, queue_id: int, record: Record, *, wait_flush: bool = True
     ) -> PutResult:
@@ -286,6 +289,7 @@ class BaseStore(Reader):
         """
         return self._writer.put_record(topic, queue_id, record, wait_flush=wait_flush)
 
+    @explained
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:
         """Return what a put with ``wait_flush=False`` would have returned had it waited.
 
@@ -295,6 +299,7 @@ class BaseStore(Reader):
 
     # --- waiting --------------------------------------------------------------------------------
 
+    @checked
     def wait_dispatched(
         self, physical_offset: int | None = None, timeout_s: float | None = None
     ) -> bool:
@@ -306,10 +311,14 @@ class BaseStore(Reader):
         wanted = self._parts.log.max_offset if physical_offset is None else physical_offset
         return self._workers.wait_dispatched(wanted, timeout_s)
 
-    def wait_for(self, topic: str, queue_id: int, offset: int, timeout_s: float = 1.0) -> bool:
+    @checked
+    def wait_for(
+        self, topic: str, queue_id: int, offset: int, timeout_s: float | None = 1.0
+    ) -> bool:
         """Wait until a queue offset can be read; False when the time is over."""
         return self.wait_until(lambda: self.max_offset(topic, queue_id) > offset, timeout_s)
 
+    @checked
     def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until a condition is true; `is_true` is called whenever dispatch made progress.
 
@@ -323,14 +332,17 @@ class BaseStore(Reader):
         """Let all waiting callers check again; takes no lock."""
         self._parts.dispatcher.board.wake()
 
+    @checked
     def ring(self, bell: Bell) -> Callable[[], None]:
         """Ring `bell` whenever `wait_until` would check again, until the result is called."""
         return self._parts.dispatcher.board.changes.ring(bell)
 
+    @checked
     def add_listener(self, listener: ArrivalListener, queues: Queues = None) -> None:
         """Call `listener` with an `Arrival` for each message, of `queues` or all, from now on."""
         self._parts.dispatcher.board.add_listener(listener, queues)
 
+    @checked
     def remove_listener(self, listener: ArrivalListener) -> None:
         """Stop calling `listener`."""
         self._parts.dispatcher.board.remove_listener(listener)
@@ -384,6 +396,7 @@ class BaseStore(Reader):
         """Whether dispatch works, and what keeps it from working."""
         return self.dispatching.health
 
+    @checked
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue will get."""
         offset = self._parts.log.next_queue_offset(QueueKey(topic, queue_id))
@@ -400,15 +413,6 @@ class BaseStore(Reader):
     def last_store_timestamp_ms(self) -> int:
         """Store time of the last record, 0 without any; later ones are not earlier."""
         return self._parts.log.last_store_timestamp_ms
-
-    def delete_expired_files(self) -> None:
-        """Have retention, if it is on, delete expired files at any hour in its next rounds."""
-        self._parts.retention.delete_manually()
-
-    def runtime_info(self) -> dict[str, str]:
-        """Return 4.9's information about a running store, under its names, and some of our own."""
-        self.check_open()
-        return {key: str(one) for key, one in self.observation.runtime_info().items()}
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from rocketstore.arguments import checked
 from rocketstore.config import BrokerRole
-from rocketstore.errors import FormatError, StoreError
+from rocketstore.errors import ArgumentError, FormatError, StoreError
 from rocketstore.format.refusals import check_queue_id, check_topic
 from rocketstore.process import OfOneProcess
 from rocketstore.rules.topics import is_reserved
@@ -32,6 +33,8 @@ class TopicsOfKind(OfOneProcess):
     """
 
     def __init__(self, parts: StoreParts, name: str, *, check_open: Callable[[], None]) -> None:
+        if not isinstance(name, str) or name not in parts.kinds.known:
+            raise ArgumentError("kind", " or ".join(parts.kinds.known), name)
         self.kind = parts.kinds.known[name]
         self._parts = parts
         self._check_open = check_open
@@ -42,6 +45,7 @@ class TopicsOfKind(OfOneProcess):
         """The topics at the moment."""
         return self._parts.kinds.of(self.kind.name)
 
+    @checked
     def create(self, topic: str, queue_count: int = 1) -> None:
         """Make a topic one of this kind, for good: ``topics.json`` says so.
 

@@ -11,8 +11,10 @@ DefaultTransactionalMessageCheckListener of 4.9 (spec B19.1, B19.2, B19.4).
 from __future__ import annotations
 
 from enum import Enum
+from operator import index
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.arguments import is_whole
 from rocketstore.errors import InvalidNameError
 from rocketstore.format.host import encode_host
 from rocketstore.format.properties import (
@@ -112,12 +114,13 @@ def half_record(
     }  # fmt: skip
     for name in (CHECK_TIMES, FIRST_HALF_OFFSET):  # of a message that was a half message before
         properties.pop(name, None)
+    flag = message.sys_flag
     return Record(
         body_bytes(message.body),
         _encoded(properties),
         encoded_born_host(message.born_host),
         flag=message.flag,
-        sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+        sys_flag=index(flag) & ~TRANSACTION_MASK if is_whole(flag) else flag,
         born_timestamp_ms=message.born_timestamp_ms,
         reconsume_times=message.reconsume_times,
     )

@@ -22,7 +22,7 @@ from rocketstore.config import BrokerRole, parse_delay_levels
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.properties import UNIQ_KEY
-from rocketstore.format.refusals import refuse_other_types
+from rocketstore.format.refusals import refuse_no_mapping, refuse_other_types
 from rocketstore.locks import Lock
 from rocketstore.rules.half_messages import PRODUCER_GROUP, TRANSACTION_GROUP, Half
 from rocketstore.storage.attached import Service
@@ -134,6 +134,7 @@ class Transactions(Service):
         """Put a half message; see `MessageStore.begin`."""
         refuse_other_types(message)
         properties = message.properties or {}
+        refuse_no_mapping(properties)
         group = producer_group or properties.get(PRODUCER_GROUP) or DEFAULT_PRODUCER_GROUP
         key = message.unique_key or properties.get(UNIQ_KEY) or self._ids.next()
         record = half_record(message, queue_id, group, key)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from rocketstore.arguments import whole_number
 from rocketstore.native.decode import message_at, size_at
 from rocketstore.native.page import MESSAGES, RECORDS
 from rocketstore.rules.batch_entries import inner_place
@@ -52,6 +53,8 @@ class BatchPages:
         self, kind: int, queue: BatchQueue | None, offset: int, max_messages: int
     ) -> tuple[Any, ...]:
         """Return the fields of a page's result; see `QueuePages.read`."""
+        offset = whole_number("offset", offset)
+        max_messages = whole_number("max_messages", max_messages)
         minimum, maximum = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         if queue is None or not minimum <= offset < maximum:
             return self._without_entry(kind, queue, self._topic, offset, minimum, maximum)

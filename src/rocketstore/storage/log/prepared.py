@@ -21,6 +21,7 @@ from rocketstore.format.properties import (
 from rocketstore.format.refusals import (
     body_bytes,
     encoded_born_host,
+    refuse_no_mapping,
     refuse_other_types,
     refuse_special,
     refuse_transaction,
@@ -192,6 +193,7 @@ def _refuse_empty(messages: Sequence[object]) -> None:
 def storable_block(properties: Any, *, alone: bool = False) -> tuple[bytes, dict[str, str]]:
     """Return properties encoded as they may be stored, and those that may ask for something."""
     if not isinstance(properties, (bytes, bytearray, memoryview)):
+        refuse_no_mapping(properties)
         properties = encode_properties(properties)
     block = storable_properties(bytes(properties))
     wanted = asked(block)

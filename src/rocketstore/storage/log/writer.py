@@ -21,6 +21,7 @@ import msgspec
 
 from rocketstore.config import BrokerRole, StoreConfig, parse_delay_levels
 from rocketstore.errors import (
+    ArgumentError,
     FlushFailedError,
     RefusedMessageError,
     StoreClosedError,
@@ -181,6 +182,8 @@ class StoreWriter:
         self, prepared: PreparedMessage, body: bytes | None = None, queue_id: int = 0
     ) -> PutResult:
         """Store a prepared message that `put_prepared_at_once` did not store."""
+        if not isinstance(prepared, PreparedMessage):
+            raise ArgumentError("prepared", "PreparedMessage", prepared)
         try:
             self._check_state(prepared.topic)
             queue = self._queue_of(prepared.topic, queue_id)

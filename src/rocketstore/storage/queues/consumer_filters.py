@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from rocketstore.arguments import checked, explained
 from rocketstore.events import get_logger
 from rocketstore.format.properties import decode_properties
 from rocketstore.process import OfOneProcess
@@ -84,6 +85,7 @@ class ConsumerFilters(OfOneProcess):
         self._clock = clock
         self._filters: dict[str, dict[str, CompiledFilter]] = {}
 
+    @checked
     def register(self, topic: str, group: str, predicate: Predicate) -> None:
         """Make later messages of a topic record whether `predicate` is true for a group.
 
@@ -94,11 +96,13 @@ class ConsumerFilters(OfOneProcess):
         # Replaced as a whole: dispatch may be iterating over the old one.
         self._filters[topic] = {**self._filters.get(topic, {}), group: one}
 
+    @checked
     def unregister(self, topic: str, group: str) -> None:
         """Forget the filter of a group; one that is unknown is not an error."""
         known = self._filters.get(topic, {})
         self._filters[topic] = {name: one for name, one in known.items() if name != group}
 
+    @explained
     def bit_map(self, topic: str, properties: bytes) -> bytes:
         """Return the bit map of a message; none where no group has a filter for its topic."""
         filters = self._filters.get(topic)
@@ -121,6 +125,7 @@ class ConsumerFilters(OfOneProcess):
             _log.warning("filter.failed", topic=topic, group=group, error=str(error))
             return True
 
+    @explained
     def may_match(self, topic: str, group: str, unit: ExtensionUnit | None) -> bool:
         """Return whether a message may be for a group, judged by its unit."""
         one = self._filters.get(topic, {}).get(group)

@@ -37,7 +37,7 @@ def _subdirectories(directory: Path) -> list[str]:
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, UnicodeEncodeError):
         return []
     except PermissionError as error:
         if not is_never_listed(directory.name, error):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from rocketstore.errors import InvalidFilterError
 from rocketstore.format.file_name import QUEUE_ID_MAX
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.format.refusals import check_is_int
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.page import RECORDS, QueuePages
 from rocketstore.rules.extra_queues import may_stand_in
@@ -88,6 +89,7 @@ class Pages(dict[tuple[str, int, str | None], QueuePages]):
         """Make the reader of the pages of a queue that was not read lately."""
         topic, queue_id, tags = question
         # No record can have another queue id than these.
+        queue_id = check_is_int(queue_id)
         number = queue_id if 0 <= queue_id <= QUEUE_ID_MAX else _NO_QUEUE_ID
         pages = QueuePages(
             self.log, topic, number, self.limits, parse_tags(tags), _STATUSES, self.without_entry,

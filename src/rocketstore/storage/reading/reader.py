@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import weakref
 from functools import partial
 from itertools import chain, islice
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
+from rocketstore.arguments import checked, refuse_wrong, whole_number
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import FlushFailedError, InvalidFilterError, StoreClosedError
 from rocketstore.format.host import decode_message_id
@@ -229,7 +231,14 @@ class Reader(OfOneProcess):
         Other threads run meanwhile. Memory topics and batch topics count as being in memory, and so
         does everything where nothing is compiled. Parameters as `get`.
         """
-        pages, now_ns = self._pages[topic, queue_id, tags], monotonic_ns()
+        if not type(offset) is type(max_messages) is type(queue_id) is int:
+            offset, queue_id = whole_number("offset", offset), check_is_int(queue_id)
+            max_messages = whole_number("max_messages", max_messages)
+        try:
+            pages, now_ns = self._pages[topic, queue_id, tags], monotonic_ns()
+        except (AttributeError, TypeError):
+            refuse_wrong(Reader.is_in_memory, locals())
+            raise
         if pages.is_known(offset, max_messages, now_ns) or self._kinds.get(topic) is not None:
             return True
         queue = self._queue_of(topic, queue_id)
@@ -245,6 +254,7 @@ class Reader(OfOneProcess):
         queue = self._queue_of(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
+    @checked
     def end_within(self, topic: str, queue_id: int, physical_limit: int) -> int:
         """Return the queue offset after the last message whose record ends before an offset."""
         queue = self._queue_of(topic, queue_id)
@@ -257,6 +267,7 @@ class Reader(OfOneProcess):
         """
         return max(0, self.max_offset(topic, queue_id) - self.min_offset(topic, queue_id))
 
+    @checked
     def queues(self, topic: str | None = None) -> list[QueueKey]:
         """Return every queue, or every one of a topic, in order."""
         own = (key for kind in self._kinds.known.values() for key in kind.queue_keys())
@@ -267,6 +278,7 @@ class Reader(OfOneProcess):
         """Return every topic that has a queue, in order."""
         return sorted({key.topic for key in self.queues()})
 
+    @checked
     def queue_entries(
         self, topic: str, queue_id: int, offset: int | None = None, max_entries: int | None = None
     ) -> Iterator[tuple[int, QueueEntry]]:
@@ -283,11 +295,11 @@ class Reader(OfOneProcess):
         if queue is None:
             return
         at = queue.first_offset if offset is None else max(offset, queue.first_offset)
-        entries = queue.entries_from(at, queue.max_offset)
-        most = None if max_entries is None else max(max_entries, 0)
-        for queue_offset, values in islice(entries, most):
+        most = None if max_entries is None else min(max(max_entries, 0), sys.maxsize)
+        for queue_offset, values in islice(queue.entries_from(at, queue.max_offset), most):
             yield queue_offset, QueueEntry._make(values)
 
+    @checked
     def extension_unit(self, topic: str, queue_id: int, address: int) -> ExtensionUnit | None:
         """Return the unit that an entry's tags code refers to; None where it refers to none."""
         queue = self._queue_of(topic, queue_id)
@@ -295,7 +307,7 @@ class Reader(OfOneProcess):
 
     def _queue_of(self, topic: str, queue_id: int) -> _Queue | None:
         if type(queue_id) is not int:
-            check_is_int(queue_id)  # a bool, or a float, may be equal to a number of a queue
+            queue_id = check_is_int(queue_id)  # a float may be equal to a number of a queue
         if type(topic) is not str:
             check_topic_characters(topic)  # bytes would be an unknown topic
         kind = self._kinds.get(topic)
@@ -317,7 +329,6 @@ class Reader(OfOneProcess):
             else:
                 pages = kind_of_topic.pages(self._pages, (topic, queue_id, tags))
         except (TypeError, AttributeError):
-            check_topic_characters(topic)  # raises for what is no text
             parse_tags(tags)  # raises for tags that have no hash
             raise
         page = pages.read(kind, queue, offset, max_messages)
@@ -356,7 +367,11 @@ class Reader(OfOneProcess):
         if self._key_search is None:
             return []
         limit = self.config.max_msgs_num_batch if max_messages is None else max_messages
-        return self._key_search.find(topic, key, begin_ms, end_ms, limit)
+        try:
+            return self._key_search.find(topic, key, begin_ms, end_ms, limit)
+        except (TypeError, ValueError):
+            refuse_wrong(Reader.find, locals())
+            raise
 
     def by_id(self, message_id: str) -> StoredMessage | None:
         """Return the message that an id names, None when no intact record stands there.
@@ -376,6 +391,8 @@ class Reader(OfOneProcess):
 
     def at_physical_offset(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record starts at an offset, or None."""
+        if type(physical_offset) is not int:
+            physical_offset = whole_number("physical_offset", physical_offset)
         if not 0 <= physical_offset < 1 << 63:
             return None
         if physical_offset >= FIRST_IN_MEMORY:
@@ -391,6 +408,7 @@ class Reader(OfOneProcess):
 
     # --- by time --------------------------------------------------------------------------------
 
+    @checked
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the queue offset of the first message stored at or after a moment.
 
@@ -455,28 +473,13 @@ class Reader(OfOneProcess):
         firsts = (self.earliest_timestamp(*key) for key in self.queues())
         return min((first for first in firsts if first is not None), default=None)
 
+    @checked
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time of one queue offset, None when its record cannot be read."""
         queue = self._queue_of(topic, queue_id)
         if queue is None or not 0 <= offset < queue.max_offset:
             return None
         return self._first_stored(queue, offset, offset + 1)[1]
-
-
-def messages_of(
-    reader: Reader, queue: QueueKey, offset: int, tags: str | None = None
-) -> Iterator[StoredMessage]:
-    """Yield the messages of a queue from an offset on, as far as they can be read.
-
-    A page is bounded as in 4.9 (32 messages, 800 entries looked at), so that with `tags` an empty
-    one is not the end of the queue.
-    """
-    while offset < reader.max_offset(*queue):
-        page = reader.get(*queue, offset, tags=tags)
-        yield from page.messages
-        if page.next_offset <= offset:
-            return
-        offset = page.next_offset
 
 
 def _after_fork() -> None:
