@@ -16,7 +16,7 @@ from numbers import Real
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from rocketstore.errors import ArgumentError
+from rocketstore.errors import ArgumentError, InvalidNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,7 @@ _NOT_SEVERAL: Final = (str, collections.abc.Mapping, *_BYTES)
 _JUDGED: Final = ("Message", "RecoveryPolicy", "StoreConfig")
 """Classes whose own checks have more to say."""
 _TIMES: Final = frozenset({"begin_ms", "end_ms", "timestamp_ms"})
-"""Arguments that may have a fraction, as ``time.time() * 1000`` has."""
+"""Arguments that may have a fraction, as a time of Python's clocks in ms has."""
 
 
 def is_whole(value: object) -> bool:
@@ -40,7 +40,7 @@ def is_whole(value: object) -> bool:
 def whole_number(name: str, value: Any) -> int:
     """Return the argument of a name as an int; raises `ArgumentError`."""
     if not is_whole(value):
-        raise ArgumentError(name, "int", value)
+        raise ArgumentError(name, expected="int", found=value)
     return int(index(value))
 
 
@@ -107,7 +107,8 @@ def refuse_wrong(call: Callable[..., object], given: Mapping[str, object]) -> No
         value = given[name]
         is_time = name in _TIMES and _is_number(value)
         if not (is_time or any(rule(value) for rule in _rules(expected))):
-            raise ArgumentError(name, expected, value, call=call.__qualname__)
+            error = ArgumentError(name, expected=expected, found=value, call=call.__qualname__)
+            raise InvalidNameError(error.message) if name in ("topic", "queue_id") else error
 
 
 def _plain(value: Any) -> Any:

@@ -54,19 +54,18 @@ class ArgumentError(RocketStoreError, TypeError):
 
     Attributes
     ----------
-    name, expected, found
-        The argument, what the signature says, and what was given.
+    name, expected
+        The argument, and what the signature says.
     """
 
     exit_code = 2
 
-    def __init__(self, name: str, expected: str, found: object, *, call: str = "") -> None:
+    def __init__(self, name: str, *, expected: str, found: object, call: str = "") -> None:
         place = f"{call}: " if call else ""
         kind = type(found).__name__
         super().__init__(f"{place}{name}: expected {expected}, found {found!r:.60} ({kind})")
         self.name = name
         self.expected = expected
-        self.found = found
 
 
 class FormatError(RocketStoreError):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rocketstore import MessageStore, PutResult, StoreConfig, StoredMessage
 from rocketstore.native.log_end import Record
-from rocketstore.storage.reading.reader import messages_of
+from rocketstore.storage.reading.messages import messages_of
 from rocketstore.transaction.records import HALF, OP
 from rocketstore.units import QueueKey
 from support.clock import Clock

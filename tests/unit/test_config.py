@@ -31,7 +31,7 @@ from rocketstore.config.sources import (
     load_broker_conf,
 )
 from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, field_texts
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ArgumentError, ConfigError
 from support.golden import golden_case
 from support.option_rows import COLUMNS, option_rows
 from support.page_tables import tables
@@ -509,7 +509,7 @@ def test_override_without_key_or_value_is_refused(override):
 
 
 def test_one_text_is_no_list_of_overrides():
-    with pytest.raises(ConfigError, match="several texts, not one"):
+    with pytest.raises(ArgumentError, match=r"overrides: expected Iterable\[str\], found"):
         load_config(environment={}, overrides="flushDiskType=SYNC_FLUSH")
 
 

@@ -202,11 +202,6 @@ def load_config(
     ConfigError
         See `from_properties`; or an override is not of that form, or its key is not an option.
     """
-    if isinstance(overrides, str):
-        raise ConfigError(
-            f"overrides are several texts, not one: {overrides!r:.60}",
-            hint='give a list of them: ["flushDiskType=SYNC_FLUSH"]',
-        )
     flags = dict(map(parse_override, overrides))
     theirs = set(others) - _ADDRESS_KEYS
     flags = {key: text for key, text in flags.items() if key not in theirs}

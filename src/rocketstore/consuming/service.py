@@ -65,13 +65,7 @@ class ConsumingService(Service):
             what = f"consumer group {group!r:.40} has a retry topic: {error.message}"
             raise InvalidNameError(what, hint=error.hint) from error
         parse_tags(wanted.tags)
-        start, most = wanted.start, wanted.max_unacknowledged
-        if start not in ("first", "last") and type(start) is not int:
-            raise ConfigError(
-                f"start={start!r:.40}: a group begins first, last, or at a time in ms",
-                key="start",
-                value=start,
-            )
+        most = wanted.max_unacknowledged
         if most < 1:
             raise ConfigError(
                 f"max_unacknowledged={most}: expected at least 1",

@@ -65,7 +65,7 @@ class StoreLayout:
         try:
             moment = datetime.fromtimestamp(now_ms // 1000, UTC)
         except (OverflowError, ValueError) as error:
-            raise ArgumentError("now_ms", "ms since 1970, up to the year 9999", now_ms) from error
+            raise ArgumentError("now_ms", expected="a year up to 9999", found=now_ms) from error
         return self.repair / f"{moment:%Y%m%dT%H%M%S}{now_ms % 1000:03d}Z"
 
     @property

@@ -34,7 +34,7 @@ class TopicsOfKind(OfOneProcess):
 
     def __init__(self, parts: StoreParts, name: str, *, check_open: Callable[[], None]) -> None:
         if not isinstance(name, str) or name not in parts.kinds.known:
-            raise ArgumentError("kind", " or ".join(parts.kinds.known), name)
+            raise ArgumentError("kind", expected=" or ".join(parts.kinds.known), found=name)
         self.kind = parts.kinds.known[name]
         self._parts = parts
         self._check_open = check_open

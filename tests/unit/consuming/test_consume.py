@@ -7,7 +7,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from rocketstore import ConfigError, InvalidNameError, Message, MessageStore, StoreClosedError
+from rocketstore import (
+    ArgumentError,
+    ConfigError,
+    InvalidNameError,
+    Message,
+    MessageStore,
+    StoreClosedError,
+)
 from rocketstore.consuming.group import Group
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from support.configured_store import open_small, small_config
@@ -298,7 +305,7 @@ def test_names_and_settings_that_cannot_be_are_refused(store):
         store.consume(TOPIC, "")
     with pytest.raises(InvalidNameError, match="consumer group 'a@b'"):
         store.consume(TOPIC, "a@b")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ArgumentError, match="'first', 'last'"):
         consume(store, start="middle")
     with pytest.raises(ConfigError):
         consume(store, max_unacknowledged=0)

@@ -183,7 +183,7 @@ class StoreWriter:
     ) -> PutResult:
         """Store a prepared message that `put_prepared_at_once` did not store."""
         if not isinstance(prepared, PreparedMessage):
-            raise ArgumentError("prepared", "PreparedMessage", prepared)
+            raise ArgumentError("prepared", expected="PreparedMessage", found=prepared)
         try:
             self._check_state(prepared.topic)
             queue = self._queue_of(prepared.topic, queue_id)
