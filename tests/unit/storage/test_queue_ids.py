@@ -47,7 +47,10 @@ def test_no_put_and_no_get_takes_it(no_id: object, tmp_path: Path) -> None:
         for has_queues in (False, True):
             end = store.max_physical_offset
             for ask in [*PUTS, *GETS]:
-                with pytest.raises(InvalidNameError, match="a queue id is an int, not|queue_id: expected int, found"):
+                with pytest.raises(
+                    InvalidNameError,
+                    match="a queue id is an int, not|queue_id: expected int, found",
+                ):
                     ask(store, no_id)
             assert store.max_physical_offset == end
             if not has_queues:
