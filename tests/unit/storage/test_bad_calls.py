@@ -76,7 +76,7 @@ def test_a_topic_that_is_no_text_is_not_taken_for_an_unknown_one(
             lambda topic, queue: list(reader.queue_entries(topic, queue)),
             lambda topic, queue: reader.wait_for(topic, queue, 0, 0),
         ):
-            with pytest.raises(InvalidNameError, match="a topic is a str|topic: expected str"):
+            with pytest.raises(InvalidNameError, match=r"a topic is a str|topic: expected str"):
                 call(topic, 0)
 
 

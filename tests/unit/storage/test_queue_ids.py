@@ -49,7 +49,7 @@ def test_no_put_and_no_get_takes_it(no_id: object, tmp_path: Path) -> None:
             for ask in [*PUTS, *GETS]:
                 with pytest.raises(
                     InvalidNameError,
-                    match="a queue id is an int, not|queue_id: expected int, found",
+                    match=r"a queue id is an int, not|queue_id: expected int, found",
                 ):
                     ask(store, no_id)
             assert store.max_physical_offset == end
