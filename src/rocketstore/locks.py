@@ -1,7 +1,8 @@
 """`Lock`: one for ``with`` blocks, which no interrupt leaves taken.
 
 Up to 3.13 CPython runs no signal handler between a lock's ``__enter__`` and its block, and a plain
-lock will do. 3.14 does, and what a handler raises there passes by ``__exit__``.
+lock will do. 3.14 does, and what a handler raises there passes by ``__exit__``. After a call of
+``acquire`` every version runs them, before the ``try`` that would let go.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rocketstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _RLock: Any = _thread.RLock
 
@@ -23,6 +27,25 @@ class OwnedLock(_RLock):  # type: ignore[misc] # of C, with an `__exit__` that n
     """
 
     __slots__ = ()
+
+    def is_held_here(self) -> bool:
+        """Return whether this thread holds it."""
+        return bool(self._is_owned())
+
+    def run_if_free(self, work: Callable[[], bool]) -> bool:
+        """Return what `work` returned in the lock; False where the lock was held, here too."""
+        if self._is_owned():
+            return False
+        try:
+            if not self.acquire(blocking=False):
+                return False
+            outcome = work()
+            self.release()
+        except BaseException:
+            if self._is_owned():
+                self.release()
+            raise
+        return outcome
 
     def __enter__(self) -> None:
         if self._is_owned():

@@ -18,8 +18,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key  # no public name
 
 import rocketstore
+from support.patience import PATIENCE_S
 
 _PACKAGE = Path(rocketstore.__file__).parent
 
@@ -108,8 +110,9 @@ class InterruptAt:
 
 
 @pytest.fixture
-def watchdog() -> Iterator[None]:
+def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
     """Say where the process hangs, if it does: a lock that stays held is waited for in C."""
-    faulthandler.dump_traceback_later(60, exit=True)
+    uncaptured = request.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True, file=uncaptured)
     yield
     faulthandler.cancel_dump_traceback_later()

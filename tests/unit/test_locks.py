@@ -49,8 +49,16 @@ def is_free(lock):
 class InterruptedLock(OwnedLock):
     """Where an interrupt comes once the lock is taken, of which 3.14 runs the handler."""
 
-    def acquire(self):
-        super().acquire()
+    def acquire(self, **how):
+        super().acquire(**how)
+        raise Interrupt
+
+
+class LateLock(OwnedLock):
+    """Where an interrupt comes once it was let go of."""
+
+    def release(self):
+        super().release()
         raise Interrupt
 
 
@@ -67,6 +75,31 @@ def test_an_interrupt_as_it_was_taken_lets_go_of_it():
     with pytest.raises(Interrupt), lock:
         pass
     assert is_free(super(InterruptedLock, lock))
+
+
+@pytest.mark.parametrize("kind", [InterruptedLock, LateLock])
+def test_an_interrupt_in_a_try_to_take_it_lets_go_of_it(kind):
+    lock = kind()
+    with pytest.raises(Interrupt):
+        lock.run_if_free(lambda: True)
+    assert is_free(super(kind, lock))
+
+
+def test_what_is_tried_is_left_alone_while_it_is_held_and_let_go_of_when_work_fails():
+    lock, done = OwnedLock(), []
+    with lock:
+        assert lock.is_held_here()
+        assert not lock.run_if_free(lambda: done.append("within"))
+        other = threading.Thread(target=lambda: lock.run_if_free(lambda: done.append("beside")))
+        other.start()
+        other.join()
+    assert not lock.is_held_here()
+    assert done == []
+    with pytest.raises(ZeroDivisionError):
+        lock.run_if_free(lambda: 1 // 0)
+    assert lock.run_if_free(lambda: True)
+    assert not lock.run_if_free(lambda: False)
+    assert is_free(lock)
 
 
 def test_one_that_knows_its_thread_refuses_it_instead_of_waiting_for_ever():

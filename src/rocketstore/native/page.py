@@ -15,7 +15,6 @@ corrected: only entries that cannot be read are skipped, not all up to the next 
 
 from __future__ import annotations
 
-import threading
 import weakref
 
 import numpy as np
@@ -25,6 +24,7 @@ from rocketstore.format.java_hash import tags_code
 from rocketstore.format.properties import decode_properties
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.format.record import topic_text
+from rocketstore.locks import Lock
 
 try:
     import cython
@@ -468,7 +468,7 @@ class GetCounts:
 
     def __init__(self) -> None:
         self.found = self.missed = self.messages = self.longest_ms = 0
-        self.lock = threading.Lock()
+        self.lock = Lock()
 
     def note(self, message_count: int, elapsed_ms: int) -> None:
         """Count a get; without a message it is a miss.

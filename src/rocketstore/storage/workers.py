@@ -10,11 +10,11 @@ How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
+from rocketstore.locks import OwnedLock
 from rocketstore.storage.checkpoint import QueueFlusher
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.files.disk import system_errors
@@ -79,7 +79,7 @@ class StoreWorkers:
             config=config, monotonic=monotonic_ms,
         )  # fmt: skip
         # Without threads the waiting caller dispatches; listeners called then may wait too.
-        self._dispatching = threading.RLock()
+        self._dispatching = OwnedLock()
         self._made_ahead_of = -1
         self._queue_flush = Periodic(
             "rocketstore-queue-flush", self.queue_flusher.run_once,
@@ -157,6 +157,9 @@ class StoreWorkers:
         self.queue_flusher.flush_all()
 
     def _catch_up(self) -> None:
+        if self._dispatching.is_held_here():  # a listener waits
+            self._dispatch_all()
+            return
         with self._dispatching:
             self._dispatch_all()  # a call: an interrupt in a loop here would keep the lock
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from rocketstore.events import get_logger
-from rocketstore.locks import Lock
+from rocketstore.locks import OwnedLock
 from rocketstore.storage.threads import Bell, OnDeath, ServiceThread
 from rocketstore.units import KiB
 
@@ -92,7 +92,7 @@ class DispatchService:
     def __post_init__(self) -> None:
         self.health = _WELL
         self._bell = Bell()
-        self._round = Lock()
+        self._round = OwnedLock()
         self._led_by: Callable[[], None] | None = None
         self._idle_rounds = 0
         self.thread = ServiceThread(
@@ -118,14 +118,8 @@ class DispatchService:
 
     def turn(self) -> None:
         """Do a round on this thread, or leave it to the own one."""
-        if self._round.acquire(blocking=False):
-            try:
-                is_done = self._is_turn_done()
-            finally:
-                self._round.release()
-            if is_done:
-                return
-        self._bell.ring()
+        if not self._round.run_if_free(self._is_turn_done):
+            self._bell.ring()
 
     def _is_turn_done(self) -> bool:
         if self.dispatcher.behind_bytes > MOST_IN_A_TURN_BYTES or not self.health.is_well:
