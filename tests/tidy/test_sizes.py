@@ -19,6 +19,7 @@ LONGER_MODULES: dict[str, str] = {}
 LONGER_FUNCTIONS: dict[str, str] = {}
 """Path, or ``path::name``, and the reason why it may be longer."""
 
+STORE_FILES = {"abort", "checkpoint", "known-ends", "lock"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "misc", "shared"}
 """Names that say nothing of what is inside."""
 
@@ -81,6 +82,9 @@ def test_no_generated_file_is_tracked():
         if path.suffix in {".pyc", ".so", ".class", ".jar", ".nbi", ".nbc", ".egg-info"}
     ]
     assert not generated
+    # A call whose argument was taken for a path leaves a store where the tests were started.
+    stores = [path.parent for path in repository_files() if path.name in STORE_FILES]
+    assert [place for place in stores if not place.is_relative_to("tests")] == []
 
 
 def test_every_module_says_what_it_is():
