@@ -45,14 +45,27 @@ def test_all_that_is_written_of_a_command_is_shown(
     assert not hidden
 
 
-@pytest.mark.parametrize("group", [[], *([name] for name, what, _ in COMMANDS if what == "app")])
-def test_a_list_says_what_each_command_does(group: list[str]) -> None:
+def test_a_list_says_what_each_command_does() -> None:
     """Also of commands that are imported when they are used: in a process that used none."""
-    command = [sys.executable, "-m", "rocketstore", *group, "--help"]
+    groups = [[], *([name] for name, what, _ in COMMANDS if what == "app")]
+    code = f"""
+import os
+from rocketstore.cli import application
+
+for group in {groups}:
+    if not os.fork():
+        application.main([*group, "--help"])
+    assert os.wait()[1] == 0
+    print("LIST ENDS", flush=True)
+"""
+    command = [sys.executable, "-c", code]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    listed = [line.strip("│ ") for line in shown.splitlines() if line.startswith("│ ")]
-    assert listed
-    assert [line for line in listed if re.fullmatch(r"[\w-]+", line)] == []
+    *lists, rest = shown.split("LIST ENDS\n")
+    assert (len(lists), rest) == (len(groups), "")
+    for group, text in zip(groups, lists, strict=True):
+        listed = [line.strip("│ ") for line in text.splitlines() if line.startswith("│ ")]
+        assert listed, group
+        assert [line for line in listed if re.fullmatch(r"[\w-]+", line)] == [], group
 
 
 def test_paragraphs_are_filled_in_a_narrow_terminal(
