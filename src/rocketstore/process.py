@@ -2,6 +2,8 @@
 
 import contextlib
 import resource
+from functools import cache
+from pathlib import Path
 from typing import Final, NoReturn
 
 from rocketstore.events import get_logger
@@ -16,6 +18,20 @@ def most_descriptors() -> int:
     """Return how many files and sockets this process may have open at present."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _MANY_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit
+
+
+@cache
+def _most_maps() -> int:
+    """Return how many pieces of memory Linux maps for a process, of files and others."""
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_text("ascii"))
+    except (OSError, ValueError):
+        return _MANY_DESCRIPTORS
+
+
+def most_mapped_files() -> int:
+    """Return how many files this process may have mapped at present; each has a descriptor too."""
+    return min(most_descriptors(), _most_maps())
 
 
 def raise_descriptors(wanted: int = _MANY_DESCRIPTORS) -> int:

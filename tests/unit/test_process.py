@@ -4,7 +4,10 @@ import resource
 
 import pytest
 
-from rocketstore.process import raise_descriptors
+from rocketstore import process
+from rocketstore.process import most_mapped_files, raise_descriptors
+from rocketstore.storage.queues import queue_mappings
+from rocketstore.storage.queues.queue_mappings import QueueMappings
 
 
 @pytest.mark.parametrize(
@@ -34,3 +37,16 @@ def test_a_limit_of_files_is_raised_as_far_as_the_system_lets(
     before = limits[0] if limits[0] != resource.RLIM_INFINITY else 1 << 20
     assert raise_descriptors() == (before if refuses else granted)
     assert seen == ([] if asked is None else [asked])
+
+
+def test_where_linux_maps_fewer_files_than_may_be_open_queues_have_half_of_those(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process may often have a million files open, and map 65,530."""
+    monkeypatch.setattr(process, "most_descriptors", lambda: 1_000_000)
+    monkeypatch.setattr(process, "_most_maps", lambda: 1000)
+    monkeypatch.setattr(queue_mappings, "raise_descriptors", lambda _wanted: 4_000_000)
+    assert most_mapped_files() == 1000
+    mappings = QueueMappings()
+    assert mappings._writer_limit == 500
+    assert not mappings._raise_limit()

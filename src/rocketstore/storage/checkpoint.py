@@ -20,11 +20,11 @@ B9.4, B9.5); a broker ignores ``known-ends``.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import numpy as np
 
 from rocketstore.errors import StoreError, StoreFullError, TruncatedRecordError
 from rocketstore.events import get_logger
@@ -43,6 +43,8 @@ from rocketstore.format.known_ends import (
     tie_at,
 )
 from rocketstore.locks import Lock
+from rocketstore.native.row import QueueColumn
+from rocketstore.rules.queue_numbers import grown
 from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, read_whole
 from rocketstore.storage.files.whole_file import replace_whole
 
@@ -51,10 +53,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
+    from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+    from rocketstore.units import QueueKey
 
 _log: Final = get_logger(__name__)
 
@@ -168,29 +172,44 @@ class KnownEndsWriter:
     dispatched_offset: Callable[[], int]
     disk: Disk
     _written: KnownEnds | None = None
+    _nexts: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    _ends: dict[int, tuple[object, tuple[QueueKey, QueueEnds]]] = field(default_factory=dict)
 
     def take(self, *, is_closed: bool = False) -> KnownEnds:
         """Return how far everything is now."""
         log_end = self.dispatched_offset()
-        queues = [
-            (queue.key, QueueEnds(queue.first_offset, queue.given_stop))
-            for queue in self.queues.all()
-        ]
-        index = [(file.name, file.header) for file in self.index.files]
+        queues = self._queue_ends()
         batches = [
             (key, QueueEnds(queue.first_offset, queue.max_offset))
             for kind in self.queues.kinds.on_disk()
             for key in kind.queue_keys()
             for queue in [kind.queue(key)]
         ]
-        return KnownEnds(1, is_closed, log_end, queues, index, self._ties(log_end), batches)
+        return KnownEnds(
+            1, is_closed, log_end, queues, self.index.headers(), self._ties(log_end), batches
+        )
+
+    def _queue_ends(self) -> list[tuple[QueueKey, QueueEnds]]:
+        """Return how far each queue is; one without new entries, or other files, is as it was."""
+        nexts, before = self.queues.rows.queues[:, QueueColumn.NEXT].copy(), self._nexts
+        before = grown(before, len(nexts))[: len(nexts)]
+        written = {*np.flatnonzero(nexts != before).tolist()}
+        ends = []
+        for queue in self.queues.all():
+            files, known = queue.files.files, self._ends.get(queue.row)
+            if known is None or known[0] is not files or queue.row in written:
+                known = files, (queue.key, QueueEnds(queue.first_offset, queue.given_stop))
+                self._ends[queue.row] = known
+            ends.append(known[1])
+        self._nexts = nexts
+        return ends
 
     def _ties(self, log_end: int) -> list[tuple[int, int]]:
         """Return ties to the log's first record and last, the first of its file and of that before.
 
         One that cannot be read makes an opening fail if it is one of the last; else it is left out.
         """
-        latest = max(self.queues.all(), key=attrgetter("max_physical_offset"), default=None)
+        latest = self.queues.latest()
         last = None if latest is None else latest.last_message()
         near = set() if last is None else {last[1].physical_offset}
         for file in filter(None, map(self.log.find, [*near, log_end - 1])):

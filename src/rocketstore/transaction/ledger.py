@@ -19,6 +19,8 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from rocketstore.format.properties import DELAY
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -105,6 +107,7 @@ def read_ledger(
 ) -> tuple[Ledger, list[StoredMessage]]:
     """Return what the queues of a store say, and the half messages that are open according to them.
 
+    These come without their bodies.
     One of these may be committed nevertheless: where a process was killed between the final message
     and its op message. `endings_of` finds out. `offset_of` answers with the offset of a topic, a
     group and a queue, None where there is none.
@@ -132,7 +135,7 @@ def read_ledger(
         for lost in range(ledger.stop, offset):
             ledger.end(lost)
         older = ledger.take(known(message))
-        halves[offset] = message
+        halves[offset] = replace(message, raw_body=b"")  # a million of them may be open
         if older is not None:
             halves.pop(older, None)
     for lost in range(ledger.stop, left[0].stop):

@@ -4,13 +4,19 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.format.index_file import IndexHeader, decode_header
+from rocketstore.storage.checkpoint import read_known_ends
+from rocketstore.storage.index import index_service
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.queues.consume_queue import ConsumeQueue
+from rocketstore.units import QueueKey
 from support.clock import Clock
+from support.inside import parts_of
 from support.small_store import CONFIG, open_store
 
 QUEUES = 40
@@ -43,6 +49,67 @@ def test_a_flush_looks_at_no_queue_that_was_not_written_since(
     store.flush()
     store.flush()
     assert looked_at == {"topic-3": 1, "another": 1}
+
+
+def test_a_flush_reads_the_end_of_no_queue_that_is_as_it_was(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers' offsets are saved every five seconds, which flushes everything."""
+    looked_at: Counter[str] = Counter()
+    given_stop = ConsumeQueue.given_stop.fget
+    assert given_stop
+
+    def counted(queue: ConsumeQueue) -> int:
+        looked_at[queue.key.topic] += 1
+        return int(given_stop(queue))
+
+    monkeypatch.setattr(ConsumeQueue, "given_stop", property(counted))
+    store.flush()
+    store.put(Message(topic="topic-3", body=b"x"))
+    store.put(Message(topic="another", body=b"x"))
+    store.flush()
+    store.flush()
+    assert looked_at == {"topic-3": 1, "another": 1}
+    ends = read_known_ends(store.layout.root)
+    assert ends
+    assert dict(ends.queues)[QueueKey("topic-3", 0)] == (0, 2)
+    assert len(ends.queues) == QUEUES + 1
+
+    queue = parts_of(store).queues.get(QueueKey("topic-3", 0))
+    assert queue
+    queue.files.files = tuple(queue.files.files)[:0]  # as retention leaves it, in the extreme
+    store.flush()
+    assert looked_at["topic-3"] == 2
+
+
+def test_a_flush_reads_no_index_file_that_is_full_and_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read the header of each, every second."""
+    read: list[int] = []
+
+    def counted(header: memoryview | bytes) -> IndexHeader:
+        read.append(len(header))
+        return decode_header(header)
+
+    monkeypatch.setattr(index_service, "decode_header", counted)
+
+    def costs(files: int) -> int:
+        small = msgspec.structs.replace(CONFIG, max_hash_slot_num=5, max_index_num=8)
+        clock = Clock()
+        with MessageStore.open(tmp_path / str(files), small, clock=clock, threads=False) as opened:
+            for number in range(files * 7):
+                clock.now_ms += 1000
+                opened.put(Message(topic="a", body=b"x", keys=f"k{number}"))
+            for _ in range(2):
+                opened.flush()
+            assert len(parts_of(opened).index.files) == files
+            read.clear()
+            opened.flush()
+            parts_of(opened).index.flush(full_only=True)
+            return len(read)
+
+    assert costs(10) == costs(3) < 5
 
 
 def test_a_sample_of_the_statistics_looks_at_no_queue(

@@ -1,5 +1,6 @@
 """Begin, commit, roll back: what is stored, what is answered, what a kill leaves."""
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,23 @@ def test_a_half_message_is_hidden_until_it_is_committed(stores: TransactionStore
         assert getattr(final, name) == getattr(stored, name) == getattr(MESSAGE, name, b"o-17")
     [op] = all_of(store, OP)
     assert (op.body, op.properties, op.sys_flag) == (b"0", {"WAIT": "true", "TAGS": "d"}, 0)
+
+
+def test_open_half_messages_are_read_at_a_start_without_keeping_their_bodies(
+    stores: TransactionStores,
+) -> None:
+    store, body = stores.store, bytes(5000)
+    for _ in range(200):
+        assert store.begin(msgspec.structs.replace(MESSAGE, body=body)).put.is_stored
+    store.wait_dispatched()
+    tracemalloc.start()
+    try:
+        _, halves = read_ledger(store, lambda *_: None)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(halves) == 200
+    assert held < 200 * len(body) // 2
 
 
 def test_a_rollback_leaves_nothing_to_consume(stores: TransactionStores) -> None:

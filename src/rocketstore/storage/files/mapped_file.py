@@ -26,7 +26,7 @@ from rocketstore.at_once import at_once
 from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.locks import Lock
-from rocketstore.process import most_descriptors
+from rocketstore.process import most_mapped_files
 from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
 from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
@@ -424,7 +424,7 @@ def _date(descriptor: int) -> None:
 
 
 class MappedFiles:
-    """The mapped files of a log: a map keeps a descriptor, so only the last `most` stay mapped.
+    """Mapped files of a log, say: a map keeps a descriptor, so only the last `most` stay mapped.
 
     Without a number, a quarter of what the process may have open: queues have a half.
     """
@@ -440,7 +440,7 @@ class MappedFiles:
             file.close_descriptor()
         with self._lock:
             self._files.append(file)
-            surplus = range(len(self._files) - (self._most or most_descriptors() // 4))
+            surplus = range(len(self._files) - (self._most or most_mapped_files() // 4))
             oldest = [self._files.popleft() for _ in surplus]
         for one in oldest:
             one.drop()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain, takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
@@ -32,8 +33,9 @@ from rocketstore.format.index_file import (
     next_index_file_name,
     used_item_count,
 )
+from rocketstore.process import most_mapped_files
 from rocketstore.scan import kernels
-from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
 from rocketstore.storage.files.whole_file import grow_file
 from rocketstore.storage.index.pread_index import listed_index_files, wrong_index_length
 
@@ -57,14 +59,18 @@ _REWRITTEN: Final = -1
 
 
 class IndexFile:
-    """One mapped index file: its header, its items, and whether it is on the disk."""
+    """One index file, mapped when it is needed: its header, its items, and what is on the disk."""
 
-    __slots__ = ("_flushed_count", "file", "layout")
+    __slots__ = ("_flushed_count", "_unflushed", "file", "layout", "told")
 
-    def __init__(self, file: MappedFile, layout: IndexLayout) -> None:
+    def __init__(
+        self, file: MappedFile, layout: IndexLayout, unflushed: dict[IndexFile, None]
+    ) -> None:
         self.file = file
         self.layout = layout
-        self._flushed_count = self.header.index_count
+        self.told: tuple[str, IndexHeader] | None = None
+        self._unflushed = unflushed
+        self._flushed_count = _REWRITTEN
 
     @property
     def name(self) -> str:
@@ -74,7 +80,11 @@ class IndexFile:
     @property
     def header(self) -> IndexHeader:
         """The header as it stands in the file."""
-        return decode_header(memoryview(self.file.mapping)[:INDEX_HEADER_SIZE])
+        if self.file.is_mapped:
+            return decode_header(memoryview(self.file.mapping)[:INDEX_HEADER_SIZE])
+        raw = self.file.read_at(0, INDEX_HEADER_SIZE)
+        self.file.close_descriptor()
+        return decode_header(raw)
 
     @property
     def items(self) -> npt.NDArray[np.void]:
@@ -89,8 +99,13 @@ class IndexFile:
 
     def set_header(self, header: IndexHeader) -> None:
         """Overwrite the header."""
+        self.note_written()
         self.file.write_bytes(0, encode_header(header))
-        self._flushed_count = _REWRITTEN
+
+    def note_written(self) -> None:
+        """Let the next flush make the file durable."""
+        self._flushed_count, self.told = _REWRITTEN, None
+        self._unflushed[self] = None
 
     def preset(self, previous: IndexHeader) -> None:
         """Take over the end of the file before, as Java does (IndexFile's constructor).
@@ -102,10 +117,10 @@ class IndexFile:
 
     def cut(self, physical_offset: int, store_time_of: Callable[[int], int | None]) -> None:
         """Drop the items of records from an offset on, and rebuild the chains of the others."""
+        self.note_written()
         self.file.reserve(self.file.size)
         old_end = self.header.end_physical_offset
         kernels.rebuild_slots(self.file.array, *self.layout, physical_offset)
-        self._flushed_count = _REWRITTEN
         header = self.header
         if header.index_count > FIRST_ITEM and header.end_physical_offset != old_end:
             end_ms = store_time_of(header.end_physical_offset)
@@ -117,9 +132,13 @@ class IndexFile:
 
     def flush(self) -> None:
         """Make the file durable."""
-        count = self.header.index_count
+        try:
+            count = self.header.index_count
+        except FileNotFoundError:  # retention was faster
+            return
         if count != self._flushed_count:
             self.file.sync()
+            self.file.close_descriptor()
             self._flushed_count = count
 
 
@@ -131,7 +150,8 @@ class IndexService:
     process as in Java. Unless `is_enabled` (messageIndexEnable) no item is put; what is there is
     still found.
 
-    `files` are replaced as a whole, never changed in place. `newest_bytes` are the newest file's,
+    `files` are replaced as a whole, never changed in place, and mapped when one is searched or put
+    into, the last so many of them. `newest_bytes` are the newest file's,
     which dispatch writes, empty until an item is put. `last_indexed` has two numbers of the last
     indexed record: how many items it has, over all files, and its physical offset; so many are
     skipped when it comes again (K-I8).
@@ -148,6 +168,8 @@ class IndexService:
 
     def __post_init__(self) -> None:
         self.files: tuple[IndexFile, ...] = ()
+        self._unflushed: dict[IndexFile, None] = {}
+        self._mapped_files = MappedFiles(max(most_mapped_files() // 8, 1))
         self.is_flush_broken = False
         self.newest_bytes: ByteArray = np.zeros(0, np.uint8)
         self.last_indexed: Int64Array = np.zeros(2, np.int64)
@@ -173,8 +195,8 @@ class IndexService:
                     continue
                 grow_file(path, size, self.disk)
             file = MappedFile(path, base=0, size=size, disk=self.disk)
-            files.append(IndexFile(file, self.layout))
-            file.close_descriptor()
+            file.mapped_files = self._mapped_files
+            files.append(IndexFile(file, self.layout, self._unflushed))
         self._newest_name = newest.name if newest else None
         self.files = tuple(files)
         if len(files) > 1 and files[-1].header == IndexHeader(index_count=0):
@@ -201,6 +223,7 @@ class IndexService:
         """
         if self.files and not self.newest_bytes.size:
             newest = self.files[-1].file
+            self.files[-1].note_written()
             # A file that Java made is sparse: a page without disk space would end the process.
             newest.reserve(newest.size)
             newest.close_descriptor()
@@ -216,7 +239,10 @@ class IndexService:
         except StoreError:  # which left no file of ours behind
             self._under_way = None
             raise
-        file = IndexFile(mapped, self.layout)
+        mapped.set_end(size)  # as one that was loaded
+        mapped.mapped_files = self._mapped_files
+        file = IndexFile(mapped, self.layout, self._unflushed)
+        file.note_written()
         mapped.reserve(size)
         if self.files:
             file.preset(self.files[-1].header)
@@ -243,13 +269,29 @@ class IndexService:
         turns in which nothing else of the index is flushed (FlushIndexFileThread of 4.9). After a
         `FlushFailedError` `is_flush_broken` is true.
         """
+        newest = self.files[-1:]
         try:
-            for file in self.files[:-1] if full_only else self.files:
-                file.flush()
+            for file in sorted(self._unflushed, key=attrgetter("name")):
+                if file not in newest:
+                    file.flush()
+                    self._unflushed.pop(file, None)
+                elif not full_only:
+                    file.flush()
         except FlushFailedError:
             self.is_flush_broken = True
             raise
         return not self.is_flush_broken
+
+    def headers(self) -> list[tuple[str, IndexHeader]]:
+        """Return name and header of each file; those of full ones are read once."""
+        written = {*list(self._unflushed), *self.files[-1:]}
+        told = []
+        for file in self.files:
+            if (one := None if file in written else file.told) is None:
+                one = file.name, file.header
+                file.told = None if file in written else one
+            told.append(one)
+        return told
 
     def delete_expired(self, log_min_offset: int, *, now_ms: int) -> list[Path]:
         """Delete leading files that know only expired records; the newest stays.
@@ -270,6 +312,7 @@ class IndexService:
                     self.files = (first, *self.files)
             if not is_gone:
                 break
+            self._unflushed.pop(first, None)
             gone.append(first.file.path)
         if gone:
             self.disk.fsync_directory(self.directory)
@@ -279,6 +322,7 @@ class IndexService:
         """Let the index end before the file of a name; call `take_file` with each from there on."""
         for file in self.files:
             if file.name >= first_name:
+                self._unflushed.pop(file, None)
                 file.file.drop()
         self.files = tuple(file for file in self.files if file.name < first_name)
         self._forget_newest()
@@ -318,6 +362,7 @@ class IndexService:
                 file.set_header(IndexHeader(index_count=0))
                 kept.append(file)
             else:
+                self._unflushed.pop(file, None)
                 file.file.destroy(0, now_ms=now_ms)
         if len(kept) < len(self.files):
             self.disk.fsync_directory(self.directory)

@@ -324,7 +324,7 @@ class ConsumeQueue(QueueSearch):
         # Entries before the end were written too, and it is unknown in which files.
         is_rewritten = changes - self._flushed_changes > appended
         start = 0 if is_rewritten else self._flushed_next
-        files = [file for file in self.files.files if file.base + file.size > start]
+        files = self.files.ending_after(start)
         for file in files:
             file.write_position = min(max(following - file.base, 0), file.size)
             if is_rewritten:

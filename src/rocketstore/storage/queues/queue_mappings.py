@@ -20,7 +20,7 @@ import numpy as np
 from rocketstore.events import get_logger
 from rocketstore.locks import Lock
 from rocketstore.native.row import QUEUE_COLUMN_COUNT, Int64Array, QueueColumn
-from rocketstore.process import most_descriptors, raise_descriptors
+from rocketstore.process import most_descriptors, most_mapped_files, raise_descriptors
 from rocketstore.rules.queue_numbers import QueueSlots, grown
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class QueueMappings:
     """The open files of all queues of a store, and the rows that lead kernels to them.
 
     At most `writer_limit` files are mapped for writing at a time; None takes half of the process's
-    descriptors, and asks the system for more, up to the hard limit, when that is not enough.
+    descriptors, and asks the system for more, up to the hard limit, when that is not enough, but no
+    more than half of the maps that Linux gives a process.
     `files_lock` is held while files of a queue are made or deleted: dispatch and retention do both.
     """
 
@@ -72,7 +73,7 @@ class QueueMappings:
         self.rows = QueueRows()
         self.files_lock = Lock()
         self._may_raise = writer_limit is None
-        self._writer_limit = _half_of_descriptors() if writer_limit is None else writer_limit
+        self._writer_limit = _half_of_all() if writer_limit is None else writer_limit
         self._reader_limit = min(_MOST_READER_FILES, max(most_descriptors() // 8, 8))
         self._writers: dict[int, MappedFile] = {}
         self._written: set[MappedFile] = set()
@@ -155,19 +156,19 @@ class QueueMappings:
         if not self._may_raise:
             return False
         soft = most_descriptors()
-        raised = raise_descriptors(4 * soft)
-        if raised > soft:
-            self._writer_limit = _half_of_descriptors()
+        raise_descriptors(4 * soft)
+        if (limit := _half_of_all()) > self._writer_limit:
+            self._writer_limit = limit
             return True
         self._may_raise = False
         _log.warning(
             "descriptors.short",
             soft_limit=soft,
             mapped_queues=self._writer_limit,
-            reason="more queues are written than files can be open",
+            reason="more queues are written than files can be open and mapped",
         )
         return False
 
 
-def _half_of_descriptors() -> int:
-    return max(most_descriptors() // 2, _LEAST_FILES)
+def _half_of_all() -> int:
+    return max(most_mapped_files() // 2, _LEAST_FILES)

@@ -140,7 +140,12 @@ class ConsumeQueueTable:
     @property
     def max_physical_offset(self) -> int:
         """End of the last record that has an entry in any queue; 0 without entries."""
-        return max((queue.max_physical_offset for queue in self.all()), default=0)
+        latest = self.latest()
+        return 0 if latest is None else latest.max_physical_offset
+
+    def latest(self) -> ConsumeQueue | None:
+        """Return the queue that has the last record of those with an entry; None without queues."""
+        return self._by_row.get(int(self.rows.queues[:, QueueColumn.MAX_PHYSICAL].argmax()))
 
     def _add(self, key: QueueKey) -> ConsumeQueue:
         with self._create_lock:

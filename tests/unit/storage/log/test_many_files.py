@@ -30,7 +30,7 @@ def bodies(store: MessageStore) -> list[bytes]:
 def test_a_log_of_many_files_keeps_a_quarter_of_the_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped_file, "most_descriptors", lambda: DESCRIPTORS)
+    monkeypatch.setattr(mapped_file, "most_mapped_files", lambda: DESCRIPTORS)
     clock, wanted = Clock(), messages(150, body_size=4000)
     told: list[Any] = []
     with open_store(tmp_path, clock) as store:
