@@ -38,6 +38,10 @@ _log: Final = get_logger(__name__)
 SCAN_S: Final = 10.0
 """How often silent clients are looked for (ClientHousekeepingService)."""
 
+SHARE_S: Final = 0.1
+"""Least time between two notices to the members of groups: 5,000 clients that join are that many
+times that many, of 10 us each."""
+
 MOST_NAMED: Final = 20  # members in a line of the log
 
 _TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
@@ -107,6 +111,7 @@ class ClientManage:
         self._registration = registration
         self._loop = loop
         self._changed: dict[str, None] = {}
+        self._share_soon = loop.paced(SHARE_S, self._share_again)
         loop.every(SCAN_S, self.scan)
         consuming.members.watch(lambda group: loop.post(lambda: self.notify(group)))
 
@@ -149,9 +154,10 @@ class ClientManage:
 
     def notify(self, group: str) -> None:
         """Have all members of a group share its queues again, those in this process too."""
+        is_first = not self._changed
         self._changed[group] = None
-        if len(self._changed) == 1:
-            self._loop.post(self._share_again)
+        if is_first:
+            self._share_soon()
 
     def _share_again(self) -> None:
         changed, self._changed = self._changed, {}

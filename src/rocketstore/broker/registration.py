@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import zlib
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -19,17 +18,17 @@ from msgspec.structs import replace
 
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
-from rocketstore.format.metadata_json import TopicTable, encode_body
+from rocketstore.format.metadata_json import TopicTable
+from rocketstore.format.registration import pack_registration
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command
 from rocketstore.remoting.frame import LONGEST_FRAME
 from rocketstore.units import KiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from rocketstore.broker.settings import BrokerSettings
-    from rocketstore.format.metadata_json import DataVersion, TopicConfig
     from rocketstore.remoting.client import RemotingClient
     from rocketstore.tables.topic_settings import TopicSettings
 
@@ -66,7 +65,7 @@ class Registration:
         self._waiting: list[tuple[int, Callable[[], object]]] = []
         self._changed = asyncio.Event()
         self._told = dict.fromkeys(addresses, 0)
-        self._encoded: tuple[TopicTable, bytes, bool] | None = None
+        self._encoded: tuple[TopicTable | None, bytes, bool] = None, b"", False
         self.wanted = 1
 
     def note_change(self) -> None:
@@ -122,7 +121,9 @@ class Registration:
 
     async def _register(self, address: str) -> None:
         try:
-            body, is_packed = self._body()
+            if (known := self._topics.content) is not self._encoded[0]:
+                self._encoded = known, *self._body(known)
+            _, body, is_packed = self._encoded
             request = Command(
                 RequestCode.REGISTER_BROKER,
                 fields={**self._own_fields(), "haServerAddr": "", "bodyCrc32": "0",
@@ -167,14 +168,8 @@ class Registration:
             "clusterName": settings.broker_cluster_name, "brokerId": str(settings.broker_id),
         }  # fmt: skip
 
-    def _body(self) -> tuple[bytes, bool]:
-        """Return the body, made again once topics changed, and whether it is packed."""
-        known = self._topics.content
-        if self._encoded is None or self._encoded[0] is not known:
-            self._encoded = known, *self._encode(known)
-        return self._encoded[1:]
-
-    def _encode(self, known: TopicTable) -> tuple[bytes, bool]:
+    def _body(self, known: TopicTable) -> tuple[bytes, bool]:
+        """Return the body for these topics, and whether it is packed."""
         granted = self._settings.broker_permission | 1
         topics = {
             name: replace(one, perm=one.perm & granted) if one.perm & ~granted else one
@@ -186,22 +181,4 @@ class Registration:
             plain = msgspec.json.encode(body)  # keys are texts
             if len(plain) <= LONGEST_PLAIN:
                 return plain, False
-        return _packed(known.data_version, topics.values()), True
-
-
-def _packed(version: DataVersion | None, topics: Collection[TopicConfig]) -> bytes:
-    """Return topics as RegisterBrokerBody.encode packs them: without order and system flags.
-
-    `nameserver.bodies.unpack_registration` reads it.
-    """
-    texts = [
-        f"{one.topic_name} {one.read_queue_nums} {one.write_queue_nums} {one.perm} "
-        f"{one.topic_filter_type}".encode()
-        for one in topics
-    ]
-
-    def sized(*parts: bytes) -> bytes:
-        return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-
-    count = len(texts).to_bytes(4, "big")
-    return zlib.compress(sized(encode_body(version)) + count + sized(*texts, b"[]"), 9)
+        return pack_registration(known.data_version, topics.values()), True

@@ -32,7 +32,7 @@ from rocketstore.transaction.records import DISCARDED, HALF, OP, final_record, k
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
@@ -143,13 +143,14 @@ def read_ledger(
     return ledger, [half for half in halves.values() if ledger.is_open(half.queue_offset)]
 
 
-def open_transactions(reader: Reader) -> list[StoredMessage]:
-    """Return the half messages that have no end, oldest copy first; changes nothing."""
+def open_transactions(reader: Reader) -> Iterator[StoredMessage]:
+    """Yield the half messages that have no end, oldest copy first; changes nothing."""
     offsets = {(key.topic, group, key.queue_id): offset
                for group, key, offset in read_offsets(reader.layout, reader).rows()}  # fmt: skip
     _, halves = read_ledger(reader, lambda *place: offsets.get(place))
     endings = endings_of(reader, halves)
-    return [half for half in halves if half.queue_offset not in endings]
+    places = (half.physical_offset for half in halves if half.queue_offset not in endings)
+    return filter(None, map(reader.at_physical_offset, places))
 
 
 def read_ops(reader: Reader, ledger: Ledger) -> None:

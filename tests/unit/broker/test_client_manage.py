@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rocketstore.broker.client_manage import SHARE_S
 from rocketstore.broker.clients import Clients, ConsumerGroup
 from rocketstore.format.metadata_json import (
     SubscriptionGroup,
@@ -18,7 +19,7 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command
-from support.broker_desk import Desk, Peer
+from support.broker_desk import AtOnce, Desk, Peer
 from support.failing_disk import FailingDisk
 
 
@@ -184,6 +185,36 @@ def test_enumerations_may_be_numbers(desk: Desk) -> None:
     assert (group.consume_type, group.message_model, group.consume_from) == (
         "CONSUME_ACTIVELY", "BROADCASTING", "CONSUME_FROM_FIRST_OFFSET",
     )  # fmt: skip
+
+
+class Paced(AtOnce):
+    """Leaves what is paced for later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due: list[Callable[[], object]] = []
+
+    def paced(self, interval_s: float, work: Callable[[], object]) -> Callable[[], None]:
+        is_share = interval_s == SHARE_S  # the other is a round of dispatch
+        return lambda: self.due.append(work) if is_share else None
+
+
+def test_clients_that_join_one_after_the_other_are_few_notices(tmp_path: Path) -> None:
+    """5,000 that joined within a minute were 7 million notices, and 68 s of a processor."""
+    loop = Paced()
+    desk = Desk(tmp_path, loop=lambda _: loop)
+    try:
+        peers = [Peer(port) for port in range(30)]
+        for peer in peers:
+            beat(desk, peer)
+        assert [codes(peer) for peer in peers] == [[0]] * 30
+        [share] = loop.due
+        share()
+        assert [codes(peer) for peer in peers] == [[40]] * 30
+        desk.table.disconnected(peers[0])
+        assert len(loop.due) == 2
+    finally:
+        desk.close()
 
 
 def test_group_may_want_no_notices(desk: Desk) -> None:

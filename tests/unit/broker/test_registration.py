@@ -152,7 +152,7 @@ async def test_round_that_fails_is_followed_by_others(
     servers = NameServers()
     servers.may_answer.set()
     registration, _ = made(tmp_path, servers, "there")
-    monkeypatch.setattr(registration, "_encode", refuse)
+    monkeypatch.setattr(registration, "_body", refuse)
     running = asyncio.create_task(registration.run())
     await registration.first()
     monkeypatch.undo()

@@ -99,7 +99,7 @@ def test_a_former_master_that_follows_another_serves_all_of_that_log(
         as_a_broker_writes(old)
     followed(old, master)
     with MessageStore.open(old, read_only=True) as reader:
-        assert len(open_transactions(reader)) == 5
+        assert len([*open_transactions(reader)]) == 5
         assert len(list(waiting_messages(reader))) == 5
     with opened(old, hours_later=2) as store:
         wait_until(lambda: store.max_offset("late", 0) == 5, "they are delivered")

@@ -171,7 +171,7 @@ def test_what_ended_is_known_whatever_was_indexed_before_and_after_a_kill(
     store = stores.reopen(killed=True)
     assert store.commit(half).status is EndStatus.ENDED_ALREADY
     assert len(all_of(store, ORDERS)) == 1
-    assert not open_transactions(store)
+    assert not [*open_transactions(store)]
     stores.store.abandon()
 
 
