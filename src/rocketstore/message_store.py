@@ -41,12 +41,6 @@ if TYPE_CHECKING:
     from rocketstore.storage.topics_of_kind import TopicsOfKind
 
 
-def _offsets(store: BaseStore) -> ConsumerOffsetTable:
-    return ConsumerOffsetTable(
-        store.layout, store.config, flush=store.flush, disk=store.disk, store=store
-    )
-
-
 def _delays(store: BaseStore) -> DelayService | None:
     return None if store.config.broker_role is BrokerRole.SLAVE else DelayService(store)
 
@@ -67,7 +61,7 @@ def _replication(store: BaseStore) -> MasterService | SlaveService | None:
 
 SERVICES: Final[tuple[Maker, ...]] = (
     LogMark,  # asked for by all parts that save positions
-    _offsets,  # stops last: the others set offsets until they end
+    ConsumerOffsetTable,  # stops last: the others set offsets until they end
     _delays,  # finds out what it delivered before a slave or a consumer asks for anything
     _replication,  # serves slaves before a future waits for them
     AsyncPuts,

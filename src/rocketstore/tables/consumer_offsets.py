@@ -27,7 +27,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.config import BrokerRole, StoreConfig
+from rocketstore.config import BrokerRole
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import (
@@ -55,12 +55,11 @@ from rocketstore.storage.files.whole_file import (
     read_with_backup,
     write_atomically,
 )
-from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.threads import Periodic
 from rocketstore.tables.positions import MARKS, agreed_end, marks_of, with_marks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Container, Iterable
     from pathlib import Path
 
     from rocketstore.storage.layout import StoreLayout
@@ -76,37 +75,28 @@ _log: Final = get_logger(__name__)
 class ConsumerOffsetTable(Service):
     """The offsets of all groups; any thread may ask and set.
 
-    `flush` makes the store's messages durable. What is consumed between two saves
-    (``flushConsumerOffsetInterval``) is consumed again after a kill. The offsets are those of the
-    log of `store`; without one, of no log that is known.
+    What is consumed between two saves (``flushConsumerOffsetInterval``) is consumed again after a
+    kill.
     """
 
     name = "consumer_offsets"
 
-    def __init__(
-        self, layout: StoreLayout, config: StoreConfig, *, flush: Callable[[], object], disk: Disk,
-        store: BaseStore | None = None,
-    ) -> None:  # fmt: skip
-        self._layout = layout
-        self._kinds = TopicKinds() if store is None else store.kinds
-        self._check: Callable[[], object] = tuple if store is None else store.check_held
-        # A slave's log is still to come: it is checked once the store is a master.
-        self._store = None if config.broker_role is BrokerRole.SLAVE else store
+    def __init__(self, store: BaseStore) -> None:
+        self._store, self._kinds = store, store.kinds
         self._is_settled = False
-        lmq = config.enable_lmq
-        self.path = layout.config / (LMQ_CONSUMER_OFFSETS_FILE if lmq else CONSUMER_OFFSETS_FILE)
-        self._lmq = lmq
-        self._flush = flush
+        self._lmq = lmq = store.config.enable_lmq
+        name = LMQ_CONSUMER_OFFSETS_FILE if lmq else CONSUMER_OFFSETS_FILE
+        self.path = store.layout.config / name
         self._in_memory: dict[str, dict[int, int]] = {}
         self._loaded: dict[str, Any] | None = None
         self._changed: set[str] = set()
         self._new_names: deque[str] = deque()
         self._topics_of: dict[str, set[str]] = {}
         self._texts: dict[str, dict[str, str]] = {}
-        self._known = KnownTable(self.path, _decoded, disk)
+        self._known = KnownTable(self.path, _decoded, store.disk)
         self._saving = Lock()
         self._loading = Lock()
-        interval_s = config.flush_consumer_offset_interval / 1000
+        interval_s = store.config.flush_consumer_offset_interval / 1000
         self._thread = Periodic("rocketstore-consumer-offsets", self.save, interval_s)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
@@ -122,7 +112,7 @@ class ConsumerOffsetTable(Service):
 
     def set(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Let a group continue at a queue offset, which may be an earlier one than before."""
-        self._check()
+        self._store.check_held()
         name, table = offsets_key(topic, group), self._table_of(topic)
         if (queues := table.get(name)) is None:
             self._new_names.append(name)
@@ -151,12 +141,11 @@ class ConsumerOffsetTable(Service):
             try:
                 # Copy the offsets first: what they count as consumed is in the log then, to be
                 # flushed.
-                store = self._store
                 tables = self._as_text(changed)
-                counted = 0 if store is None else store.appended_physical_offset
-                self._flush()
-                if store is not None and self._is_settled:
-                    newest = store.attached["log_mark"].after(counted)
+                counted = self._store.appended_physical_offset
+                self._store.flush()
+                if self._is_settled:
+                    newest = self._store.attached["log_mark"].after(counted)
                     self._loaded[MARKS] = with_marks(newest, self._loaded.get(MARKS, ()))
                 content = dumps({**self._loaded, **tables}).encode("utf-8")
                 self._known.write(content, {})
@@ -166,7 +155,8 @@ class ConsumerOffsetTable(Service):
 
     def start(self) -> None:
         """Set offsets back if the log is another one; let a thread save later changes."""
-        if self._store is not None:
+        # A slave's log is still to come: it is checked once the store is a master.
+        if self._store.config.broker_role is not BrokerRole.SLAVE:
             with contextlib.suppress(FormatError):  # raised where an offset is asked for
                 former = {_TABLE: self._offsets()}
                 self._loaded = _settled(

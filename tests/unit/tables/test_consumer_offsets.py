@@ -8,16 +8,14 @@ import pytest
 
 from rocketstore import FlushFailedError, FormatError, Message, MessageStore, StoreConfig
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
-from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.threads import Periodic
-from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 from support.golden_stores import golden_store
+from support.offset_table import offset_table
 from support.patience import wait_until
 
 
 def table_at(root, *, flush=lambda: None, memory=()):
-    table = ConsumerOffsetTable(StoreLayout.of(root), StoreConfig(), flush=flush, disk=Disk())
+    table = offset_table(root, flush=flush)
     in_memory: Any = SimpleNamespace(name="memory", is_on_disk=False)
     table._kinds.update(dict.fromkeys(memory, in_memory))
     return table

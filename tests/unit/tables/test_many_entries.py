@@ -23,11 +23,11 @@ from rocketstore.format.metadata_json import (
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables import consumer_offsets
-from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 from rocketstore.tables.groups import SubscriptionGroups
 from rocketstore.tables.topic_settings import TopicSettings
 from support.clock import Clock
 from support.failing_disk import FailingDisk
+from support.offset_table import offset_table
 
 MANY = 60
 
@@ -53,8 +53,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def offsets_at(root: Path) -> Callable[[int, int], None]:
-    config = StoreConfig()
-    table = ConsumerOffsetTable(StoreLayout.of(root), config, flush=lambda: None, disk=Disk())
+    table = offset_table(root)
 
     def save(first: int, count: int) -> None:
         for number in range(first, first + count):
@@ -123,8 +122,7 @@ def test_the_file_has_every_offset_whatever_changed_and_failed_before(
     tmp_path: Path, seed: int, *, lmq: bool
 ) -> None:
     chance, disk, config = random.Random(seed), FailingDisk(), StoreConfig(enable_lmq=lmq)
-    layout = StoreLayout.of(tmp_path)
-    table = ConsumerOffsetTable(layout, config, flush=lambda: None, disk=disk)
+    table = offset_table(tmp_path, config, disk=disk)
     for _ in range(25):
         for _ in range(chance.randrange(5)):
             group = chance.choice(["a", "b", "%LMQ%c", "%LMQ%d"])
