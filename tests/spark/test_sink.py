@@ -83,19 +83,9 @@ def test_a_copy_of_a_java_store_has_the_same_messages(rare_spark, tmp_path):
     assert len(both[0]) > 1400
 
 
-@pytest.mark.parametrize(
-    ("mode", "options", "message"),
-    [
-        ("overwrite", {}, "mode overwrite would replace the messages of"),
-        ("append", {"colour": "red"}, "option colour is unknown"),
-        ("append", {"sinkId": "a"}, "batchId is missing"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_in_one_plain_sentence(
-    orders, tmp_path, mode, options, message
-):
-    with pytest.raises(Exception, match=message) as caught:
-        write(orders, tmp_path / "new", mode, **options)
+def test_what_cannot_be_meant_is_refused_in_one_plain_sentence(orders, tmp_path):
+    with pytest.raises(Exception, match="overwrite would replace the messages of") as caught:
+        write(orders, tmp_path / "new", "overwrite")
     assert "Traceback" not in str(caught.value)
     assert not (tmp_path / "new").exists()
 

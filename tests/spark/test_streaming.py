@@ -179,33 +179,12 @@ def test_a_loss_ends_a_query_with_one_plain_sentence_unless_it_is_accepted(spark
     assert query.rows()[50:] == [row for row in later if row[0] >= 32_768]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"maxOffsetsPerTrigger": "many"}, "option maxOffsetsPerTrigger must be a number"),
-        (
-            {"table": "index"},
-            "option table names one that cannot be read as a stream, found 'index'",
-        ),
-        ({"endingOffsets": "latest"}, "option endingOffsets does not apply to a stream"),
-    ],
-)
-def test_a_stream_refuses_what_it_cannot_mean_with_one_plain_sentence(
-    spark, tmp_path, clock, options, message
-):
+def test_a_stream_refuses_what_it_cannot_mean_with_one_plain_sentence(spark, tmp_path, clock):
     query = Query(spark, tmp_path, LOG)
     with open_store(query.store, clock) as store:
         put(store, clock, 0, 1)
-    reader = spark.readStream.format("rocketstore").options(**options)
+    reader = spark.readStream.format("rocketstore").option("table", "index")
+    message = "option table names one that cannot be read as a stream, found 'index'"
     with pytest.raises(Exception, match=message) as caught:
         run_to_its_end(lambda: reader.load(str(query.store)).writeStream.format("noop").start())
     assert "Traceback" not in str(caught.value)
-
-
-def test_a_query_refuses_a_limit_per_trigger(spark, tmp_path, clock):
-    query = Query(spark, tmp_path, LOG)
-    with open_store(query.store, clock) as store:
-        put(store, clock, 0, 1)
-    reader = spark.read.format("rocketstore").option("maxOffsetsPerTrigger", "5")
-    with pytest.raises(Exception, match="maxOffsetsPerTrigger applies to streams only"):
-        reader.load(str(query.store)).count()

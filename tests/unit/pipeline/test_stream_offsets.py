@@ -206,8 +206,9 @@ def test_columns_are_the_same_for_a_query_and_for_a_stream():
 def test_a_query_has_no_limit_per_trigger():
     from rocketstore.pipeline.options import parse_options  # noqa: PLC0415 - of the other kind
 
-    for spelling in ("maxBytesPerTrigger", "maxbytespertrigger"):  # as Spark hands it on
-        with pytest.raises(ConfigError, match="maxBytesPerTrigger applies to streams only"):
+    # The second spelling is that of Spark, which hands it on so.
+    for spelling in ("maxBytesPerTrigger", "maxbytespertrigger", "maxOffsetsPerTrigger"):
+        with pytest.raises(ConfigError, match="(?i)" + spelling + " applies to streams only"):
             parse_options({"path": "/data/store", spelling: "5"})
 
 
