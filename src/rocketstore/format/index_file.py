@@ -13,7 +13,7 @@ Source: rocketmq-all-4.9.8, IndexFile, IndexHeader, IndexService; spec F10.
 from __future__ import annotations
 
 import struct
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -143,6 +143,11 @@ def item_array(view: Buffer | npt.NDArray[np.uint8], layout: IndexLayout) -> npt
 def used_item_count(header: IndexHeader, layout: IndexLayout) -> int:
     """Return the number after the last used item, as far as the file can hold it."""
     return min(max(header.index_count, FIRST_ITEM), layout.item_count)
+
+
+LAST_ZONE: Final = timezone(timedelta(hours=-12))
+"""Where it is never later than in a broker's zone, whatever that is: a broker's next file, which it
+names by its own clock, sorts after a name of this zone."""
 
 
 def index_file_name(timestamp_ms: int, tz: tzinfo | None) -> str:

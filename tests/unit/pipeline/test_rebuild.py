@@ -13,7 +13,7 @@ import pytest
 from rocketstore import Message, StoreConfig, verify_store
 from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.format.file_name import file_name
-from rocketstore.format.index_file import index_file_name
+from rocketstore.format.index_file import LAST_ZONE, index_file_name
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from rocketstore.units import MiB
@@ -106,7 +106,7 @@ def test_index_files_are_named_after_the_first_store_time(tmp_path):
     build_store(tmp_path / "store", 500, clock)
     rebuilt(tmp_path / "store")
     names = sorted(path.name for path in (tmp_path / "store" / "index").iterdir())
-    assert names == [index_file_name(START_MS + first, None) for first in (1, 400)]
+    assert names == [index_file_name(START_MS + first, LAST_ZONE) for first in (1, 400)]
 
 
 def test_extra_queues_are_made_where_multi_dispatch_is_on(tmp_path):

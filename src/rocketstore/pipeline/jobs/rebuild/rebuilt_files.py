@@ -27,7 +27,7 @@ import numpy as np
 from rocketstore.errors import FieldRangeError, StoreError
 from rocketstore.format import queue_entry
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, file_name
-from rocketstore.format.index_file import next_index_file_name
+from rocketstore.format.index_file import LAST_ZONE, next_index_file_name
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors, remove_tree
@@ -305,9 +305,9 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
     newest = None
     for row in index:
         try:
-            newest = next_index_file_name(row["first_ms"], None, newest)
+            newest = next_index_file_name(row["first_ms"], LAST_ZONE, newest)
         except FieldRangeError:  # no date: a damaged header
-            newest = next_index_file_name(0, None, newest)
+            newest = next_index_file_name(0, LAST_ZONE, newest)
         moves.append((f"{row['place']}/index", f"{INDEX_DIRECTORY}/{newest}"))
     if is_remote(directory):
         objects = ObjectStore(directory)
