@@ -56,7 +56,7 @@ _HINTS: Final = {
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "check the path",
     errno.ELOOP: "check the path",
-    errno.EROFS: "mount the file system for writing; only reading needs none (read_only=True)",
+    errno.EROFS: "mount it for writing; what only reads (read_only=True, verify) needs none",
 }
 _NOT_SUPPORTED_ERRORS: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
