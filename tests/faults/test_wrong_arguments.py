@@ -39,6 +39,7 @@ from rocketstore import (
 )
 from rocketstore.consuming.consumer import Consumer
 from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.storage.opening import LONGEST_ROOT
 from rocketstore.storage.threads import Bell
 from support.clock import Clock
 
@@ -71,7 +72,7 @@ WRONG: tuple[Any, ...] = (
     None, True, -1, 1.5, 0.0, float("nan"), float("inf"), 1 << 31, 1 << 63, 1 << 70, -(1 << 70),
     "1", "", "x" * 5000, "a\0b", "\ud800", b"orders", bytearray(b"x"), memoryview(b"12"),
     np.int64(0), np.int32(1), np.True_, np.float64(1), np.str_("orders"), Index(),
-    [], ["a"], (), {}, {"a": 1}, (one for one in "a"), object(), Colour.RED, Path("none"),
+    [], ["a"], (), {}, {"a": 1}, (one for one in ""), object(), Colour.RED, Path("none"),
 )  # fmt: skip
 FRACTIONS = {
     "begin_ms",
@@ -340,3 +341,17 @@ def test_an_error_says_call_argument_expected_and_found(store: MessageStore) -> 
         store.commit("half")  # type: ignore[arg-type] # that is the test
     with pytest.raises(InvalidNameError, match="topic: expected str"):
         store.next_queue_offset(b"orders", 0)  # type: ignore[arg-type] # that is the test
+
+
+def test_a_path_too_long_for_the_files_of_queues_is_refused_before_a_put(tmp_path: Path) -> None:
+    """Dispatch could make no queue, and who waits for it would wait for ever."""
+    path = tmp_path
+    while len(str(path)) < LONGEST_ROOT:
+        path /= "x" * min(200, LONGEST_ROOT - len(str(path)))
+    with pytest.raises(ConfigError, match=r"has 3,84\d bytes"):
+        MessageStore.open(path, StoreConfig.small())
+    assert not path.exists()
+    fits = Path(str(path)[:LONGEST_ROOT])
+    with MessageStore.open(fits, StoreConfig.small()) as store:
+        store.put(Message(topic="t" * 127, body=b"b"), 2**31 - 1)
+        assert store.wait_dispatched(timeout_s=30)

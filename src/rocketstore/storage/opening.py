@@ -12,6 +12,7 @@ before the services start, not after, so that no crash in between looks like an 
 
 from __future__ import annotations
 
+import os
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger(__name__)
 
+LONGEST_ROOT: Final = 3840
+"""Bytes of a path: 4,095 less what a queue's file, or its copy of a repair, has below the root."""
+
 
 class StoreParts(LoadedStore):
     """What an open store consists of, locked, loaded, recovered; `to_drop` lets go of all of it."""
@@ -68,6 +72,12 @@ class StoreParts(LoadedStore):
     ) -> None:  # fmt: skip
         self.layout, self.disk, self.clock = layout, disk, clock
         self.flags = RunningFlags()
+        if (size := len(os.fsencode(layout.root))) > LONGEST_ROOT:
+            raise ConfigError(
+                f"the path of the store has {size:,} bytes: the files of its queues may have none, "
+                f"as a path ends at 4,095 ({layout.root!s:.60}…)",
+                hint=f"choose one of at most {LONGEST_ROOT:,} bytes",
+            )
         with system_errors(f"cannot make {layout.root}"):
             if layout.root.is_file():
                 raise NotAStoreError(

@@ -1,5 +1,7 @@
 """What a worker raised is found in what Spark says."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from rocketstore import errors
@@ -99,3 +101,23 @@ def test_an_error_that_is_not_called_one_is_said_after_its_traceback() -> None:
     found = pytest.raises(errors.SparkJobError, match=r"job up: pyarrow\.lib\.ArrowInvalid: no")
     with found, plain_failure():
         raise captured("Traceback:\n  File x\n    y()\npyarrow.lib.ArrowInvalid: no\n\n\tat java")
+
+
+def test_what_a_clean_up_meets_once_spark_was_stopped_is_not_the_reason() -> None:
+    py4j = pytest.importorskip("py4j.protocol")
+
+    def clean_up() -> None:
+        raise py4j.Py4JError("x\n: java.lang.NullPointerException: driverEndpoint() is null")
+
+    with pytest.raises(errors.SparkJobError) as caught, plain_failure(), ExitStack() as stack:
+        stack.callback(clean_up)
+        raise py4j.Py4JError("x\n: java.lang.Y: Job 3 cancelled")
+    assert caught.value.message == "Spark gave the job up: Job 3 cancelled"
+
+
+def test_what_pyspark_meets_in_a_stopped_session_is_an_error_of_the_job() -> None:
+    pytest.importorskip("py4j.protocol")
+    with pytest.raises(errors.SparkJobError, match="Spark gave the job up"), plain_failure():
+        raise AttributeError("'NoneType' object has no attribute 'sc'")
+    with pytest.raises(AttributeError, match="ours"), plain_failure():
+        raise AttributeError("ours")

@@ -32,11 +32,9 @@ _LAST_LINES: Final = re.compile(r"^[ \t].*\n((?:\w+\.)*\w+: .+)", re.MULTILINE)
 
 
 def map_tasks(
-    spark: SparkSession,
-    tasks: Sequence[Any],
-    work: Callable[[Any], Iterator[pa.RecordBatch]],
+    spark: SparkSession, tasks: Sequence[Any], work: Callable[[Any], Iterator[pa.RecordBatch]],
     schema: str,
-) -> DataFrame:
+) -> DataFrame:  # fmt: skip
     """Return what `work` yields of every task as a DataFrame; nothing runs before it is used.
 
     `work` is a module-level function of this package, run on workers. It may run twice for one task
@@ -53,10 +51,9 @@ def map_tasks(
 
 
 def map_batches(
-    frame: DataFrame,
-    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: str,
-) -> DataFrame:
+) -> DataFrame:  # fmt: skip
     """Return what `work` makes of the rows of each partition, in their order; see `map_tasks`."""
     columns = arrow_schema(schema)
 
@@ -120,8 +117,13 @@ def plain_failure() -> Iterator[None]:
 
     try:
         yield
-    except (PySparkException, Py4JError) as error:
-        said, before = str(error), error.__context__
+    except (AttributeError, PySparkException, Py4JError) as error:
+        first: BaseException = error  # what a clean-up says after it tells no reason
+        while isinstance(first.__context__, (PySparkException, Py4JError)):
+            first = first.__context__
+        said, before = str(first), first.__context__
+        if first is error and isinstance(error, AttributeError) and "'NoneType'" not in said:
+            raise  # and that one is of PySpark, whose session was stopped
         while before is not None and not isinstance(before, KeyboardInterrupt):
             before = before.__context__
         if before is not None:  # in whose place PySpark raises what its own clean-up met

@@ -226,7 +226,7 @@ class _Audit(NamedTuple):
     def run(
         self, tasks: Sequence[AuditTask], out: str | Path | None, check: Callable[[], None]
     ) -> AuditReport:
-        with ExitStack() as stack, plain_failure():
+        with plain_failure(), ExitStack() as stack:
             facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS).persist()
             stack.callback(facts.unpersist)
             whole = facts.filter("kind IN ('log', 'index')").toArrow().to_pylist()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -283,7 +283,8 @@ class LogRows:
 
     def close(self) -> None:
         """Let go of them."""
-        self._rows.unpersist()
+        with suppress(Exception):  # where Spark was stopped, they are gone
+            self._rows.unpersist()
 
     def facts(self) -> list[ScanFacts]:
         """Return the facts of each task; the log is read during this call."""

@@ -305,7 +305,7 @@ def _new_log(spark: SparkSession, archive: Archive, task: LogFileTask) -> list[L
             times = {"first_ms": "min", "last_ms": "max", "topic": "min"}
             found = counted.groupBy("topic").agg(times).toArrow().to_pylist()
             steps = counted.groupBy("step").agg({"place": "min", "bytes": "sum"}).toArrow()
-        counted.unpersist()
+            counted.unpersist()
         names = sorted(row["min(topic)"] for row in found)
         if wanted is task:
             unknown = tuple(sorted({*topics} - {*names}))
