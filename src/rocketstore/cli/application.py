@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import ast
 import contextlib
 import gc
+import inspect
 import io
 import logging
 import os
@@ -12,7 +14,8 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import cyclopts
 from cyclopts import App
@@ -167,10 +170,18 @@ def _complete_help(tokens: list[str]) -> None:
     """Let the page of a command say more than its line in a list, and a list have each line."""
     shown = app.parse_commands(tokens)[1][-1]
     if shown.default_command is not None:
-        shown.help = shown.default_command.__doc__
+        shown.help = _text_of(shown.default_command)
     elif shown is not app:
         for name in shown:
-            shown[name]
+            _text_of(shown[name].default_command)
+
+
+def _text_of(command: Any) -> str | None:
+    """Return the text of a command; where Python drops such (-OO), it is read from the source."""
+    if inspect.isfunction(command) and command.__doc__ is None:
+        [function] = ast.parse(dedent(inspect.getsource(command))).body
+        command.__doc__ = ast.get_docstring(cast("ast.FunctionDef", function))
+    return None if command is None else command.__doc__
 
 
 def _widths() -> Iterator[int]:

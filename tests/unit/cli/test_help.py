@@ -133,3 +133,16 @@ def test_no_command_takes_the_current_directory_for_a_variable_without_a_value(
             asked.append(words)
     assert len(asked) > 25
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["store"], ["message", "get"]])
+def test_help_is_the_same_where_python_keeps_no_docstrings(words: list[str]) -> None:
+    shown = [
+        subprocess.run(
+            [sys.executable, *optimized, "-m", "rocketstore", *words, "--help"],
+            capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+            env=os.environ | {"COLUMNS": "100"},
+        ).stdout
+        for optimized in ([], ["-OO"])
+    ]  # fmt: skip
+    assert shown[0] == shown[1]

@@ -1,7 +1,5 @@
 """What a worker raised is found in what Spark says."""
 
-from contextlib import ExitStack
-
 import pytest
 
 from rocketstore import errors
@@ -106,12 +104,14 @@ def test_an_error_that_is_not_called_one_is_said_after_its_traceback() -> None:
 def test_what_a_clean_up_meets_once_spark_was_stopped_is_not_the_reason() -> None:
     py4j = pytest.importorskip("py4j.protocol")
 
-    def clean_up() -> None:
-        raise py4j.Py4JError("x\n: java.lang.NullPointerException: driverEndpoint() is null")
+    def job() -> None:
+        try:
+            raise py4j.Py4JError("x\n: java.lang.Y: Job 3 cancelled")
+        finally:
+            raise py4j.Py4JError("x\n: java.lang.NullPointerException: endpoint() is null")
 
-    with pytest.raises(errors.SparkJobError) as caught, plain_failure(), ExitStack() as stack:
-        stack.callback(clean_up)
-        raise py4j.Py4JError("x\n: java.lang.Y: Job 3 cancelled")
+    with pytest.raises(errors.SparkJobError) as caught, plain_failure():
+        job()
     assert caught.value.message == "Spark gave the job up: Job 3 cancelled"
 
 
